@@ -1,0 +1,376 @@
+"""Classify handwritten digits that are read one pixel at a time.
+
+An image becomes a sequence with one pixel a time step, which a stack of an
+LSSL and a RotRNN layer reads from the first pixel to the last:
+
+    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    python examples/sequential_digits.py
+
+That takes about a minute, downloads nothing (scikit-learn brings the 8x8
+digits) and leaves `model.keras` and `learning_curve.png`. The saved model
+runs under every backend:
+
+    KERAS_BACKEND=torch python examples/sequential_digits.py --load model.keras
+
+MNIST's 28x28 images are 784 steps. `keras.datasets.mnist.load_data()` puts
+its file into ~/.keras/datasets:
+
+    python examples/sequential_digits.py --data ~/.keras/datasets/mnist.npz
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import sys
+import time
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+
+def choose_backend():
+    """Set KERAS_BACKEND to what is installed, unless the user has chosen."""
+    try:
+        home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
+        chosen = json.loads((home / "keras.json").read_text())["backend"]
+    except (OSError, ValueError, LookupError):
+        chosen = None
+    # Keras itself writes "tensorflow" into that file when it first runs, so
+    # that only another name is somebody's choice.
+    if chosen not in ("jax", "torch"):
+        for backend in ("jax", "tensorflow", "torch"):
+            if importlib.util.find_spec(backend):
+                os.environ.setdefault("KERAS_BACKEND", backend)
+
+
+choose_backend()
+
+import keras
+
+from keras_linrec.layers import LSSL
+from keras_linrec.layers import RotRNN
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+EXPECTED_FILE = f"a NumPy .npz file with the arrays {', '.join(ARRAYS)}"
+CLASSES_MAX = 1000
+MODEL_FILE = "model.keras"
+PLOT_FILE = "learning_curve.png"
+TEST_BATCH_SIZE = 200
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    arrays = read_file(options.data) if options.data else read_digits()
+    train_images, train_labels, test_images, test_labels = arrays
+    train = as_sequences(train_images, options.permute), train_labels
+    test = as_sequences(test_images, options.permute), test_labels
+    classes = int(max(train_labels.max(), test_labels.max())) + 1
+
+    if options.load:
+        model = load(options.load, test[0].shape[1], classes)
+    else:
+        model = train_and_save(options, train, test, classes)
+    _, accuracy = model.evaluate(*test, batch_size=TEST_BATCH_SIZE, verbose=0)
+    print(f"Test accuracy: {accuracy:.2%}")
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(
+        description="Classify handwritten digits that are read one pixel at "
+        "a time, with a stack of an LSSL and a RotRNN layer.",
+        epilog="The environment variable KERAS_BACKEND chooses between jax, "
+        "tensorflow and torch.",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE.npz",
+        help="images to use instead of scikit-learn's 8x8 digits: a NumPy "
+        f"file like Keras' mnist.npz, with the arrays {', '.join(ARRAYS)}",
+    )
+    parser.add_argument(
+        "--permute",
+        action="store_true",
+        help="shuffle the pixels, in the same way in every image",
+    )
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        help="how often to go through the training images (default: 60, or "
+        "10 with --data)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=32,
+        help="images in one training step (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--train-size",
+        type=int,
+        help="train on the first so many images only (default: all)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the initial weights, the dropout and the order of the "
+        "images (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("."),
+        metavar="DIR",
+        help=f"where to write {MODEL_FILE} and {PLOT_FILE} (default: the "
+        "current directory)",
+    )
+    parser.add_argument(
+        "--load",
+        type=Path,
+        metavar="FILE.keras",
+        help="do not train, but test this saved model; give the --data and "
+        "--permute that it was trained with",
+    )
+    options = parser.parse_args(arguments)
+    if options.epochs is None:
+        options.epochs = 10 if options.data else 60
+    for name, least in (
+        ("epochs", 1),
+        ("batch_size", 1),
+        ("train_size", 1),
+        ("seed", 0),
+    ):
+        value = getattr(options, name)
+        if value is not None and not least <= value < 2**31:
+            parser.error(
+                f"argument --{name.replace('_', '-')}: expected a whole "
+                f"number from {least} to 2147483647, received {value}"
+            )
+    return options
+
+
+def read_digits():
+    """Training images and labels, test images and labels."""
+    images, labels = load_digits(return_X_y=True)
+    train_images, test_images, train_labels, test_labels = train_test_split(
+        images, labels, test_size=0.25, stratify=labels, random_state=0
+    )
+    return train_images, train_labels, test_images, test_labels
+
+
+def read_file(path):
+    """The same as `read_digits`, from a file like mnist.npz."""
+    if not path.exists():
+        refuse(path, EXPECTED_FILE, "no such file")
+    if not zipfile.is_zipfile(path):
+        refuse(path, EXPECTED_FILE, "a file of another kind")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in ARRAYS if name in file}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error):
+        refuse(path, EXPECTED_FILE, "arrays that are damaged or no numbers")
+    missing = [name for name in ARRAYS if name not in arrays]
+    if missing:
+        refuse(path, EXPECTED_FILE, f"a file without {', '.join(missing)}")
+
+    for part in ("train", "test"):
+        images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        if (
+            images.ndim != 3
+            or images.size == 0
+            or images.dtype.kind not in "uif"
+            or not np.isfinite(images).all()
+        ):
+            refuse(
+                path,
+                f"x_{part} with finite numbers (images, height, width)",
+                describe(images),
+            )
+        if (
+            labels.shape != images.shape[:1]
+            or labels.dtype.kind not in "ui"
+            or not 0 <= labels.min() <= labels.max() < CLASSES_MAX
+        ):
+            refuse(
+                path,
+                f"y_{part} with {len(images)} whole numbers from 0 to "
+                f"{CLASSES_MAX - 1}, one for each image",
+                describe(labels),
+            )
+    if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
+        refuse(
+            path,
+            "x_train and x_test with images of one size",
+            f"{describe(arrays['x_train'])} and {describe(arrays['x_test'])}",
+        )
+    return tuple(arrays[name] for name in ARRAYS)
+
+
+def describe(array):
+    text = f"{array.dtype} of shape {array.shape}"
+    if array.size and array.dtype.kind in "uif":
+        text += f" from {array.min()} to {array.max()}"
+    return text
+
+
+def refuse(path, expected, received):
+    sys.exit(f"{path}: expected {expected}. Received: {received}")
+
+
+def as_sequences(images, permute):
+    """Images as (images, pixels, 1): one pixel a step, one feature."""
+    sequences = images.reshape(len(images), -1, 1).astype("float32")
+    if permute:
+        # Not options.seed: whoever loads a model needs the same order.
+        order = np.random.default_rng(0).permutation(sequences.shape[1])
+        sequences = sequences[:, order]
+    return sequences
+
+
+def build_model(pixels, classes):
+    """A classifier of sequences of pixels.
+
+    Args:
+        pixels: array (images, steps, 1), for the length of the sequences and
+            for the mean and the variance that they are scaled by.
+        classes: integer, the number of classes.
+    """
+    steps = pixels.shape[1]
+    return keras.Sequential(
+        [
+            keras.Input((steps, 1)),
+            keras.layers.Normalization(
+                axis=None,
+                mean=float(pixels.mean()),
+                variance=float(pixels.var()),
+            ),
+            keras.layers.Dense(64),
+            keras.layers.LayerNormalization(),
+            # Timescales from the whole sequence down to a twentieth of it.
+            LSSL(64, state_size=16, dt_min=1 / steps, dt_max=20 / steps),
+            keras.layers.LayerNormalization(),
+            # Neighbouring pixels are alike, so the rotations begin slow.
+            RotRNN(
+                64,
+                state_size=64,
+                num_heads=8,
+                theta_max=math.pi / 10,
+                dropout=0.1,
+            ),
+            keras.layers.Activation("gelu"),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dropout(0.1),
+            keras.layers.Dense(classes, activation="softmax"),
+        ]
+    )
+
+
+def train_and_save(options, train, test, classes):
+    pixels, labels = train
+    size = options.train_size or len(pixels)
+    if size > len(pixels):
+        sys.exit(
+            f"--train-size: expected at most {len(pixels)}, the number of "
+            f"training images. Received: {size}"
+        )
+    pixels, labels = pixels[:size], labels[:size]
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        refuse(options.output, "a directory to write to", error.strerror)
+
+    keras.utils.set_random_seed(options.seed)
+    model = build_model(pixels, classes)
+    steps = options.epochs * math.ceil(size / options.batch_size)
+    compile_model(model, make_optimizer(steps))
+    backend = keras.backend.backend()
+    print(
+        f"Training on {size} images, testing on {len(test[0])}: "
+        f"{pixels.shape[1]} time steps each, backend {backend}."
+    )
+    begin = time.perf_counter()
+    history = model.fit(
+        pixels,
+        labels,
+        batch_size=options.batch_size,
+        epochs=options.epochs,
+        validation_data=test,
+        validation_batch_size=TEST_BATCH_SIZE,
+        # Saved after every epoch, so that a run may be cut short.
+        callbacks=[
+            keras.callbacks.ModelCheckpoint(options.output / MODEL_FILE)
+        ],
+        verbose=1 if sys.stdout.isatty() else 2,
+    )
+    seconds = time.perf_counter() - begin
+    plot(history.history, options.output / PLOT_FILE)
+    print(f"Trained for {seconds:.0f} seconds, backend {backend}.")
+    print(f"Wrote {MODEL_FILE} and {PLOT_FILE} to {options.output.resolve()}.")
+    return model
+
+
+def compile_model(model, optimizer=None):
+    model.compile(
+        optimizer,
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+
+
+def make_optimizer(steps):
+    """AdamW, whose rate rises for a tenth of the steps and then falls."""
+    rate = keras.optimizers.schedules.CosineDecay(
+        initial_learning_rate=0.0,
+        warmup_target=4e-3,
+        warmup_steps=math.ceil(steps / 10),
+        decay_steps=steps,
+    )
+    return keras.optimizers.AdamW(rate, weight_decay=0.01, clipnorm=1.0)
+
+
+def plot(history, path):
+    """Draw loss and accuracy against the epoch."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy")):
+        epochs = range(1, len(history[name]) + 1)
+        # A marker shows the one point of a run of one epoch.
+        axes.plot(epochs, history[name], ".-", label="train")
+        axes.plot(epochs, history[f"val_{name}"], ".-", label="test")
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(name)
+        axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def load(path, steps, classes):
+    """Load a model that fits the data, saved under any backend."""
+    expected = "a model that this script saved"
+    if not path.is_file():
+        refuse(path, expected, "no such file")
+    try:
+        model = keras.saving.load_model(path, compile=False)
+    except Exception as error:  # There are many ways to be no model.
+        reason = str(error).strip().partition("\n")[0]
+        refuse(path, expected, f"{type(error).__name__}: {reason}")
+    received = model.input_shape, model.output_shape
+    if received != ((None, steps, 1), (None, classes)):
+        refuse(
+            path,
+            f"a model from (None, {steps}, 1), the sequences of this data, "
+            f"to (None, {classes}), its classes",
+            f"one from {received[0]} to {received[1]}",
+        )
+    compile_model(model)
+    return model
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""Recurrent layers for very long sequences, on Keras 3."""
+
+from keras_linrec import config as config
+from keras_linrec import initializers as initializers
+from keras_linrec import kernels as kernels
+from keras_linrec import layers as layers
+from keras_linrec import ops as ops
+from keras_linrec.version import __version__ as __version__

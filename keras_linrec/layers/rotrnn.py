@@ -1,0 +1,350 @@
+"""RotRNN: a linear recurrence whose transition is a decaying rotation."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_linrec.initializers import DecayLog
+from keras_linrec.initializers import FanInNormal
+from keras_linrec.layers.sequence_layer import SequenceLayer
+from keras_linrec.layers.sequence_layer import require_between
+from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.ops.rotation import complex_from_pairs
+from keras_linrec.ops.rotation import pairs_from_complex
+from keras_linrec.ops.rotation import rotation_matrix
+from keras_linrec.ops.scan import projected_scan
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class RotRNN(SequenceLayer):
+    """Rotational recurrent layer - Biegun et al. 2024.
+
+    Each of `num_heads` heads, of K = state_size / num_heads states, follows
+
+        x_t = gamma P Theta P^T x_{t-1} + xi B u_t
+        y_t = C concat_heads(x_t) + D u_t
+
+    with the rotation P = expm(M - M^T), the block-diagonal rotation Theta of
+    the pairs (2i, 2i+1) by angles theta_i, the decay gamma = exp(-exp(g)),
+    and xi = sqrt((1 - gamma^2) / Tr(B^T B)), which keeps the expected squared
+    norm of a head's state at 1 for white noise, whatever the weights. The
+    sequence is computed in parallel over time where the kernel is.
+
+    | weight | shape | meaning |
+    |---|---|---|
+    | `theta` | (heads, K // 2) | angles |
+    | `gamma_log` | (heads,) | g |
+    | `rotation_kernel` | (heads, K, K) | M |
+    | `input_kernel` | (heads, features, K) | B^T |
+    | `output_kernel` | (state_size, units) | C^T |
+    | `backward_output_kernel` | (state_size, units) | C^T of the second \
+direction, if `bidirectional` |
+    | `feedthrough` | (features,), or (features, units) if `units` is another \
+number | D |
+
+    Args:
+        units: integer, the number of output features. Defaults to `None`, as
+            many as the input has.
+        state_size: integer, the states of all heads together. Defaults to 128.
+        num_heads: integer, which divides `state_size` into heads of 2 states
+            or more. Defaults to 32.
+        gamma_min, gamma_max: floats, 0 < gamma_min < gamma_max < 1, the range
+            of the initial decays, whose squares are uniform. Default to 0.5
+            and 0.999.
+        theta_max: float, the largest initial angle; they are uniform from 0.
+            Defaults to 2 pi. Slow signals want less: the paper takes pi / 10
+            and pi / 100 for some tasks.
+        bidirectional: whether a second recurrence, with the same P, Theta and
+            B and a C of its own, reads the sequence from its end, and the two
+            outputs are added (appendix B.2). Such a layer neither streams nor
+            is stateful, has the two directions' states, and returns
+            sequences. Defaults to `False`.
+        kernel_initializer: for `input_kernel`, whose scale has no effect, and
+            `output_kernel`. Defaults to `"glorot_normal"`.
+        rotation_initializer: for M. Defaults to normal numbers of variance 1.
+        feedthrough_initializer: for D. Defaults to normal numbers that keep
+            the variance.
+        kernel_regularizer, kernel_constraint: for `input_kernel` and
+            `output_kernel`. Default to `None`.
+        **kwargs: those of every unit: `dropout`, `seed`, `return_sequences`
+            (`True`), `return_state`, `go_backwards`, `stateful`,
+            `zero_output_for_mask`, `name`, `dtype`, `trainable`,
+            `activity_regularizer`.
+
+    Call arguments:
+        sequences: float tensor, (batch, time, features).
+        initial_state: list of tensors (batch, state_size): x before the first
+            step, in the paper's coordinates; if `bidirectional`, also that of
+            the second direction, behind the last step.
+        mask: boolean tensor, (batch, time). A step where it is false carries
+            the state and repeats the previous output.
+        training: whether dropout applies.
+
+    Output shape:
+        (batch, time, units), or (batch, units) with `return_sequences=False`;
+        with `return_state`, a tuple of that and the final states, float32
+        whatever the policy.
+
+    Raises:
+        ValueError: for an argument out of its range, at construction.
+
+    Reference:
+        [RotRNN: Modelling Long Sequences with Rotations](
+        https://arxiv.org/abs/2407.07239), section 3, appendices B and C.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> layer = keras_linrec.layers.RotRNN(4, state_size=16, num_heads=2)
+    >>> sequences = np.random.rand(2, 1000, 3).astype("float32")
+    >>> tuple(layer(sequences).shape)
+    (2, 1000, 4)
+
+    The same, one step at a time:
+
+    >>> states = layer.get_initial_state(batch_size=2)
+    >>> output, states = layer.step(sequences[:, 0], states)
+    >>> tuple(output.shape)
+    (2, 4)
+    """
+
+    def __init__(
+        self,
+        units=None,
+        state_size=128,
+        num_heads=32,
+        gamma_min=0.5,
+        gamma_max=0.999,
+        theta_max=2 * math.pi,
+        bidirectional=False,
+        kernel_initializer="glorot_normal",
+        rotation_initializer=None,
+        feedthrough_initializer=None,
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(units, **kwargs)
+        require_count("state_size", state_size)
+        require_count("num_heads", num_heads)
+        if state_size % num_heads or state_size < 2 * num_heads:
+            raise ValueError(
+                "`num_heads` should divide `state_size` into heads of at "
+                f"least 2 states. Received: num_heads={num_heads}, "
+                f"state_size={state_size}"
+            )
+        require_between("gamma_min", gamma_min, 0, 1, "()")
+        require_between("gamma_max", gamma_max, gamma_min, 1, "()")
+        require_between("theta_max", theta_max, 0, math.inf, "[)")
+        if bidirectional and self.stateful:
+            raise ValueError(
+                "A layer that reads both ways cannot be stateful: the second "
+                "direction starts at the end of the sequence. Received: "
+                "bidirectional=True, stateful=True"
+            )
+        if bidirectional and not self.return_sequences:
+            raise ValueError(
+                "No single step of a layer that reads both ways has seen the "
+                "whole sequence: pool its outputs, or wrap a layer in "
+                "`keras.layers.Bidirectional`. Received: bidirectional=True, "
+                "return_sequences=False"
+            )
+        self.state_size = state_size
+        self.num_heads = num_heads
+        self.gamma_min = gamma_min
+        self.gamma_max = gamma_max
+        self.theta_max = theta_max
+        self.bidirectional = bidirectional
+        # The text says Glorot, the listing N(0, 1 / fan_in). The text's is
+        # taken; for B the two are the same, because xi undoes the scale.
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.rotation_initializer = keras.initializers.get(
+            rotation_initializer or keras.initializers.RandomNormal(stddev=1.0)
+        )
+        self.feedthrough_initializer = keras.initializers.get(
+            feedthrough_initializer or FanInNormal()
+        )
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+
+    @property
+    def head_size(self):
+        """The states of one head, K."""
+        return self.state_size // self.num_heads
+
+    @property
+    def state_shapes(self):
+        return [(self.state_size,)] * (2 if self.bidirectional else 1)
+
+    def build_unit(self, features):
+        heads, size = self.num_heads, self.head_size
+        units = self.output_units
+        kernel_arguments = {
+            "initializer": self.kernel_initializer,
+            "regularizer": self.kernel_regularizer,
+            "constraint": self.kernel_constraint,
+        }
+        self.theta = self.add_parameter(
+            "theta",
+            (heads, size // 2),
+            keras.initializers.RandomUniform(0.0, self.theta_max),
+        )
+        self.gamma_log = self.add_parameter(
+            "gamma_log", (heads,), DecayLog(self.gamma_min, self.gamma_max)
+        )
+        self.rotation_kernel = self.add_parameter(
+            "rotation_kernel", (heads, size, size), self.rotation_initializer
+        )
+        self.input_kernel = self.add_parameter(
+            "input_kernel", (heads, features, size), **kernel_arguments
+        )
+        self.output_kernel = self.add_parameter(
+            "output_kernel", (self.state_size, units), **kernel_arguments
+        )
+        if self.bidirectional:
+            self.backward_output_kernel = self.add_parameter(
+                "backward_output_kernel",
+                (self.state_size, units),
+                **kernel_arguments,
+            )
+        self.feedthrough = self.add_parameter(
+            "feedthrough",
+            (features,) if units == features else (features, units),
+            self.feedthrough_initializer,
+        )
+
+    # The recurrence runs in the coordinates z = P^T x, where a pair of states
+    # is one complex number and a step multiplies it by gamma exp(i theta).
+
+    def _rotation(self):
+        return rotation_matrix(self.rotation_kernel)
+
+    def _decay(self):
+        """gamma exp(i theta) of every complex number, (channels,)."""
+        theta = ops.convert_to_tensor(self.theta)
+        if self.head_size % 2:
+            # The entry without a partner only decays.
+            theta = ops.pad(theta, [[0, 0], [0, 1]])
+        gamma = ops.exp(-ops.exp(self.gamma_log))[:, None]
+        return (
+            ops.reshape(gamma * ops.cos(theta), (-1,)),
+            ops.reshape(gamma * ops.sin(theta), (-1,)),
+        )
+
+    def _input_projection(self, rotation):
+        """(xi P^T B)^T as complex numbers, (features, channels)."""
+        kernel = ops.convert_to_tensor(self.input_kernel)
+        # 1 - gamma^2, without cancellation where gamma is close to 1.
+        variance = -ops.expm1(-2.0 * ops.exp(self.gamma_log))
+        trace = ops.sum(ops.square(kernel), axis=(1, 2))
+        xi = ops.sqrt(variance / ops.where(trace > 1e-12, trace, 1e-12))
+        kernel = (kernel * xi[:, None, None]) @ rotation
+        return tuple(
+            ops.reshape(
+                ops.transpose(part, (1, 0, 2)),
+                (kernel.shape[1], -1),
+            )
+            for part in complex_from_pairs(kernel)
+        )
+
+    def _output_projection(self, rotation, output_kernel):
+        """(C P)^T for the real part of complex numbers, (channels, units)."""
+        shape = (self.num_heads, self.head_size, self.output_units)
+        kernel = ops.einsum(
+            "hkj,hku->huj", rotation, ops.reshape(output_kernel, shape)
+        )
+        real, imag = (
+            ops.reshape(ops.transpose(part, (0, 2, 1)), (-1, self.output_units))
+            for part in complex_from_pairs(kernel)
+        )
+        return real, -imag
+
+    def _to_complex(self, rotation, state):
+        heads = ops.reshape(state, (-1, self.num_heads, self.head_size))
+        rotated = ops.einsum("bhk,hkj->bhj", heads, rotation)
+        channels = self.num_heads * -(-self.head_size // 2)
+        return tuple(
+            ops.reshape(part, (-1, channels))
+            for part in complex_from_pairs(rotated)
+        )
+
+    def _from_complex(self, rotation, numbers):
+        shape = (-1, self.num_heads, -(-self.head_size // 2))
+        rotated = pairs_from_complex(
+            tuple(ops.reshape(part, shape) for part in numbers),
+            self.head_size,
+        )
+        heads = ops.einsum("bhj,hkj->bhk", rotated, rotation)
+        return ops.reshape(heads, (-1, self.state_size))
+
+    def run(self, sequences, states, lengths):
+        rotation = self._rotation()
+        decay = self._decay()
+        if lengths is not None:
+            decay = _stop_at(decay, lengths, ops.shape(sequences)[1])
+        input_kernel = self._input_projection(rotation)
+        output_kernels = [self.output_kernel]
+        if self.bidirectional:
+            output_kernels.append(self.backward_output_kernel)
+
+        outputs = self._feed_through(sequences)
+        final_states = []
+        for direction, output_kernel in enumerate(output_kernels):
+            partial, final_state = projected_scan(
+                decay,
+                sequences,
+                input_kernel,
+                self._output_projection(rotation, output_kernel),
+                states and self._to_complex(rotation, states[direction]),
+                reverse=direction == 1,
+            )
+            outputs = outputs + partial
+            final_states.append(self._from_complex(rotation, final_state))
+        return outputs, final_states
+
+    def run_step(self, inputs, states):
+        if self.bidirectional:
+            raise ValueError(
+                "A layer that reads both ways cannot stream. Received: "
+                f"bidirectional=True in layer '{self.name}'"
+            )
+        outputs, states = self.run(inputs[:, None], states, None)
+        return outputs[:, 0], states
+
+    def _feed_through(self, inputs):
+        if len(self.feedthrough.shape) == 1:
+            return inputs * self.feedthrough
+        return inputs @ ops.convert_to_tensor(self.feedthrough)
+
+    def get_config(self):
+        serialize = keras.initializers.serialize
+        return {
+            **super().get_config(),
+            "state_size": self.state_size,
+            "num_heads": self.num_heads,
+            "gamma_min": self.gamma_min,
+            "gamma_max": self.gamma_max,
+            "theta_max": self.theta_max,
+            "bidirectional": self.bidirectional,
+            "kernel_initializer": serialize(self.kernel_initializer),
+            "rotation_initializer": serialize(self.rotation_initializer),
+            "feedthrough_initializer": serialize(self.feedthrough_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(
+                self.kernel_regularizer
+            ),
+            "kernel_constraint": keras.constraints.serialize(
+                self.kernel_constraint
+            ),
+        }
+
+
+def _stop_at(decay, lengths, time):
+    """A decay that turns into 1 after so many steps of each row."""
+    runs = ops.arange(time)[None] < ops.cast(lengths, "int32")[:, None]
+    real, imag = decay
+    return (
+        ops.where(runs[:, :, None], real, 1.0),
+        ops.where(runs[:, :, None], imag, 0.0),
+    )

@@ -1,0 +1,473 @@
+"""What every sequence unit shares."""
+
+import numbers
+
+import keras
+from keras import ops
+
+from keras_linrec.ops import steps
+
+
+class SequenceLayer(keras.layers.Layer):
+    """The base of the units that map a sequence to a sequence.
+
+    It holds, once, what a recurrent layer owes its user: masks, initial and
+    final states, streaming, direction, statefulness, shapes and errors. A
+    unit supplies its weights and three methods:
+
+    - `build_unit(features)` creates the weights, with `add_parameter`;
+    - `run(sequences, states, lengths)` maps whole sequences to `(outputs,
+      final_states)`;
+    - `run_step(inputs, states)` does the same for a single time step;
+
+    and the property `state_shapes`, the shapes of its states without the
+    batch.
+
+    The recurrence and its parameters are float32 under any dtype policy
+    (float64 under a float64 one); outputs have the policy's compute dtype,
+    states stay float32.
+
+    Args:
+        units: integer, the number of output features, or `None` for as many
+            as the input has.
+        dropout: float in [0, 1), the share of input features to drop during
+            training, the same ones at every time step. Defaults to 0.
+        seed: integer, the seed of the dropout. Defaults to `None`.
+        return_sequences: whether to return the outputs of all time steps or
+            only the last. Defaults to `True`.
+        return_state: whether to return the final states too. Defaults to
+            `False`.
+        go_backwards: whether to read the sequence from its end; the outputs
+            come in the order of reading. Defaults to `False`.
+        stateful: whether each batch starts from the states that the last one
+            ended with. Needs a fixed batch size. Defaults to `False`.
+        zero_output_for_mask: whether masked steps give zeros instead of
+            repeating the previous output. Defaults to `False`.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
+
+    Call arguments:
+        sequences: float tensor, (batch, time, features).
+        initial_state: list of tensors, the states before the first step.
+            Defaults to `None`: zeros, or what the last batch left if
+            `stateful`.
+        mask: boolean tensor, (batch, time), true where a step counts. A
+            masked step carries the states and repeats the previous output
+            (zeros before the first step that counts), whatever it holds. Any
+            pattern is allowed. A row that is masked throughout gives zeros
+            and its initial state.
+        training: whether dropout applies. Defaults to `False`.
+
+    Output shape:
+        (batch, time, units) if `return_sequences`, else (batch, units); with
+        `return_state`, a tuple of that and the final states.
+    """
+
+    def __init__(
+        self,
+        units=None,
+        dropout=0.0,
+        seed=None,
+        return_sequences=True,
+        return_state=False,
+        go_backwards=False,
+        stateful=False,
+        zero_output_for_mask=False,
+        **kwargs,
+    ):
+        # Autocasting would bring states and parameters down to 16 bits.
+        super().__init__(autocast=False, **kwargs)
+        require_count("units", units, optional=True)
+        require_between("dropout", dropout, 0, 1, "[)")
+        self.units = units
+        self.dropout = dropout
+        self.seed = seed
+        self.return_sequences = return_sequences
+        self.return_state = return_state
+        self.go_backwards = go_backwards
+        self.stateful = stateful
+        self.zero_output_for_mask = zero_output_for_mask
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+        self.states = None
+        if dropout:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+
+    # What a unit supplies.
+
+    @property
+    def state_shapes(self):
+        """The shapes of the states, without the batch."""
+        raise NotImplementedError
+
+    def build_unit(self, features):
+        """Create the weights for inputs of `features` features."""
+        raise NotImplementedError
+
+    def run(self, sequences, states, lengths):
+        """Map whole sequences to `(outputs, final_states)`.
+
+        Args:
+            sequences: (batch, time, features), in the recurrence's dtype.
+            states: list of the states before the first step, or `None`: zero.
+            lengths: `None`, or an integer tensor (batch,): the final states
+                wanted are those after so many steps of each row, and the
+                steps from there on are zero. Outputs after them are not used.
+        """
+        raise NotImplementedError
+
+    def run_step(self, inputs, states):
+        """Map (batch, features) of one step to `(outputs, new_states)`."""
+        raise NotImplementedError
+
+    @property
+    def output_units(self):
+        """The number of output features; known once the layer is built."""
+        return self.units or self.input_spec.axes[-1]
+
+    @property
+    def recurrence_dtype(self):
+        """float32, or float64 under a float64 policy."""
+        return "float64" if self.variable_dtype == "float64" else "float32"
+
+    def add_parameter(self, name, shape, initializer, **kwargs):
+        """A weight that keeps the recurrence's precision."""
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=initializer,
+            dtype=self.recurrence_dtype,
+            autocast=False,
+            **kwargs,
+        )
+
+    # Building and shapes.
+
+    def build(self, sequences_shape, initial_state_shape=None):
+        if len(sequences_shape) != 3 or sequences_shape[-1] is None:
+            raise ValueError(
+                f"{type(self).__name__} takes sequences of the shape (batch, "
+                "time, features) with a known number of features. Received: "
+                f"shape={tuple(sequences_shape)}"
+            )
+        batch, _, features = sequences_shape
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: features})
+        self.build_unit(features)
+        if self.stateful:
+            self._build_states(batch)
+
+    def _build_states(self, batch):
+        if batch is None:
+            raise ValueError(
+                "A stateful layer needs a fixed batch size: give the model's "
+                "first layer or `keras.Input` a `batch_size`. Received: "
+                f"stateful=True and batch size None in layer '{self.name}'"
+            )
+        # As weights they are seen by every trainer: JAX returns their new
+        # values from its compiled step, where Keras' own layers lose them.
+        self.states = [
+            self.add_parameter(
+                f"state_{index}",
+                (batch, *shape),
+                "zeros",
+                trainable=False,
+            )
+            for index, shape in enumerate(self.state_shapes)
+        ]
+
+    def compute_output_shape(self, sequences_shape, initial_state_shape=None):
+        batch, time, features = sequences_shape
+        units = self.units or features
+        output = (
+            (batch, time, units) if self.return_sequences else (batch, units)
+        )
+        if not self.return_state:
+            return output
+        states = [(batch, *shape) for shape in self.state_shapes]
+        return (output, *states)
+
+    def compute_output_spec(
+        self, sequences, initial_state=None, mask=None, training=False
+    ):
+        output = keras.KerasTensor(
+            self._output_shape(sequences.shape), dtype=self.compute_dtype
+        )
+        if not self.return_state:
+            return output
+        states = [
+            keras.KerasTensor(
+                (sequences.shape[0], *shape), dtype=self.recurrence_dtype
+            )
+            for shape in self.state_shapes
+        ]
+        return (output, *states)
+
+    def _output_shape(self, sequences_shape):
+        shape = self.compute_output_shape(sequences_shape)
+        return shape[0] if self.return_state else shape
+
+    def compute_mask(self, inputs, mask=None):
+        mask = _only(mask) if self.return_sequences else None
+        if not self.return_state:
+            return mask
+        return [mask] + [None] * len(self.state_shapes)
+
+    # States.
+
+    def get_initial_state(self, batch_size):
+        """The states before the first step: a list of zeros.
+
+        Args:
+            batch_size: integer, the number of rows.
+        """
+        return [
+            ops.zeros((batch_size, *shape), dtype=self.recurrence_dtype)
+            for shape in self.state_shapes
+        ]
+
+    def reset_state(self, states=None):
+        """Set the states that a stateful layer carries between batches.
+
+        Args:
+            states: list of arrays, one a state. Defaults to `None`, zeros.
+
+        Raises:
+            ValueError: if the layer is not stateful or `states` do not fit.
+        """
+        if not self.stateful:
+            raise ValueError(
+                "Only a stateful layer has states to reset. "
+                f"Received: stateful=False in layer '{self.name}'"
+            )
+        if self.states is None:
+            return
+        if states is None:
+            states = self.get_initial_state(self.states[0].shape[0])
+        states = self._standardise_states(states)
+        for variable, value in zip(self.states, states):
+            _check_batch(self.name, variable.shape, value.shape)
+            variable.assign(_own(value))
+
+    def reset_states(self, states=None):
+        """Keras' older name for `reset_state`."""
+        self.reset_state(states)
+
+    def _standardise_states(self, states):
+        if not isinstance(states, (list, tuple)):
+            states = [states]
+        shapes = self.state_shapes
+        fits = len(states) == len(shapes) and all(
+            len(state.shape) == len(shape) + 1
+            and tuple(state.shape[1:]) == tuple(shape)
+            for state, shape in zip(states, shapes)
+        )
+        if not fits:
+            wanted = ["(batch, " + str(shape)[1:] for shape in shapes]
+            raise ValueError(
+                f"Layer '{self.name}' has states of the shapes "
+                f"{', '.join(wanted)}. Received: initial_state of the shapes "
+                f"{[tuple(state.shape) for state in states]}"
+            )
+        return [ops.cast(state, self.recurrence_dtype) for state in states]
+
+    def _starting_states(self, initial_state, batch):
+        if initial_state is not None:
+            return self._standardise_states(initial_state)
+        if not self.stateful:
+            return None
+        for variable in self.states:
+            _check_batch(self.name, variable.shape, (batch,))
+        return [_own(state) for state in self.states]
+
+    # Calling.
+
+    def call(self, sequences, initial_state=None, mask=None, training=False):
+        if sequences.shape[1] == 0:
+            raise ValueError(
+                f"Layer '{self.name}' needs at least one time step. "
+                f"Received: sequences.shape={tuple(sequences.shape)}"
+            )
+        if mask is None:
+            # Keras hands the mask on only while the sequence is the one
+            # tensor that a layer is called with.
+            mask = getattr(sequences, "_keras_mask", None)
+        mask = _only(mask)
+        sequences = ops.cast(sequences, self.recurrence_dtype)
+        states = self._starting_states(initial_state, sequences.shape[0])
+        if training and self.dropout:
+            sequences = sequences * self._dropout_mask(sequences)
+        if self.go_backwards:
+            sequences = ops.flip(sequences, axis=1)
+            mask = None if mask is None else ops.flip(mask, axis=1)
+
+        if mask is None:
+            outputs, final_states = self.run(sequences, states, None)
+            if not self.return_sequences:
+                outputs = outputs[:, -1]
+        else:
+            outputs, final_states = self._run_masked(sequences, states, mask)
+
+        if self.stateful:
+            for variable, state in zip(self.states, final_states):
+                variable.assign(_own(state))
+        outputs = ops.cast(outputs, self.compute_dtype)
+        return (outputs, *final_states) if self.return_state else outputs
+
+    def _dropout_mask(self, sequences):
+        return keras.random.dropout(
+            ops.ones_like(sequences[:, :1]),
+            self.dropout,
+            seed=self.seed_generator,
+        )
+
+    def _run_masked(self, sequences, states, mask):
+        """Move the steps that count to the front, run, and spread back.
+
+        To the recurrence a masked step does not happen. Without it, the steps
+        that count follow one another, whatever the pattern of the mask, and
+        what is left at the end of a row can no longer reach an output.
+        """
+        mask = ops.cast(mask, "bool")
+        lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
+        packed = steps.pack(sequences, mask)
+        if states is None and not self.return_state and not self.stateful:
+            # Nobody asks for the states after the last step that counts.
+            outputs, final_states = self.run(packed, None, None)
+        else:
+            outputs, final_states = self.run(packed, states, lengths)
+        if not self.return_sequences:
+            mask = mask[:, -1:]
+            last = ops.maximum(lengths - 1, 0)[:, None]
+            outputs = steps.take(outputs, last)
+            happened = (lengths > 0)[:, None, None]
+        else:
+            position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
+            outputs = steps.take(outputs, ops.maximum(position, 0))
+            happened = (position >= 0)[:, :, None]
+        outputs = ops.where(happened, outputs, 0.0)
+        if self.zero_output_for_mask:
+            outputs = ops.where(mask[:, :, None], outputs, 0.0)
+        if not self.return_sequences:
+            outputs = outputs[:, 0]
+        return outputs, final_states
+
+    def step(self, inputs, states):
+        """One time step, at a cost that does not grow with the time passed.
+
+        Args:
+            inputs: float tensor, (batch, features).
+            states: list of tensors, from `get_initial_state`, from the last
+                step or from a call with `return_state=True`.
+
+        Returns:
+            `(outputs, states)`: (batch, units), and the new states.
+        """
+        if self.go_backwards:
+            raise ValueError(
+                "A layer that reads sequences from their end cannot stream. "
+                f"Received: go_backwards=True in layer '{self.name}'"
+            )
+        inputs = ops.cast(inputs, self.recurrence_dtype)
+        if len(inputs.shape) != 2:
+            raise ValueError(
+                "`inputs` of a step should have the shape (batch, features). "
+                f"Received: inputs.shape={tuple(inputs.shape)}"
+            )
+        if not self.built:
+            self.build((inputs.shape[0], None, inputs.shape[1]))
+        outputs, states = self.run_step(
+            inputs, self._standardise_states(states)
+        )
+        return ops.cast(outputs, self.compute_dtype), list(states)
+
+    # Saving.
+
+    def _saved_weights(self):
+        # States belong to the run, and would tie a file to one batch size.
+        states = self.states or []
+        return [
+            weight
+            for weight in (
+                *self._trainable_variables,
+                *self._non_trainable_variables,
+            )
+            if not any(weight is state for state in states)
+        ]
+
+    def save_own_variables(self, store):
+        for weight in self._saved_weights():
+            store[weight.name] = weight
+
+    def load_own_variables(self, store):
+        weights = self._saved_weights()
+        expected = sorted(weight.name for weight in weights)
+        if sorted(store.keys()) != expected:
+            raise ValueError(
+                f"Layer '{self.name}' has the weights {expected}. "
+                f"Received: a file with {sorted(store.keys())}"
+            )
+        for weight in weights:
+            weight.assign(store[weight.name])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "dropout": self.dropout,
+            "seed": self.seed,
+            "return_sequences": self.return_sequences,
+            "return_state": self.return_state,
+            "go_backwards": self.go_backwards,
+            "stateful": self.stateful,
+            "zero_output_for_mask": self.zero_output_for_mask,
+        }
+
+
+def require_count(name, value, optional=False):
+    """Raise unless `value` is a positive integer."""
+    if optional and value is None:
+        return
+    whole = isinstance(value, numbers.Integral) and value is not True
+    if not whole or value < 1:
+        wanted = "a positive integer" + (" or None" if optional else "")
+        raise ValueError(
+            f"`{name}` should be {wanted}. Received: {name}={value}"
+        )
+
+
+def require_between(name, value, low, high, ends="[]"):
+    """Raise unless `value` is in the interval, with or without its ends."""
+    fits = (
+        isinstance(value, numbers.Real)
+        and (low <= value if ends[0] == "[" else low < value)
+        and (value <= high if ends[1] == "]" else value < high)
+    )
+    if not fits:
+        raise ValueError(
+            f"`{name}` should be a number in {ends[0]}{low}, {high}{ends[1]}. "
+            f"Received: {name}={value}"
+        )
+
+
+def _only(mask):
+    """The first of a nest of masks, as Keras takes it."""
+    masks = [m for m in keras.tree.flatten(mask) if m is not None]
+    return masks[0] if masks else None
+
+
+def _own(state):
+    """A copy of a state, to keep or to start from.
+
+    PyTorch would differentiate through a variable that is assigned to at the
+    end of the call, and JAX's trainer frees the arrays that variables hold,
+    which may be the user's.
+    """
+    return ops.stop_gradient(ops.copy(state))
+
+
+def _check_batch(name, expected, received):
+    if received[0] is not None and expected[0] != received[0]:
+        raise ValueError(
+            f"The stateful layer '{name}' was built for batches of "
+            f"{expected[0]} rows, and every batch must have as many. "
+            f"Received: a batch of {received[0]}"
+        )

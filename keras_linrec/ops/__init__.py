@@ -1,0 +1,6 @@
+"""The mathematics as pure functions of tensors."""
+
+from keras_linrec.ops.rotation import rotation_matrix as rotation_matrix
+from keras_linrec.ops.scan import complex_linear_scan as complex_linear_scan
+from keras_linrec.ops.scan import linear_scan as linear_scan
+from keras_linrec.ops.scan import projected_scan as projected_scan

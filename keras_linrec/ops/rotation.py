@@ -1,0 +1,103 @@
+"""Orthogonal matrices from free ones, and rotations as complex numbers."""
+
+import math
+
+from keras import ops
+
+# The Taylor polynomial of degree 16 on matrices of norm 2 is exact to 4e-10.
+_DEGREE = 16
+_NORM = 2.0
+# Twelve squarings reach norm 8,192, where float32 knows angles to 5e-4. Each
+# costs two products and, under torch.compile, seconds.
+_SQUARINGS = 12
+
+
+def rotation_matrix(matrix):
+    """The rotation P = expm(M - M^T), by scaling and squaring.
+
+    Args:
+        matrix: float tensor M, (..., size, size).
+
+    Returns:
+        A tensor of the same shape, orthogonal with determinant 1 (RotRNN,
+        section 3.1, lemma 1), differentiable in M. Where a row of M - M^T
+        sums to more than 8,192 in absolute value, beyond which float32 cannot
+        tell angles apart, the result is NaN.
+
+    Example: a quarter turn.
+
+    >>> import keras
+    >>> import numpy as np
+    >>> from keras_linrec.ops import rotation_matrix
+    >>> quarter = rotation_matrix(
+    ...     np.array([[0.0, -np.pi / 2], [0.0, 0.0]], "float32")
+    ... )
+    >>> quarter = keras.ops.convert_to_numpy(quarter)
+    >>> np.abs(quarter.round()).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    matrix = ops.convert_to_tensor(matrix)
+    skew = matrix - ops.swapaxes(matrix, -1, -2)
+    norm = ops.max(ops.sum(ops.abs(skew), axis=-1), axis=-1)[..., None, None]
+    norm = ops.stop_gradient(norm)
+    # Each matrix is scaled by its own power of two; powers of two are exact.
+    squarings = ops.ceil(ops.log2(ops.where(norm > _NORM, norm / _NORM, 1.0)))
+    squarings = ops.cast(squarings, skew.dtype)
+    result = _taylor(skew * ops.exp2(-squarings))
+    for count in range(_SQUARINGS):
+        result = ops.where(count < squarings, result @ result, result)
+    result = _orthonormalise(result)
+    return ops.where(squarings <= _SQUARINGS, result, math.nan)
+
+
+def _taylor(matrix):
+    """sum_k matrix^k / k!, with the powers up to 4 as the digits of k."""
+    size = matrix.shape[-1]
+    identity = ops.eye(size, dtype=matrix.dtype)
+    square = matrix @ matrix
+    cube = square @ matrix
+    fourth = square @ square
+    total = identity * (1.0 / math.factorial(_DEGREE))
+    for low in range(_DEGREE - 4, -1, -4):
+        digits = sum(
+            power * (1.0 / math.factorial(low + offset))
+            for offset, power in enumerate((identity, matrix, square, cube))
+        )
+        total = digits + fourth @ total
+    return total
+
+
+def _orthonormalise(matrix):
+    """One Newton-Schulz step, which squares the distance to orthogonality.
+
+    Squaring s times lets rounding grow by 2^s. The recurrence multiplies by P
+    and P^T at every step of a stream, so what is left of it would add up.
+    """
+    gram = ops.swapaxes(matrix, -1, -2) @ matrix
+    return 1.5 * matrix - 0.5 * (matrix @ gram)
+
+
+def complex_from_pairs(vectors):
+    """Neighbours (2i, 2i+1) of the last axis as the parts of complex numbers.
+
+    Rotating such a pair by theta is multiplying by exp(i theta). An odd last
+    entry becomes a complex number of its own, with imaginary part 0.
+
+    Args:
+        vectors: float tensor, (..., size).
+
+    Returns:
+        A pair of float tensors, (..., ceil(size / 2)).
+    """
+    if vectors.shape[-1] % 2:
+        padding = [[0, 0]] * (len(vectors.shape) - 1) + [[0, 1]]
+        vectors = ops.pad(vectors, padding)
+    return vectors[..., 0::2], vectors[..., 1::2]
+
+
+def pairs_from_complex(numbers, size):
+    """The inverse of `complex_from_pairs`, for vectors of `size` entries."""
+    interleaved = ops.stack(numbers, axis=-1)
+    shape = ops.shape(interleaved)[:-2]
+    vectors = ops.reshape(interleaved, (*shape, 2 * interleaved.shape[-2]))
+    return vectors[..., :size]

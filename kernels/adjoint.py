@@ -1,0 +1,80 @@
+"""The gradient of a scan, which is a scan the other way round.
+
+For h_t = a_t h_{t-1} + b_t and cotangents g_t of h_t, the cotangents of b are
+
+    l_t = conj(a_{t+1}) l_{t+1} + g_t,
+
+those of a_t are l_t conj(h_{t-1}), and that of the initial state is
+conj(a_1) l_1. Every framework's kernel takes its backward pass from here;
+because the pass calls the differentiable scan again, derivatives of any order
+exist.
+"""
+
+from keras import ops
+
+from keras_linrec.kernels.arithmetic import conjugate
+from keras_linrec.kernels.arithmetic import multiply
+
+
+def adjoint(scan, decay, outputs, initial_state, cotangents, reverse):
+    """Cotangents of `(decay, inputs, initial_state)`, each a tuple.
+
+    Args:
+        scan: the differentiable scan, `scan(decay, inputs, initial_state,
+            reverse)` on tuples of tensors.
+        decay, outputs, initial_state: what the forward pass had and gave.
+        cotangents: those of `outputs`, (batch, time, channels) each.
+        reverse: the direction of the forward pass.
+    """
+    decay = conjugate(decay)
+    zeros = tuple(ops.zeros_like(state) for state in initial_state)
+    d_inputs = scan(_next(decay, reverse), cotangents, zeros, not reverse)
+    before = _previous(outputs, initial_state, reverse)
+    d_decay = multiply(d_inputs, conjugate(before))
+    if _time_invariant(decay):
+        d_decay = tuple(ops.sum(part, axis=(0, 1)) for part in d_decay)
+    first = -1 if reverse else 0
+    d_initial_state = multiply(
+        _at(decay, first), tuple(part[:, first] for part in d_inputs)
+    )
+    return d_decay, d_inputs, d_initial_state
+
+
+def _time_invariant(decay):
+    return len(decay[0].shape) == 1
+
+
+def _at(decay, step):
+    if _time_invariant(decay):
+        return decay
+    return tuple(part[:, step] for part in decay)
+
+
+def _next(decay, reverse):
+    """The decay that each step's successor applies; the last has none."""
+    if _time_invariant(decay):
+        return decay
+    # The adjoint scan starts from zero, so what its first step multiplies by
+    # is of no account: its own decay is at hand.
+    if reverse:
+        return tuple(
+            ops.concatenate([part[:, :1], part[:, :-1]], axis=1)
+            for part in decay
+        )
+    return tuple(
+        ops.concatenate([part[:, 1:], part[:, -1:]], axis=1) for part in decay
+    )
+
+
+def _previous(outputs, initial_state, reverse):
+    """The state that each step started from."""
+    pairs = zip(outputs, initial_state)
+    if reverse:
+        return tuple(
+            ops.concatenate([part[:, 1:], state[:, None]], axis=1)
+            for part, state in pairs
+        )
+    return tuple(
+        ops.concatenate([state[:, None], part[:, :-1]], axis=1)
+        for part, state in pairs
+    )

@@ -1,0 +1,16 @@
+"""JAX: an in-place loop for the CPU, a tree of products for accelerators."""
+
+from keras_linrec.kernels.jax.scan import associative as associative
+from keras_linrec.kernels.jax.scan import sequential as sequential
+
+
+def preferred():
+    """The faster kernel here, by measurement.
+
+    Forward and backward on a 2-core CPU at (16, 4096, 256), real: 132 ms in
+    the loop, 429 ms with `lax.associative_scan`; complex: 267 against 1,100.
+    An accelerator pays for every step of a loop with a launch.
+    """
+    import jax
+
+    return "sequential" if jax.default_backend() == "cpu" else "associative"

@@ -1,0 +1,102 @@
+"""Gradients on whichever backend runs, and in plain NumPy."""
+
+import keras
+import numpy as np
+
+BACKEND = keras.backend.backend()
+
+
+def gradient(function):
+    """The gradient of a scalar function of a list of tensors.
+
+    The result is itself a differentiable function of that list.
+    """
+    if BACKEND == "jax":
+        import jax
+
+        return lambda tensors: jax.grad(
+            lambda *t: function(list(t)), tuple(range(len(tensors)))
+        )(*tensors)
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        def run(tensors):
+            tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+            with tf.GradientTape() as tape:
+                tape.watch(tensors)
+                value = function(tensors)
+            return tape.gradient(value, tensors, unconnected_gradients="zero")
+
+        return run
+    import torch
+
+    def run(tensors):
+        tensors = [
+            tensor if tensor.requires_grad else tensor.requires_grad_()
+            for tensor in tensors
+        ]
+        with torch.enable_grad():
+            return torch.autograd.grad(
+                function(tensors),
+                tensors,
+                create_graph=True,
+                materialize_grads=True,
+            )
+
+    return run
+
+
+def tensors(arrays):
+    return [
+        keras.ops.convert_to_tensor(np.asarray(a, "float32")) for a in arrays
+    ]
+
+
+def to_numpy(values):
+    return [keras.ops.convert_to_numpy(v).astype("float64") for v in values]
+
+
+def backend_gradients(function, arrays, weights):
+    """Gradients of sum(weights * outputs) in float32, as float64 arrays."""
+
+    def loss(arguments):
+        outputs = function(arguments)
+        return sum(
+            keras.ops.sum(output * keras.ops.cast(weight, "float32"))
+            for output, weight in zip(outputs, weights)
+        )
+
+    return to_numpy(gradient(loss)(tensors(arrays)))
+
+
+def numerical_gradients(function, arrays, weights, step=1e-6):
+    """The same by central differences of a float64 definition."""
+
+    def loss():
+        return sum(
+            np.sum(output * weight)
+            for output, weight in zip(function(arrays), weights)
+        )
+
+    arrays = [np.array(array, "float64") for array in arrays]
+    gradients = []
+    for array in arrays:
+        slope = np.zeros_like(array)
+        for index in np.ndindex(array.shape):
+            value = array[index]
+            array[index] = value + step
+            above = loss()
+            array[index] = value - step
+            below = loss()
+            array[index] = value
+            slope[index] = (above - below) / (2 * step)
+        gradients.append(slope)
+    return gradients
+
+
+def relative_error(got, expected):
+    """The largest difference, as a share of the largest expected number."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.shape == expected.shape, (got.shape, expected.shape)
+    scale = np.abs(expected).max()
+    return np.abs(got - expected).max() / (scale if scale > 0 else 1.0)

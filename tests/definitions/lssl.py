@@ -1,0 +1,60 @@
+"""LSSL as the paper writes it, in float64 (equations 1 to 5, section E.2)."""
+
+import numpy as np
+from scipy.special import erf
+
+
+def transition(weights):
+    """A = P (D + T^-1) Q."""
+    superdiagonal, diagonal, subdiagonal = weights["transition_t"]
+    tridiagonal = (
+        np.diag(diagonal)
+        + np.diag(superdiagonal[:-1], 1)
+        + np.diag(subdiagonal[:-1], -1)
+    )
+    return (
+        np.diag(weights["transition_p"])
+        @ (np.diag(weights["transition_d"]) + np.linalg.inv(tridiagonal))
+        @ np.diag(weights["transition_q"])
+    )
+
+
+def discretise(matrix, vector, timescale, alpha):
+    """The generalised bilinear transform, equation 3."""
+    identity = np.eye(len(matrix))
+    inverse = np.linalg.inv(identity - alpha * timescale * matrix)
+    return (
+        inverse @ (identity + (1 - alpha) * timescale * matrix),
+        timescale * inverse @ vector,
+    )
+
+
+def gelu(x):
+    return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+
+
+def lssl(weights, inputs, initial_state=None, alpha=0.5, activation=gelu):
+    """The layer's outputs and the final state."""
+    batch, time, features = inputs.shape
+    _, channels, size = weights["output_matrix"].shape
+    state = initial_state
+    if state is None:
+        state = np.zeros((batch, features, size))
+    state = state.copy()
+    matrix = transition(weights)
+    systems = [
+        discretise(matrix, weights["input_vector"], np.exp(log_dt), alpha)
+        for log_dt in weights["log_timescale"]
+    ]
+    outputs = np.zeros((batch, time, features, channels))
+    for step in range(time):
+        for feature, (a_bar, b_bar) in enumerate(systems):
+            u = inputs[:, step, feature, None]
+            state[:, feature] = state[:, feature] @ a_bar.T + u * b_bar
+            outputs[:, step, feature] = (
+                state[:, feature] @ weights["output_matrix"][feature].T
+                + u * weights["feedthrough"][feature]
+            )
+    outputs = activation(outputs).reshape(batch, time, features * channels)
+    outputs = outputs @ weights["kernel"]
+    return outputs + weights.get("bias", 0.0), state

@@ -1,0 +1,61 @@
+"""One backend's part in `test_files_across_backends`.
+
+Saves a model and what it predicts in the folder given, waits for the files of
+the other backends, loads them all, and prints the largest differences between
+what they predict here and there as JSON.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_linrec.layers import LSSL
+from keras_linrec.layers import RotRNN
+
+BACKENDS = ("jax", "tensorflow", "torch")
+
+
+def build():
+    return keras.Sequential(
+        [
+            keras.Input((None, 3)),
+            LSSL(8, state_size=16, channels=2, measure="legt"),
+            RotRNN(6, state_size=10, num_heads=2, dropout=0.1),
+            RotRNN(state_size=8, num_heads=4, bidirectional=True),
+            keras.layers.Dense(2),
+        ]
+    )
+
+
+def main(folder):
+    backend = keras.backend.backend()
+    inputs = np.random.default_rng(0).standard_normal((4, 50, 3))
+    inputs = inputs.astype("float32")
+    model = build()
+    # Trained a little, so that no weight has its initial value.
+    model.compile("adam", "mse")
+    model.fit(inputs, inputs[..., :2], epochs=2, verbose=0)
+    model.save(folder / f"{backend}.keras")
+    np.save(folder / f"{backend}.npy", model.predict(inputs, verbose=0))
+    (folder / f"{backend}.done").touch()
+
+    deadline = time.monotonic() + 240
+    while not all((folder / f"{name}.done").exists() for name in BACKENDS):
+        if time.monotonic() > deadline:
+            sys.exit("The other backends did not save their models in time.")
+        time.sleep(0.2)
+    differences = {}
+    for name in BACKENDS:
+        loaded = keras.models.load_model(folder / f"{name}.keras")
+        got = loaded.predict(inputs, verbose=0)
+        expected = np.load(folder / f"{name}.npy")
+        differences[name] = float(np.abs(got - expected).max())
+    print(json.dumps(differences))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,45 @@
+"""Run the tests under every backend: python tests/run.py [pytest arguments].
+
+Two run at a time. What each prints comes in one piece, when it is done.
+"""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import as_completed
+from pathlib import Path
+
+BACKENDS = ("jax", "tensorflow", "torch")
+
+
+def run(backend, arguments):
+    """The exit status and the output of pytest under a backend."""
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "KERAS_BACKEND": backend},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return result.returncode, result.stdout
+
+
+def main(arguments):
+    failed = []
+    print(f"Testing under {', '.join(BACKENDS)}: some minutes.", flush=True)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        runs = {pool.submit(run, name, arguments): name for name in BACKENDS}
+        for done in as_completed(runs):
+            status, output = done.result()
+            print(f"\n=== {runs[done]} ===\n{output}", flush=True)
+            if status:
+                failed.append(runs[done])
+    if failed:
+        sys.exit(f"Failed under {', '.join(sorted(failed))}.")
+    print("All tests passed under every backend.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

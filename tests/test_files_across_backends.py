@@ -1,0 +1,43 @@
+"""What one backend saves, every backend loads."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BACKENDS = ("jax", "tensorflow", "torch")
+
+
+@pytest.fixture(scope="module")
+def differences(tmp_path_factory):
+    """differences[loading][saving]: between what the two predict."""
+    folder = tmp_path_factory.mktemp("models")
+    worker = Path(__file__).parent / "file_worker.py"
+    workers = {
+        backend: subprocess.Popen(
+            [sys.executable, worker, folder],
+            env={**os.environ, "KERAS_BACKEND": backend},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for backend in BACKENDS
+    }
+    printed = {name: worker.communicate() for name, worker in workers.items()}
+    for name, (_, errors) in printed.items():
+        assert workers[name].returncode == 0, f"{name}: {errors[-3000:]}"
+    return {
+        name: json.loads(output.strip().splitlines()[-1])
+        for name, (output, _) in printed.items()
+    }
+
+
+@pytest.mark.parametrize("loading", BACKENDS)
+@pytest.mark.parametrize("saving", BACKENDS)
+def test_a_saved_model_predicts_the_same_elsewhere(
+    differences, saving, loading
+):
+    assert differences[loading][saving] < 1e-5

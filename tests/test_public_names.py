@@ -1,0 +1,55 @@
+"""The names that users and files depend on."""
+
+import keras
+
+import keras_linrec
+
+
+def public(module):
+    return sorted(name for name in vars(module) if not name.startswith("_"))
+
+
+def test_public_names_are_these():
+    assert {
+        "config",
+        "initializers",
+        "kernels",
+        "layers",
+        "ops",
+    } <= set(public(keras_linrec))
+    classes = [n for n in public(keras_linrec.layers) if n[0].isupper()]
+    assert classes == ["LSSL", "RotRNN"]
+    functions = [
+        name
+        for name in public(keras_linrec.ops)
+        if callable(getattr(keras_linrec.ops, name))
+    ]
+    assert functions == [
+        "complex_linear_scan",
+        "linear_scan",
+        "projected_scan",
+        "rotation_matrix",
+    ]
+
+
+def test_classes_are_registered_under_the_packages_name():
+    for cls in (
+        keras_linrec.layers.LSSL,
+        keras_linrec.layers.RotRNN,
+        keras_linrec.initializers.DecayLog,
+        keras_linrec.initializers.FanInNormal,
+    ):
+        name = keras.saving.get_registered_name(cls)
+        assert name == f"keras_linrec>{cls.__name__}"
+
+
+def test_initializers_are_read_back_from_their_configs():
+    for initializer in (
+        keras_linrec.initializers.DecayLog(0.2, 0.3, seed=1),
+        keras_linrec.initializers.FanInNormal(axis=-1, seed=2),
+    ):
+        config = keras.initializers.serialize(initializer)
+        other = keras.initializers.deserialize(config)
+        assert other.get_config() == initializer.get_config()
+        values = keras.ops.convert_to_numpy(initializer((3, 4)))
+        assert (keras.ops.convert_to_numpy(other((3, 4))) == values).all()

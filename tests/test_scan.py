@@ -1,0 +1,284 @@
+"""The scans against their float64 definition, on every kernel."""
+
+import keras
+import numpy as np
+import pytest
+from autodiff import backend_gradients
+from autodiff import gradient
+from autodiff import numerical_gradients
+from autodiff import relative_error
+from autodiff import tensors
+from autodiff import to_numpy
+from definitions import scan as definition
+
+import keras_linrec
+from keras_linrec import ops
+
+LENGTHS = [1, 2, 3, 63, 500]
+KERNELS = ["associative", "sequential", "reference"]
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    keras_linrec.config.set_kernel(request.param)
+    yield request.param
+    keras_linrec.config.set_kernel(None)
+
+
+def system(time, per_step, batch=2, channels=3, seed=0):
+    """Random complex decay, inputs and initial state, real parts first."""
+    generator = np.random.default_rng([seed, time])
+    shape = (batch, time, channels) if per_step else (channels,)
+    radius = generator.uniform(0.5, 0.999, shape)
+    angle = generator.uniform(0, 2 * np.pi, shape)
+    normal = generator.standard_normal
+    arrays = [
+        radius * np.cos(angle),
+        radius * np.sin(angle),
+        normal((batch, time, channels)),
+        normal((batch, time, channels)),
+        normal((batch, channels)),
+        normal((batch, channels)),
+    ]
+    return [array.astype("float32").astype("float64") for array in arrays]
+
+
+def real_scan(reverse):
+    def run(arguments):
+        return ops.linear_scan(*arguments, reverse=reverse)
+
+    def define(arguments):
+        return definition.linear_scan(*arguments, reverse=reverse)
+
+    return run, define
+
+
+def complex_scan(reverse):
+    def run(arguments):
+        decay, inputs, state = zip(arguments[::2], arguments[1::2])
+        outputs, final = ops.complex_linear_scan(
+            decay, inputs, state, reverse=reverse
+        )
+        return *outputs, *final
+
+    def define(arguments):
+        outputs, final = definition.linear_scan(
+            *(r + 1j * i for r, i in zip(arguments[::2], arguments[1::2])),
+            reverse=reverse,
+        )
+        return outputs.real, outputs.imag, final.real, final.imag
+
+    return run, define
+
+
+def case(field, time, per_step, reverse):
+    arrays = system(time, per_step)
+    if field == "real":
+        return *real_scan(reverse), arrays[::2]
+    return *complex_scan(reverse), arrays
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+@pytest.mark.parametrize("field", ["real", "complex"])
+@pytest.mark.parametrize("time", LENGTHS)
+def test_scan_equals_its_definition(kernel, time, field, per_step, reverse):
+    run, define, arrays = case(field, time, per_step, reverse)
+    outputs = to_numpy(run(tensors(arrays)))
+    for got, expected in zip(outputs, define(arrays), strict=True):
+        assert relative_error(got, expected) < 2e-5 + 2e-7 * time
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+@pytest.mark.parametrize("field", ["real", "complex"])
+@pytest.mark.parametrize("time", [1, 2, 7])
+def test_every_gradient_equals_that_of_the_definition(
+    kernel, time, field, per_step, reverse
+):
+    run, define, arrays = case(field, time, per_step, reverse)
+    generator = np.random.default_rng(1)
+    weights = [generator.standard_normal(o.shape) for o in define(arrays)]
+    got = backend_gradients(run, arrays, weights)
+    expected = numerical_gradients(define, arrays, weights)
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(one, other) < 1e-4
+
+
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+def test_gradients_of_long_scans_equal_those_of_the_reference(per_step):
+    run, define, arrays = case("complex", 500, per_step, False)
+    generator = np.random.default_rng(1)
+    weights = [generator.standard_normal(o.shape) for o in define(arrays)]
+    gradients = {}
+    for name in KERNELS:
+        keras_linrec.config.set_kernel(name)
+        gradients[name] = backend_gradients(run, arrays, weights)
+    keras_linrec.config.set_kernel(None)
+    for name in KERNELS[:-1]:
+        for one, other in zip(gradients[name], gradients["reference"]):
+            assert relative_error(one, other) < 1e-4
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+@pytest.mark.parametrize("field", ["real", "complex"])
+def test_second_derivatives_are_right(kernel, field, per_step, reverse):
+    run, define, arrays = case(field, 5, per_step, reverse)
+
+    def loss(arguments):
+        return sum(keras.ops.sum(o * o * o) for o in run(arguments))
+
+    def squared_gradient(arguments):
+        return sum(keras.ops.sum(g * g) for g in gradient(loss)(arguments))
+
+    second = to_numpy(gradient(squared_gradient)(tensors(arrays)))
+
+    def numerical_squared_gradient(arguments):
+        cubed = numerical_gradients(
+            lambda a: [o**3 for o in define(a)], arguments, [1.0] * 4, 1e-5
+        )
+        return [sum(np.sum(g * g) for g in cubed)]
+
+    rng = np.random.default_rng(2)
+    directions = [rng.standard_normal(array.shape) for array in arrays]
+    step = 1e-4
+    above, below = (
+        numerical_squared_gradient(
+            [a + sign * step * d for a, d in zip(arrays, directions)]
+        )[0]
+        for sign in (1, -1)
+    )
+    expected = (above - below) / (2 * step)
+    got = sum(np.sum(s * d) for s, d in zip(second, directions))
+    assert abs(got - expected) < 1e-3 * abs(expected)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+@pytest.mark.parametrize("time", LENGTHS)
+def test_projected_scan_equals_its_definition(time, per_step, reverse):
+    generator = np.random.default_rng(time)
+    *decay, _, _, real, imag = system(time, per_step)
+    inputs, *kernels = (
+        generator.standard_normal(shape).astype("float32").astype("float64")
+        for shape in ((2, time, 5), (5, 3), (5, 3), (3, 4), (3, 4))
+    )
+
+    def pair(parts):
+        return parts[0] + 1j * parts[1]
+
+    expected, expected_final = definition.projected_scan(
+        pair(decay),
+        inputs,
+        pair(kernels[:2]),
+        pair(kernels[2:]),
+        real + 1j * imag,
+        reverse,
+    )
+    outputs, final = ops.projected_scan(
+        tensors(decay),
+        *tensors([inputs]),
+        tensors(kernels[:2]),
+        tensors(kernels[2:]),
+        initial_state=tensors([real, imag]),
+        reverse=reverse,
+    )
+    tolerance = 2e-5 + 2e-7 * time
+    assert relative_error(to_numpy([outputs])[0], expected) < tolerance
+    assert relative_error(pair(to_numpy(final)), expected_final) < tolerance
+
+
+def test_a_scan_of_100_000_steps_stays_accurate():
+    arrays = system(100_000, False, batch=1, channels=2)
+    run, define = complex_scan(False)
+    outputs = to_numpy(run(tensors(arrays)))
+    for got, expected in zip(outputs, define(arrays)):
+        assert relative_error(got, expected) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_inputs_are_accumulated_in_float32(dtype):
+    decay, inputs = tensors([np.full(1, 0.999), np.ones((1, 500, 1))])
+    inputs = keras.ops.cast(inputs, dtype)
+    outputs, final = ops.linear_scan(decay, inputs)
+    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
+    expected = (1 - np.float32(0.999).astype("float64") ** 500) / (
+        1 - np.float32(0.999).astype("float64")
+    )
+    assert abs(to_numpy([final])[0][0, 0] / expected - 1) < 1e-5
+
+
+# Dynamo warns of PyTorch's own code while it traces.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "jit_compile"),
+    [
+        *((name, False) for name in KERNELS),
+        # The reference is there to be read: XLA cannot differentiate its loop
+        # on TensorFlow, and Dynamo would unroll it.
+        *((name, True) for name in KERNELS[:-1]),
+    ],
+)
+def test_scan_runs_in_a_functional_model_of_any_length(name, jit_compile):
+    keras_linrec.config.set_kernel(name)
+
+    @keras.saving.register_keras_serializable("tests")
+    class Scan(keras.layers.Layer):
+        def call(self, inputs):
+            decay = keras.ops.full((3,), 0.9)
+            return ops.linear_scan(decay, inputs)[0]
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    inputs = keras.Input((None, 2))
+    hidden = keras.layers.Dense(3)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(Scan()(hidden)))
+    model.compile("sgd", "mse", jit_compile=jit_compile)
+    for time in (6,) if jit_compile else (1, 6):
+        sequences = np.ones((4, time, 2), "float32")
+        before = model.get_weights()[0].copy()
+        model.fit(sequences, sequences[..., :1], batch_size=3, verbose=0)
+        assert np.abs(model.get_weights()[0] - before).max() > 0
+        dense, _ = model.layers[1].get_weights()
+        expected, _ = definition.linear_scan(
+            np.full(3, 0.9), sequences @ dense + model.layers[1].bias.numpy()
+        )
+        expected = expected @ model.layers[3].get_weights()[0]
+        expected += model.layers[3].get_weights()[1]
+        got = model.predict(sequences, verbose=0)
+        assert relative_error(got, expected) < 1e-5
+    keras_linrec.config.set_kernel(None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((3,), (2, 3)), r"`inputs` should have the shape .* Received: "),
+        (((4,), (2, 5, 3)), r"`decay` should .* Received: decay.shape=\(4,\)"),
+        (((2, 4, 3), (2, 5, 3)), r"`decay` should .* Received: decay.shape="),
+        (((3,), (2, 0, 3)), r"at least one time step. Received: inputs.shape"),
+        (((3,), (2, 5, 3), (3, 3)), r"`initial_state` should .* Received: "),
+    ],
+)
+def test_wrong_shapes_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ops.linear_scan(*(np.zeros(a, "float32") for a in arguments))
+
+
+def test_a_complex_argument_that_is_no_pair_is_named():
+    one = np.zeros((2, 5, 3), "float32")
+    with pytest.raises(ValueError, match="`inputs` should be a pair"):
+        ops.complex_linear_scan((one[0, 0], one[0, 0]), one)
+
+
+def test_projections_that_do_not_fit_are_named():
+    def pair(*shape):
+        return (np.zeros(shape, "float32"),) * 2
+
+    sequences = np.zeros((2, 5, 3), "float32")
+    with pytest.raises(ValueError, match="`input_kernel` should be"):
+        ops.projected_scan(pair(4), sequences, pair(2, 4), pair(4, 1))
+    with pytest.raises(ValueError, match="`output_kernel` should be"):
+        ops.projected_scan(pair(4), sequences, pair(3, 4), pair(3, 1))

@@ -1,0 +1,330 @@
+"""The example that reads digits pixel by pixel, run as a user runs it."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "examples" / "sequential_digits.py"
+SIDE = 3
+
+
+def import_script():
+    spec = importlib.util.spec_from_file_location("sequential_digits", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+example = import_script()
+
+
+def arrays(train_size=180, test_size=90):
+    """Images of nine classes: the label is the place of the bright pixel."""
+    generator = np.random.default_rng(0)
+    data = {}
+    for part, size in (("train", train_size), ("test", test_size)):
+        labels = np.arange(size) % SIDE**2
+        images = generator.integers(0, 50, (size, SIDE**2))
+        images[np.arange(size), labels] = 255
+        data[f"x_{part}"] = images.reshape(-1, SIDE, SIDE).astype("uint8")
+        data[f"y_{part}"] = labels.astype("uint8")
+    return data
+
+
+def accuracy_line(output):
+    (line,) = re.findall(r"^Test accuracy: \d+\.\d\d%$", output, re.MULTILINE)
+    return line
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with permuted pixels: its folder, its data and what it printed."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = folder / "tiny.npz"
+    np.savez(data, **arrays())
+    options = ["--permute", "--epochs", "8", "--batch-size", "20"]
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        example.main(
+            ["--data", str(data), "--output", str(folder / "new"), *options]
+        )
+    return folder / "new", data, output.getvalue()
+
+
+def test_training_reports_every_epoch_and_the_result(trained):
+    _, _, output = trained
+    assert "Training on 180 images, testing on 90: 9 time steps" in output
+    assert re.findall(r"^Epoch (\d+)/8$", output, re.MULTILINE) == [
+        str(epoch) for epoch in range(1, 9)
+    ]
+    assert re.search(
+        rf"^Trained for \d+ seconds, backend {keras.backend.backend()}\.$",
+        output,
+        re.MULTILINE,
+    )
+    accuracy = float(accuracy_line(output).split()[-1].rstrip("%"))
+    assert 50 < accuracy <= 100
+
+
+def test_training_writes_the_model_and_the_curve(trained):
+    folder, _, _ = trained
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "learning_curve.png",
+        "model.keras",
+    ]
+    assert (folder / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
+    model = keras.saving.load_model(folder / "model.keras", safe_mode=True)
+    names = [type(layer).__name__ for layer in model.layers]
+    assert names.index("LSSL") < names.index("RotRNN")
+
+
+def test_a_loaded_model_has_the_accuracy_it_was_saved_with(trained, capsys):
+    folder, data, output = trained
+    model = str(folder / "model.keras")
+    example.main(["--data", str(data), "--load", model, "--permute"])
+    assert capsys.readouterr().out.strip() == accuracy_line(output)
+
+    example.main(["--data", str(data), "--load", model])
+    assert accuracy_line(capsys.readouterr().out) != accuracy_line(output)
+
+
+def test_permutation_is_one_order_for_every_image_and_run():
+    images = np.arange(2 * SIDE**2).reshape(2, SIDE, SIDE)
+    first, second = example.as_sequences(images, permute=True)[:, :, 0]
+    assert sorted(first) == list(range(SIDE**2)) != list(first)
+    assert list(second - SIDE**2) == list(first)
+
+    keras.utils.set_random_seed(7)
+    again = import_script().as_sequences(images[:1], permute=True)
+    assert list(again[0, :, 0]) == list(first)
+    plain = example.as_sequences(images, permute=False)
+    assert list(plain[0, :, 0]) == list(range(SIDE**2))
+
+
+def test_a_model_trains_on_the_first_digits_of_scikit_learn(tmp_path, capsys):
+    example.main(
+        ["--train-size", "40", "--epochs", "1", "--output", str(tmp_path)]
+    )
+    output = capsys.readouterr().out
+    assert "Training on 40 images, testing on 450: 64 time steps" in output
+    assert accuracy_line(output)
+    assert (tmp_path / "model.keras").exists()
+
+
+def test_digits_are_split_evenly_and_always_in_the_same_way():
+    train_images, train_labels, test_images, test_labels = example.read_digits()
+    assert train_images.shape == (1347, 64)
+    assert test_images.shape == (450, 64)
+    shares = np.bincount(test_labels) / np.bincount(train_labels)
+    assert np.abs(shares - 1 / 3).max() < 0.02
+    assert np.array_equal(test_images, example.read_digits()[2])
+
+
+def without(name):
+    data = arrays()
+    del data[name]
+    return data
+
+
+MALFORMED = {
+    "no x_test": (without("x_test"), "a file without x_test"),
+    "no labels": (
+        {name: value for name, value in arrays().items() if name[0] == "x"},
+        "a file without y_train, y_test",
+    ),
+    "objects": (
+        {**arrays(), "x_train": np.array([{}, None])},
+        "arrays that are damaged or no numbers",
+    ),
+    "text": (
+        {**arrays(), "x_train": np.full((180, SIDE, SIDE), "7")},
+        "Received: <U1 of shape (180, 3, 3)",
+    ),
+    "flat images": (
+        {**arrays(), "x_test": np.zeros((90, SIDE**2))},
+        "expected x_test with finite numbers (images, height, width). "
+        "Received: float64 of shape (90, 9) from 0.0 to 0.0",
+    ),
+    "no images": (
+        {**arrays(), "x_train": np.zeros((0, SIDE, SIDE))},
+        "Received: float64 of shape (0, 3, 3)",
+    ),
+    "not a number": (
+        {**arrays(), "x_test": np.full((90, SIDE, SIDE), np.nan)},
+        "float64 of shape (90, 3, 3) from nan to nan",
+    ),
+    "images of two sizes": (
+        {**arrays(), "x_test": np.zeros((90, 4, 4))},
+        "images of one size. Received: uint8 of shape (180, 3, 3) from 0 to "
+        "255 and float64 of shape (90, 4, 4)",
+    ),
+    "too few labels": (
+        {**arrays(), "y_train": np.zeros(179, "uint8")},
+        "expected y_train with 180 whole numbers from 0 to 999, one for each "
+        "image. Received: uint8 of shape (179,)",
+    ),
+    "one-hot labels": (
+        {**arrays(), "y_test": np.eye(90, 9, dtype="uint8")},
+        "Received: uint8 of shape (90, 9)",
+    ),
+    "broken labels": (
+        {**arrays(), "y_test": np.full(90, 0.5)},
+        "Received: float64 of shape (90,) from 0.5 to 0.5",
+    ),
+    "negative labels": (
+        {**arrays(), "y_test": np.full(90, -1)},
+        "Received: int64 of shape (90,) from -1 to -1",
+    ),
+}
+
+
+def message_of(arguments, capsys):
+    """What a refused run says, which is to be a line, with no traceback."""
+    with pytest.raises(SystemExit) as stop:
+        example.main([str(argument) for argument in arguments])
+    if isinstance(stop.value.code, str):
+        message = stop.value.code
+    else:
+        assert stop.value.code == 2
+        message = capsys.readouterr().err.strip().split("\n")[-1]
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_file_is_refused(case, tmp_path, capsys):
+    data, expected = MALFORMED[case]
+    path = tmp_path / "bad.npz"
+    np.savez(path, **data)
+    message = message_of(["--data", path], capsys)
+    assert message.startswith(f"{path}: expected ")
+    assert expected in message
+
+
+def test_a_file_that_is_no_npz_is_refused(tmp_path, capsys):
+    expected = (
+        "expected a NumPy .npz file with the arrays x_train, y_train, x_test, "
+        "y_test. Received: "
+    )
+    path = tmp_path / "missing.npz"
+    message = message_of(["--data", path], capsys)
+    assert message == f"{path}: {expected}no such file"
+
+    message = message_of(["--data", tmp_path], capsys)
+    assert message == f"{tmp_path}: {expected}a file of another kind"
+
+    path = tmp_path / "array.npy"
+    np.save(path, np.zeros(3))
+    message = message_of(["--data", path], capsys)
+    assert message == f"{path}: {expected}a file of another kind"
+
+    path = tmp_path / "damaged.npz"
+    np.savez_compressed(path, **arrays())
+    content = bytearray(path.read_bytes())
+    content[100:200] = bytes(100)
+    path.write_bytes(content)
+    message = message_of(["--data", path], capsys)
+    assert message.startswith(f"{path}: {expected}arrays that are damaged")
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path, capsys):
+    path = tmp_path / "model.keras"
+    message = message_of(["--load", path], capsys)
+    assert message == (
+        f"{path}: expected a model that this script saved. "
+        "Received: no such file"
+    )
+    path.write_text("no model")
+    message = message_of(["--load", path], capsys)
+    assert message.startswith(f"{path}: expected a model that this script")
+    assert re.search(r"Received: \w+Error: ", message)
+
+
+def test_a_model_for_other_sequences_is_refused(trained, capsys):
+    path = trained[0] / "model.keras"
+    assert message_of(["--load", path], capsys) == (
+        f"{path}: expected a model from (None, 64, 1), the sequences of this "
+        "data, to (None, 10), its classes. Received: one from (None, 9, 1) to "
+        "(None, 9)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["--epochs", "0"],
+            "--epochs: expected a whole number from 1 to 2147483647, "
+            "received 0",
+        ),
+        (["--epochs", "many"], "--epochs: invalid int value: 'many'"),
+        (["--batch-size", "-4"], "--batch-size: expected a whole number"),
+        (["--train-size", "0"], "--train-size: expected a whole number"),
+        (
+            ["--train-size", "1348"],
+            "--train-size: expected at most 1347, the number of training "
+            "images. Received: 1348",
+        ),
+        (["--seed", "-1"], "--seed: expected a whole number from 0 to"),
+        (["--seed", str(2**40)], "received 1099511627776"),
+        (["--speed", "9"], "unrecognized arguments: --speed 9"),
+        (["--output", __file__], f"{__file__}: expected a directory"),
+    ],
+)
+def test_a_wrong_option_is_refused(arguments, expected, capsys):
+    assert expected in message_of(arguments, capsys)
+
+
+def test_help_names_every_option(capsys):
+    with pytest.raises(SystemExit) as stop:
+        example.main(["--help"])
+    assert stop.value.code == 0
+    output = capsys.readouterr().out
+    for option in (
+        "data",
+        "permute",
+        "epochs",
+        "batch-size",
+        "train-size",
+        "seed",
+        "output",
+        "load",
+    ):
+        assert f"--{option}" in output
+    assert "KERAS_BACKEND" in output
+
+
+@pytest.mark.parametrize(
+    ("variable", "settings", "installed", "expected"),
+    [
+        (None, None, ["jax", "tensorflow", "torch"], "jax"),
+        (None, None, ["tensorflow", "torch"], "tensorflow"),
+        (None, None, ["torch"], "torch"),
+        (None, "tensorflow", ["torch"], "torch"),
+        (None, "torch", ["jax", "torch"], None),
+        ("tensorflow", "torch", ["jax", "tensorflow"], "tensorflow"),
+        ("tensorflow", None, ["jax", "tensorflow"], "tensorflow"),
+    ],
+)
+def test_the_backend_is_an_installed_one_unless_it_is_chosen(
+    variable, settings, installed, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND")
+    if variable:
+        monkeypatch.setenv("KERAS_BACKEND", variable)
+    if settings:
+        (tmp_path / "keras.json").write_text(json.dumps({"backend": settings}))
+    monkeypatch.setattr(
+        example.importlib.util, "find_spec", lambda name: name in installed
+    )
+    example.choose_backend()
+    assert os.environ.get("KERAS_BACKEND") == expected

@@ -1,0 +1,301 @@
+"""Every sequence unit against its float64 definition."""
+
+import keras
+import numpy as np
+import pytest
+from autodiff import backend_gradients
+from autodiff import numerical_gradients
+from autodiff import relative_error
+from units import DEFINITIONS
+from units import UNITS
+from units import array
+from units import initial_states
+from units import randomise
+from units import sequences
+from units import weights_of
+
+LENGTHS = [1, 2, 3, 63, 500]
+
+# Forms that take different paths through a layer.
+FORMS = [
+    ("lssl", {}),
+    ("lssl", {"measure": "legt"}),
+    ("lssl", {"measure": "lagt", "channels": 1}),
+    ("lssl", {"state_size": 1, "channels": 3, "use_bias": False}),
+    ("lssl", {"state_size": 64, "dt_max": 0.5}),
+    ("lssl", {"alpha": 1.0}),
+    ("lssl", {"alpha": 0.0, "dt_min": 0.001, "dt_max": 0.01}),
+    ("rotrnn", {}),
+    ("rotrnn", {"units": 3}),
+    ("rotrnn", {"state_size": 8, "num_heads": 4}),
+    ("rotrnn", {"state_size": 24, "num_heads": 2}),
+    ("rotrnn", {"bidirectional": True}),
+    ("rotrnn", {"state_size": 33, "num_heads": 1, "gamma_max": 0.9999}),
+]
+IDS = ["-".join([n, *(f"{k}={v}" for k, v in f.items())]) for n, f in FORMS]
+TOLERANCES = {"lssl": 5e-5, "rotrnn": 2e-5}
+
+
+def define(name, form, weights, inputs, *states):
+    options = {k: v for k, v in form.items() if k == "alpha"}
+    return DEFINITIONS[name](weights, inputs, *states, **options)
+
+
+def at_lengths(lengths, others):
+    """Every form, the plain ones at all of the lengths."""
+    return pytest.mark.parametrize(
+        ("name", "form", "time"),
+        [
+            pytest.param(name, form, time, id=f"{label}-{time}")
+            for (name, form), label in zip(FORMS, IDS)
+            for time in (others if form else lengths)
+        ],
+    )
+
+
+@at_lengths(LENGTHS, others=(2, 63))
+def test_outputs_and_final_states_equal_the_definition(name, form, time):
+    layer = UNITS[name](return_state=True, **form)
+    inputs = sequences(time)
+    layer.build(inputs.shape)
+    randomise(layer)
+    states = initial_states(layer)
+    got = layer(inputs, initial_state=states)
+    expected = define(
+        name,
+        form,
+        weights_of(layer),
+        *(a.astype("float64") for a in (inputs, *states)),
+    )
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(array(one), other) < (
+            TOLERANCES[name] + 2e-7 * time
+        )
+
+
+@at_lengths((1, 7), others=(7,))
+def test_every_gradient_equals_that_of_the_definition(name, form, time):
+    form = {**form, "state_size": min(form.get("state_size", 6), 6)}
+    if name == "rotrnn":
+        form.update(state_size=6, num_heads=2)
+    layer = UNITS[name](return_state=True, **form)
+    inputs = sequences(time)
+    layer.build(inputs.shape)
+    randomise(layer)
+    states = initial_states(layer)
+    names = [weight.name for weight in layer.trainable_variables]
+    count = len(names)
+
+    def run(arguments):
+        outputs, _ = layer.stateless_call(
+            arguments[:count],
+            layer.non_trainable_variables,
+            arguments[count],
+            initial_state=arguments[count + 1 :],
+        )
+        return outputs
+
+    def run_definition(arguments):
+        weights = dict(zip(names, arguments))
+        return define(name, form, weights, *arguments[count:])
+
+    arguments = [weights_of(layer)[n] for n in names]
+    arguments += [a.astype("float64") for a in (inputs, *states)]
+    generator = np.random.default_rng(2)
+    cotangents = [
+        generator.standard_normal(output.shape)
+        for output in run_definition(arguments)
+    ]
+    got = backend_gradients(run, arguments, cotangents)
+    expected = numerical_gradients(run_definition, arguments, cotangents)
+    for argument, one, other in zip([*names, "inputs"], got, expected):
+        if argument == "transition_t":
+            # The last entries of the outer bands belong to no weight.
+            assert one[0, -1] == one[2, -1] == 0
+        assert relative_error(one, other) < 1e-4, argument
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_gradients_over_500_steps_equal_those_of_the_definition(name):
+    layer = UNITS[name]()
+    inputs = sequences(500)
+    layer.build(inputs.shape)
+    randomise(layer)
+    names = [weight.name for weight in layer.trainable_variables]
+    count = len(names)
+    arguments = [weights_of(layer)[n] for n in names]
+    arguments.append(inputs.astype("float64"))
+
+    def run(tensors):
+        return [layer.stateless_call(tensors[:count], [], tensors[count])[0]]
+
+    def run_definition(arrays):
+        weights = dict(zip(names, arrays))
+        return [define(name, {}, weights, arrays[count])[0]]
+
+    generator = np.random.default_rng(2)
+    cotangents = [generator.standard_normal((2, 500, 4))]
+    got = backend_gradients(run, arguments, cotangents)
+    for index, argument in enumerate([*names, "inputs"]):
+        # One random direction a weight: all entries would take the plain
+        # definition minutes.
+        direction = generator.standard_normal(arguments[index].shape)
+        if argument == "transition_t":
+            direction[[0, 2], -1] = 0
+        loss = []
+        for sign in (1, -1):
+            moved = list(arguments)
+            moved[index] = moved[index] + sign * 1e-6 * direction
+            loss.append(np.sum(run_definition(moved)[0] * cotangents[0]))
+        expected = (loss[0] - loss[1]) / 2e-6
+        size = np.sqrt(np.sum(got[index] ** 2) * np.sum(direction**2))
+        error = abs(np.sum(got[index] * direction) - expected)
+        assert error < 1e-4 * size, argument
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_100_000_steps_stay_accurate(name):
+    layer = UNITS[name](return_state=True)
+    inputs = sequences(100_000, batch=1, features=1)
+    layer.build(inputs.shape)
+    got = layer(inputs)
+    expected = DEFINITIONS[name](weights_of(layer), inputs.astype("float64"))
+    for one, other in zip(got, expected):
+        assert relative_error(array(one), other) < 1e-3
+
+
+@pytest.mark.parametrize("trained", [False, True], ids=["initial", "moved"])
+def test_expected_squared_state_norm_of_a_rotrnn_head_is_one(trained):
+    layer = UNITS["rotrnn"](
+        state_size=32, num_heads=4, gamma_max=0.99, return_state=True
+    )
+    inputs = sequences(1000, batch=400, features=5)
+    layer.build(inputs.shape)
+    if trained:
+        for seed in range(5):
+            randomise(layer, seed)
+        layer.input_kernel.assign(layer.input_kernel * 7.0)
+    _, state = layer(inputs)
+    norms = np.square(array(state).reshape(400, 4, 8)).sum(-1)
+    # 400 rows and 8 states a head leave 2.5% of chance.
+    assert np.abs(norms.mean() - 1) < 0.05
+    assert np.abs(norms.mean(axis=0) - 1).max() < 0.12
+
+
+def test_lssl_fixed_trains_neither_transition_nor_timescale():
+    layer = UNITS["lssl"](trainable_transition=False, trainable_timescale=False)
+    layer.build((None, None, 3))
+    assert [weight.name for weight in layer.trainable_variables] == [
+        "output_matrix",
+        "feedthrough",
+        "kernel",
+        "bias",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "lssl",
+            {
+                "log_timescale": (3,),
+                "transition_p": (6,),
+                "transition_d": (6,),
+                "transition_q": (6,),
+                "transition_t": (3, 6),
+                "input_vector": (6,),
+                "output_matrix": (3, 2, 6),
+                "feedthrough": (3, 2),
+                "kernel": (6, 4),
+                "bias": (4,),
+            },
+        ),
+        (
+            "rotrnn",
+            {
+                "theta": (2, 2),
+                "gamma_log": (2,),
+                "rotation_kernel": (2, 5, 5),
+                "input_kernel": (2, 3, 5),
+                "output_kernel": (10, 4),
+                "feedthrough": (3, 4),
+            },
+        ),
+    ],
+)
+def test_weights_have_their_public_names_and_shapes(name, expected):
+    layer = UNITS[name]()
+    layer.build((None, None, 3))
+    got = {weight.name: tuple(weight.shape) for weight in layer.weights}
+    assert got == expected
+
+
+def test_rotrnn_starts_in_the_ranges_it_is_given():
+    layer = UNITS["rotrnn"](
+        state_size=400,
+        num_heads=100,
+        gamma_min=0.9,
+        gamma_max=0.95,
+        theta_max=0.3,
+    )
+    layer.build((None, None, 3))
+    weights = weights_of(layer)
+    gamma = np.exp(-np.exp(weights["gamma_log"]))
+    assert gamma.min() >= 0.9 - 1e-5 and gamma.max() <= 0.95 + 1e-5
+    assert gamma.max() - gamma.min() > 0.03
+    assert weights["theta"].min() >= 0 and weights["theta"].max() <= 0.3
+    assert weights["theta"].max() > 0.25
+
+
+def test_lssl_starts_in_the_range_of_timescales_it_is_given():
+    layer = UNITS["lssl"](dt_min=0.01, dt_max=0.02)
+    layer.build((None, None, 100))
+    timescale = np.exp(weights_of(layer)["log_timescale"])
+    assert timescale.min() >= 0.01 - 1e-6 and timescale.max() <= 0.02 + 1e-6
+    assert timescale.max() - timescale.min() > 0.005
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("rotrnn", {"units": 0}, "`units` should be a positive .* units=0"),
+        ("rotrnn", {"units": 2.5}, "`units` should .* Received: units=2.5"),
+        ("rotrnn", {"num_heads": 3}, "`num_heads` should divide .* Received"),
+        ("rotrnn", {"num_heads": 10}, "at least 2 states. Received: num_h"),
+        ("rotrnn", {"gamma_min": 0.0}, "`gamma_min` .* gamma_min=0.0"),
+        ("rotrnn", {"gamma_max": 1.0}, "`gamma_max` .* gamma_max=1.0"),
+        ("rotrnn", {"gamma_max": 0.4}, "`gamma_max` .* gamma_max=0.4"),
+        ("rotrnn", {"theta_max": -1}, "`theta_max` .* theta_max=-1"),
+        ("rotrnn", {"dropout": 1.0}, "`dropout` .* Received: dropout=1.0"),
+        (
+            "rotrnn",
+            {"bidirectional": True, "stateful": True},
+            "Received: bidirectional=True, stateful=True",
+        ),
+        (
+            "rotrnn",
+            {"bidirectional": True, "return_sequences": False},
+            "Received: bidirectional=True, return_sequences=False",
+        ),
+        ("lssl", {"state_size": 0}, "`state_size` .* state_size=0"),
+        ("lssl", {"channels": -1}, "`channels` .* Received: channels=-1"),
+        ("lssl", {"measure": "legx"}, "`measure` .* Received: measure=legx"),
+        ("lssl", {"dt_min": 0.0}, "`dt_min` .* Received: dt_min=0.0"),
+        ("lssl", {"dt_max": 1e-4}, "`dt_max` .* Received: dt_max=0.0001"),
+        ("lssl", {"alpha": 1.5}, "`alpha` .* Received: alpha=1.5"),
+    ],
+)
+def test_wrong_arguments_are_named_at_construction(name, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        UNITS[name](**arguments)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_wrong_sequences_are_named(name):
+    with pytest.raises(ValueError, match="known number of features"):
+        UNITS[name]()(keras.Input((None, None)))
+    with pytest.raises(ValueError, match="at least one time step"):
+        UNITS[name]()(np.zeros((2, 0, 3), "float32"))
+    with pytest.raises(ValueError, match="ndim"):
+        UNITS[name]()(np.zeros((2, 3), "float32"))

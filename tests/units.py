@@ -1,0 +1,57 @@
+"""The sequence units under test: how to make one, and its definition."""
+
+import keras
+import numpy as np
+from autodiff import to_numpy
+from definitions import lssl
+from definitions import rotrnn
+
+from keras_linrec.layers import LSSL
+from keras_linrec.layers import RotRNN
+
+
+def make_lssl(units=4, **arguments):
+    defaults = {"state_size": 6, "channels": 2, "dt_min": 0.01}
+    return LSSL(units, **{**defaults, **arguments})
+
+
+def make_rotrnn(units=4, **arguments):
+    defaults = {"state_size": 10, "num_heads": 2}
+    return RotRNN(units, **{**defaults, **arguments})
+
+
+UNITS = {"lssl": make_lssl, "rotrnn": make_rotrnn}
+DEFINITIONS = {"lssl": lssl.lssl, "rotrnn": rotrnn.rotrnn}
+
+
+def weights_of(layer):
+    """The weights as float64 arrays, by name."""
+    names = [weight.name for weight in layer.weights]
+    return dict(zip(names, to_numpy(layer.weights)))
+
+
+def randomise(layer, seed=0):
+    """Move every weight away from its initial value."""
+    generator = np.random.default_rng(seed)
+    for weight in layer.weights:
+        value = keras.ops.convert_to_numpy(weight)
+        noise = generator.standard_normal(value.shape)
+        weight.assign(value * (1 + 0.1 * noise) + 0.01 * noise * (value != 0))
+    return layer
+
+
+def sequences(time, batch=2, features=3, seed=0):
+    generator = np.random.default_rng([seed, time])
+    return generator.standard_normal((batch, time, features)).astype("float32")
+
+
+def initial_states(layer, batch=2, seed=1):
+    generator = np.random.default_rng(seed)
+    return [
+        generator.standard_normal((batch, *shape)).astype("float32")
+        for shape in layer.state_shapes
+    ]
+
+
+def array(tensor):
+    return keras.ops.convert_to_numpy(tensor)
