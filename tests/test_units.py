@@ -299,3 +299,26 @@ def test_wrong_sequences_are_named(name):
         UNITS[name]()(np.zeros((2, 0, 3), "float32"))
     with pytest.raises(ValueError, match="ndim"):
         UNITS[name]()(np.zeros((2, 3), "float32"))
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax",
+    reason="it is about XLA's thread pool, where only JAX runs LAPACK",
+)
+@pytest.mark.parametrize("name", UNITS)
+def test_no_lapack_call_waits_inside_xla(name):
+    """Two batched ones at once wait for ever where XLA has two threads."""
+    import jax
+
+    layer = UNITS[name](return_state=True)
+    layer.build((2, 9, 3))
+
+    def loss(weights, inputs):
+        (outputs, _), _ = layer.stateless_call(weights, [], inputs)
+        return outputs.sum()
+
+    values = [weight.value for weight in layer.trainable_variables]
+    program = jax.make_jaxpr(jax.grad(loss))(values, sequences(9))
+    for primitive in ("triangular_solve", "lu", "callback"):
+        assert f" {primitive}[" not in str(program)
+    assert " fft[" in str(program) or name != "lssl"

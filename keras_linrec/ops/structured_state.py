@@ -10,6 +10,7 @@ import math
 from keras import ops
 
 from keras_linrec.ops import steps
+from keras_linrec.ops.scan import linear_scan
 
 # Where the number of steps is unknown until it runs: the steps in a block, and
 # how often blocks may double, which reaches 4 million steps.
@@ -35,34 +36,85 @@ def discretise(p, d, q, t, b, timescale, alpha):
     Returns:
         `(delta, input_vector)`: (features, N, N) and (features, N).
     """
-    identity = ops.eye(p.shape[0], dtype=p.dtype)
-    bands = _tridiagonal(t)
-    timescale = timescale[:, None, None]
-    system = (
-        bands * (1.0 / (p * q) - alpha * timescale * d)
-        - alpha * timescale * identity
-    )
+    timescale = timescale[:, None]
+    scale = 1.0 / (p * q) - alpha * timescale * d
+    above, diagonal, below = t[0, :-1], t[1], t[2, :-1]
     right = ops.concatenate(
         [
-            (bands * d + identity) * q,
-            bands @ (b / p)[:, None],
+            _tridiagonal(t) * (d * q) + _diagonal(q),
+            (_tridiagonal(t) @ (b / p)[:, None]),
         ],
         axis=1,
     )
-    right = ops.broadcast_to(right[None], (system.shape[0], *right.shape))
-    solution = timescale * ops.solve(system, right) / q[:, None]
+    solution = _solve_tridiagonal(
+        above * scale[:, 1:],
+        diagonal * scale - alpha * timescale,
+        below * scale[:, :-1],
+        right,
+    )
+    solution = solution * timescale[:, :, None] / q[:, None]
     return solution[:, :, :-1], solution[:, :, -1]
+
+
+def _diagonal(vector, offset=0):
+    size = vector.shape[0] + abs(offset)
+    padding = [[max(-offset, 0), max(offset, 0)]]
+    # Rows carry the entries below the diagonal, columns those above it.
+    return (
+        ops.eye(size, k=offset, dtype=vector.dtype)
+        * (ops.pad(vector, padding)[:, None])
+    )
 
 
 def _tridiagonal(bands):
     """The matrix (N, N) with the superdiagonal, diagonal, subdiagonal."""
-    size = bands.shape[1]
-    matrix = bands[1][:, None] * ops.eye(size, dtype=bands.dtype)
-    if size == 1:
-        return matrix
-    above = ops.eye(size, k=1, dtype=bands.dtype) * bands[0][:, None]
-    below = ops.eye(size, k=-1, dtype=bands.dtype) * bands[2][None, :]
-    return matrix + above + below
+    return (
+        _diagonal(bands[0, :-1], 1)
+        + _diagonal(bands[1])
+        + _diagonal(bands[2, :-1], -1)
+    )
+
+
+def _solve_tridiagonal(above, diagonal, below, right):
+    """Solve many tridiagonal systems with the same right-hand sides.
+
+    Gaussian elimination in the order of the rows, which suits these systems:
+    one recurrence for the pivots, and a linear scan each way. `ops.solve`
+    would do, but JAX' batched LAPACK calls wait for each other for ever where
+    XLA has two threads (seen with jaxlib 0.10.2 and two LSSL in a model).
+
+    Args:
+        above, below: tensors (systems, N - 1).
+        diagonal: tensor (systems, N).
+        right: tensor (N, columns).
+
+    Returns:
+        A tensor (systems, N, columns).
+    """
+    pivots = _pivots(diagonal, above * below)
+    shape = (*ops.shape(diagonal), right.shape[1])
+    forward = ops.pad(-below / pivots[:, :-1], [[0, 0], [1, 0]])
+    eliminated, _ = linear_scan(
+        ops.broadcast_to(forward[:, :, None], shape),
+        ops.broadcast_to(right, shape),
+    )
+    backward = ops.pad(-above, [[0, 0], [0, 1]]) / pivots
+    solution, _ = linear_scan(
+        ops.broadcast_to(backward[:, :, None], shape),
+        eliminated / pivots[:, :, None],
+        reverse=True,
+    )
+    return solution
+
+
+def _pivots(diagonal, products):
+    """p_n = diagonal_n - products_{n-1} / p_{n-1}, over the last axis."""
+    products = ops.unstack(products, axis=1) if products.shape[1] else []
+    first, *rest = ops.unstack(diagonal, axis=1)
+    pivots = [first]
+    for entry, product in zip(rest, products):
+        pivots.append(entry - product / pivots[-1])
+    return ops.stack(pivots, axis=1)
 
 
 class Blocks:
