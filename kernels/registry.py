@@ -13,6 +13,9 @@ KERNELS = ("native", "associative", "sequential", "reference")
 
 _VARIABLE = "KERAS_LINREC_KERNEL"
 
+# What the self-tests of this process showed, by the kernel's name.
+_checked = {}
+
 
 @dataclass(frozen=True)
 class Availability:
@@ -92,7 +95,6 @@ def _load(name):
     return getattr(_backend_kernels(), name)
 
 
-@cache
 def _check(name):
     if name == "native":
         return Availability(
@@ -100,6 +102,16 @@ def _check(name):
             "this version has no native kernels; choose 'auto' for the "
             "fastest of those it has",
         )
+    if name not in _checked and not _values_can_be_read():
+        # Some tracers (`torch.export`) keep even constants abstract. What
+        # cannot be checked now is used, and checked the next time.
+        return Availability(True)
+    if name not in _checked:
+        _checked[name] = _run_check(name)
+    return _checked[name]
+
+
+def _run_check(name):
     try:
         error = _self_test(_load(name))
     except Exception as failure:
@@ -115,6 +127,15 @@ def _check(name):
             f"{error:.1e}); choose 'auto', or report it with this message",
         )
     return Availability(True)
+
+
+def _values_can_be_read():
+    try:
+        with _concrete():
+            one = keras.ops.convert_to_tensor(np.ones(1, "float32")) + 0.0
+            return float(keras.ops.convert_to_numpy(one)[0]) == 1.0
+    except Exception:
+        return False
 
 
 @cache

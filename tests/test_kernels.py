@@ -21,7 +21,7 @@ def fresh(monkeypatch):
     """Nothing remembered of checks and warnings, before and after."""
 
     def forget():
-        registry._check.cache_clear()
+        registry._checked.clear()
         registry._warn_once.cache_clear()
         keras_linrec.config.set_kernel(None)
 

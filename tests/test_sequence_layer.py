@@ -614,3 +614,62 @@ def test_one_bad_row_does_not_reach_the_others(name):
     got = array(layer(inputs))
     assert_close(got[[0, 2]], expected[[0, 2]], 1e-6)
     assert np.isnan(got[1]).any()
+
+
+@EVERY_UNIT
+def test_a_compiled_model_with_an_initial_state_uses_the_mask(name):
+    layer = built(name, return_state=True)
+    inputs = keras.Input((None, 3))
+    start = [keras.Input(shape) for shape in layer.state_shapes]
+    masked = keras.layers.Masking()(inputs)
+    model = keras.Model([inputs, *start], layer(masked, initial_state=start))
+    data, states = sequences(9, batch=3), initial_states(layer, batch=3)
+    data[:, 5:] = 0
+    got = model.predict([data, *states], verbose=0)
+    expected, *finals = layer(data[:, :5].copy(), initial_state=states)
+    assert_close(got[0][:, :5], expected)
+    assert_close(got[0][:, 8], expected[:, 4])
+    assert_close(got[1:], finals)
+
+
+@EVERY_UNIT
+def test_a_mask_that_does_not_fit_is_named(name):
+    layer = built(name)
+    for shape in ((3, 8), (1, 9), (3, 9, 1)):
+        with pytest.raises(ValueError, match="`mask` should have the shape"):
+            layer(sequences(9, batch=3), mask=np.ones(shape, bool))
+
+
+@EVERY_UNIT
+def test_a_state_of_another_batch_is_named(name):
+    layer = built(name)
+    with pytest.raises(ValueError, match="has states of the shapes"):
+        layer(
+            sequences(9, batch=3),
+            initial_state=initial_states(layer, batch=1),
+        )
+
+
+@EVERY_UNIT
+def test_a_stateful_model_refuses_a_ragged_batch(name):
+    model, _ = stateful_model(name, batch=3)
+    with pytest.raises(Exception):  # noqa: B017 - each framework has its own
+        model.predict(sequences(9, batch=1), batch_size=1, verbose=0)
+
+
+@EVERY_CASE
+def test_shapes_are_known_before_the_layer_is_built(name, form):
+    layer = UNITS[name](return_state=True, **form)
+    output, *states = layer.compute_output_shape((2, 5, 3))
+    assert output == (2, 5, 4)
+    built_layer = built(name, return_state=True, **form)
+    assert states == [(2, *shape) for shape in built_layer.state_shapes]
+
+
+def test_the_two_directions_of_a_rotrnn_start_apart():
+    layer = UNITS["rotrnn"](bidirectional=True)
+    layer.build((None, None, 3))
+    difference = array(layer.output_kernel) - array(
+        layer.backward_output_kernel
+    )
+    assert np.abs(difference).max() > 0.01

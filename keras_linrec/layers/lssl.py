@@ -178,9 +178,7 @@ subdiagonal (last entry 0) |
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
 
-    @property
-    def state_shapes(self):
-        features = self.input_spec.axes.get(-1)
+    def state_shapes_of(self, features):
         if features is None:
             raise ValueError(
                 f"Layer '{self.name}' has one state for each input feature: "

@@ -174,8 +174,7 @@ number | D |
         """The states of one head, K."""
         return self.state_size // self.num_heads
 
-    @property
-    def state_shapes(self):
+    def state_shapes_of(self, features):
         return [(self.state_size,)] * (2 if self.bidirectional else 1)
 
     def build_unit(self, features):
@@ -204,10 +203,15 @@ number | D |
             "output_kernel", (self.state_size, units), **kernel_arguments
         )
         if self.bidirectional:
+            # One initializer gives one shape the same numbers each time; a
+            # second that has no seed of its own gives others.
+            other = type(self.kernel_initializer).from_config(
+                self.kernel_initializer.get_config()
+            )
             self.backward_output_kernel = self.add_parameter(
                 "backward_output_kernel",
                 (self.state_size, units),
-                **kernel_arguments,
+                **{**kernel_arguments, "initializer": other},
             )
         self.feedthrough = self.add_parameter(
             "feedthrough",
@@ -282,7 +286,8 @@ number | D |
     def run(self, sequences, states, lengths):
         rotation = self._rotation()
         decay = self._decay()
-        if lengths is not None:
+        needed = self.return_state or self.stateful or self.bidirectional
+        if lengths is not None and needed:
             decay = _stop_at(decay, lengths, ops.shape(sequences)[1])
         input_kernel = self._input_projection(rotation)
         output_kernels = [self.output_kernel]

@@ -20,7 +20,7 @@ class SequenceLayer(keras.layers.Layer):
       final_states)`;
     - `run_step(inputs, states)` does the same for a single time step;
 
-    and the property `state_shapes`, the shapes of its states without the
+    and `state_shapes_of(features)`, the shapes of its states without the
     batch.
 
     The recurrence and its parameters are float32 under any dtype policy
@@ -94,10 +94,17 @@ class SequenceLayer(keras.layers.Layer):
 
     # What a unit supplies.
 
+    def state_shapes_of(self, features):
+        """The shapes of the states without the batch, for so many features.
+
+        `features` is `None` where a layer that is not built yet is asked.
+        """
+        raise NotImplementedError
+
     @property
     def state_shapes(self):
         """The shapes of the states, without the batch."""
-        raise NotImplementedError
+        return self.state_shapes_of(self.input_spec.axes.get(-1))
 
     def build_unit(self, features):
         """Create the weights for inputs of `features` features."""
@@ -182,12 +189,19 @@ class SequenceLayer(keras.layers.Layer):
         )
         if not self.return_state:
             return output
-        states = [(batch, *shape) for shape in self.state_shapes]
+        states = [(batch, *shape) for shape in self.state_shapes_of(features)]
         return (output, *states)
 
     def compute_output_spec(
-        self, sequences, initial_state=None, mask=None, training=False
+        self,
+        sequences,
+        initial_state=None,
+        mask=None,
+        training=False,
+        sequences_mask=None,
     ):
+        if initial_state is not None:
+            self._standardise_states(initial_state, sequences.shape[0])
         output = keras.KerasTensor(
             self._output_shape(sequences.shape), dtype=self.compute_dtype
         )
@@ -244,54 +258,81 @@ class SequenceLayer(keras.layers.Layer):
             states = self.get_initial_state(self.states[0].shape[0])
         states = self._standardise_states(states)
         for variable, value in zip(self.states, states):
-            _check_batch(self.name, variable.shape, value.shape)
+            self._check_stateful_batch(value.shape[0])
             variable.assign(_own(value))
 
     def reset_states(self, states=None):
         """Keras' older name for `reset_state`."""
         self.reset_state(states)
 
-    def _standardise_states(self, states):
+    def _standardise_states(self, states, batch=None):
+        """A list of tensors, of a batch that is the same as the sequences'."""
         if not isinstance(states, (list, tuple)):
             states = [states]
         shapes = self.state_shapes
         fits = len(states) == len(shapes) and all(
             len(state.shape) == len(shape) + 1
             and tuple(state.shape[1:]) == tuple(shape)
+            and (None in (batch, state.shape[0]) or state.shape[0] == batch)
             for state, shape in zip(states, shapes)
         )
         if not fits:
-            wanted = ["(batch, " + str(shape)[1:] for shape in shapes]
+            rows = "batch" if batch is None else batch
+            wanted = [f"({rows}, {str(shape)[1:]}" for shape in shapes]
             raise ValueError(
                 f"Layer '{self.name}' has states of the shapes "
-                f"{', '.join(wanted)}. Received: initial_state of the shapes "
+                f"{', '.join(wanted)}. Received: states of the shapes "
                 f"{[tuple(state.shape) for state in states]}"
             )
         return [ops.cast(state, self.recurrence_dtype) for state in states]
 
+    def _check_stateful_batch(self, batch):
+        expected = self.states[0].shape[0]
+        if batch not in (None, expected):
+            raise ValueError(
+                f"The stateful layer '{self.name}' was built for batches of "
+                f"{expected} rows, and every batch must have as many. "
+                f"Received: a batch of {batch}"
+            )
+
     def _starting_states(self, initial_state, batch):
         if initial_state is not None:
-            return self._standardise_states(initial_state)
-        if not self.stateful:
-            return None
-        for variable in self.states:
-            _check_batch(self.name, variable.shape, (batch,))
-        return [_own(state) for state in self.states]
+            return self._standardise_states(initial_state, batch)
+        return [_own(state) for state in self.states] if self.stateful else None
 
     # Calling.
 
-    def call(self, sequences, initial_state=None, mask=None, training=False):
+    def call(
+        self,
+        sequences,
+        initial_state=None,
+        mask=None,
+        training=False,
+        sequences_mask=None,
+    ):
         if sequences.shape[1] == 0:
             raise ValueError(
                 f"Layer '{self.name}' needs at least one time step. "
                 f"Received: sequences.shape={tuple(sequences.shape)}"
             )
-        if mask is None:
-            # Keras hands the mask on only while the sequence is the one
-            # tensor that a layer is called with.
-            mask = getattr(sequences, "_keras_mask", None)
-        mask = _only(mask)
+        # An earlier layer's mask comes as `mask` while the sequence is the one
+        # tensor that a layer is called with, and under its own name otherwise.
+        mask = _only(sequences_mask if mask is None else mask)
+        if mask is not None:
+            _check_mask(mask, sequences)
         sequences = ops.cast(sequences, self.recurrence_dtype)
+        if self.stateful:
+            self._check_stateful_batch(sequences.shape[0])
+            # TensorFlow may not know the batch before it runs; then a wrong
+            # one fails here and is not stretched to that of the states.
+            sequences = ops.reshape(
+                sequences,
+                (
+                    self.states[0].shape[0],
+                    ops.shape(sequences)[1],
+                    sequences.shape[2],
+                ),
+            )
         states = self._starting_states(initial_state, sequences.shape[0])
         if training and self.dropout:
             sequences = sequences * self._dropout_mask(sequences)
@@ -464,10 +505,15 @@ def _own(state):
     return ops.stop_gradient(ops.copy(state))
 
 
-def _check_batch(name, expected, received):
-    if received[0] is not None and expected[0] != received[0]:
+def _check_mask(mask, sequences):
+    known = zip(mask.shape, sequences.shape[:2])
+    if len(mask.shape) != 2 or any(
+        one != other
+        for one, other in known
+        if one is not None and other is not None
+    ):
         raise ValueError(
-            f"The stateful layer '{name}' was built for batches of "
-            f"{expected[0]} rows, and every batch must have as many. "
-            f"Received: a batch of {received[0]}"
+            "`mask` should have the shape (batch, time) of the sequences. "
+            f"Received: mask.shape={tuple(mask.shape)}, "
+            f"sequences.shape={tuple(sequences.shape)}"
         )

@@ -23,8 +23,9 @@ def linear_scan(decay, inputs, initial_state=None, reverse=False):
         `(outputs, final_state)`: the states of all steps, (batch, time,
         channels), and that of the step taken last, (batch, channels). Both
         are float32, or float64 if an argument is: sums of thousands of terms
-        are never kept in 16 bits. Differentiable in every argument, to any
-        order.
+        are never kept in 16 bits. Differentiable in every argument, in
+        reverse mode, to any order. `keras_linrec.config.set_kernel` chooses
+        how it is computed.
 
     Raises:
         ValueError: if shapes do not agree or there is no time step.
@@ -148,6 +149,12 @@ def projected_scan(
     input_kernel = [ops.cast(part, dtype) for part in input_kernel]
     real, imag = (ops.cast(part, dtype) for part in output_kernel)
     _require_rank("inputs", inputs, 3, "(batch, time, features)")
+    for part in input_kernel:
+        _require_rank("input_kernel", part, 2, "(features, channels)")
+    for part in (real, imag):
+        _require_rank("output_kernel", part, 2, "(channels, units)")
+    _require_alike("input_kernel", input_kernel)
+    _require_alike("output_kernel", (real, imag))
     if inputs.shape[2] != input_kernel[0].shape[0]:
         raise ValueError(
             "`input_kernel` should be (features, channels) with the features "
@@ -207,6 +214,15 @@ def _require_rank(name, tensor, rank, form):
         )
 
 
+def _require_alike(name, parts):
+    shapes = [tuple(part.shape) for part in parts]
+    if not all(_agree(shape, shapes[0]) for shape in shapes):
+        raise ValueError(
+            f"The real and the imaginary part of `{name}` should have the "
+            f"same shape. Received: {shapes[0]} and {shapes[1]}"
+        )
+
+
 def _agree(one, other):
     """Whether two shapes are the same, as far as they are known."""
     return len(one) == len(other) and all(
@@ -222,12 +238,8 @@ def _check_shapes(decay, inputs):
             "`inputs` should have at least one time step. "
             f"Received: inputs.shape={shape}"
         )
-    for part in inputs:
-        if not _agree(part.shape, shape):
-            raise ValueError(
-                "The real and the imaginary part of `inputs` should have the "
-                f"same shape. Received: {shape} and {tuple(part.shape)}"
-            )
+    _require_alike("inputs", inputs)
+    _require_alike("decay", decay)
     for part in decay:
         if not (_agree(part.shape, shape[2:]) or _agree(part.shape, shape)):
             raise ValueError(
