@@ -19,7 +19,12 @@ def differences(tmp_path_factory):
     workers = {
         backend: subprocess.Popen(
             [sys.executable, worker, folder],
-            env={**os.environ, "KERAS_BACKEND": backend},
+            # As in run.py: threads that spin starve each other.
+            env={
+                **os.environ,
+                "KERAS_BACKEND": backend,
+                "OMP_NUM_THREADS": "1",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
