@@ -26,7 +26,6 @@ import os
 import sys
 import time
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -168,14 +167,13 @@ def read_digits():
 
 def read_file(path):
     """The same as `read_digits`, from a file like mnist.npz."""
-    if not path.exists():
-        refuse(path, EXPECTED_FILE, "no such file")
-    if not zipfile.is_zipfile(path):
-        refuse(path, EXPECTED_FILE, "a file of another kind")
+    require_archive(path, EXPECTED_FILE)
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in ARRAYS if name in file}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error):
+            arrays = {
+                name: np.asarray(file[name]) for name in ARRAYS if name in file
+            }
+    except Exception:  # A damaged file fails in many ways.
         refuse(path, EXPECTED_FILE, "arrays that are damaged or no numbers")
     missing = [name for name in ARRAYS if name not in arrays]
     if missing:
@@ -211,7 +209,18 @@ def read_file(path):
             "x_train and x_test with images of one size",
             f"{describe(arrays['x_train'])} and {describe(arrays['x_test'])}",
         )
+    for name in ("y_train", "y_test"):
+        # PyTorch does little with unsigned integers of 16 bits and more.
+        arrays[name] = arrays[name].astype("int32")
     return tuple(arrays[name] for name in ARRAYS)
+
+
+def require_archive(path, expected):
+    """Refuse what is no zip archive, which .npz and .keras files are."""
+    if not path.exists():
+        refuse(path, expected, "no such file")
+    if not zipfile.is_zipfile(path):
+        refuse(path, expected, "a damaged file, or one of another kind")
 
 
 def describe(array):
@@ -321,7 +330,7 @@ def compile_model(model, optimizer=None):
     model.compile(
         optimizer,
         loss="sparse_categorical_crossentropy",
-        metrics=["accuracy"],
+        metrics=[keras.metrics.SparseCategoricalAccuracy("accuracy")],
     )
 
 
@@ -353,15 +362,17 @@ def plot(history, path):
 def load(path, steps, classes):
     """Load a model that fits the data, saved under any backend."""
     expected = "a model that this script saved"
-    if not path.is_file():
-        refuse(path, expected, "no such file")
+    require_archive(path, expected)
     try:
         model = keras.saving.load_model(path, compile=False)
-    except Exception as error:  # There are many ways to be no model.
+    except Exception as error:  # A damaged file fails in many ways.
         reason = str(error).strip().partition("\n")[0]
         refuse(path, expected, f"{type(error).__name__}: {reason}")
-    received = model.input_shape, model.output_shape
-    if received != ((None, steps, 1), (None, classes)):
+    received = [
+        getattr(model, name, "an unknown shape")
+        for name in ("input_shape", "output_shape")
+    ]
+    if received != [(None, steps, 1), (None, classes)]:
         refuse(
             path,
             f"a model from (None, {steps}, 1), the sequences of this data, "
