@@ -42,7 +42,7 @@ def discretise(p, d, q, t, b, timescale, alpha):
     right = ops.concatenate(
         [
             _tridiagonal(t) * (d * q) + _diagonal(q),
-            (_tridiagonal(t) @ (b / p)[:, None]),
+            _tridiagonal(t) @ (b / p)[:, None],
         ],
         axis=1,
     )
@@ -57,13 +57,10 @@ def discretise(p, d, q, t, b, timescale, alpha):
 
 
 def _diagonal(vector, offset=0):
+    """The matrix with a vector on a diagonal above or below the main one."""
     size = vector.shape[0] + abs(offset)
-    padding = [[max(-offset, 0), max(offset, 0)]]
-    # Rows carry the entries below the diagonal, columns those above it.
-    return (
-        ops.eye(size, k=offset, dtype=vector.dtype)
-        * (ops.pad(vector, padding)[:, None])
-    )
+    by_row = ops.pad(vector, [[max(-offset, 0), max(offset, 0)]])
+    return ops.eye(size, k=offset, dtype=vector.dtype) * by_row[:, None]
 
 
 def _tridiagonal(bands):
