@@ -16,7 +16,15 @@ from keras_linrec.kernels.arithmetic import conjugate
 from keras_linrec.kernels.arithmetic import multiply
 
 
-def adjoint(scan, decay, outputs, initial_state, cotangents, reverse):
+def adjoint(
+    scan,
+    decay,
+    outputs,
+    initial_state,
+    cotangents,
+    reverse,
+    d_final_state=None,
+):
     """Cotangents of `(decay, inputs, initial_state)`, each a tuple.
 
     Args:
@@ -25,7 +33,11 @@ def adjoint(scan, decay, outputs, initial_state, cotangents, reverse):
         decay, outputs, initial_state: what the forward pass had and gave.
         cotangents: those of `outputs`, (batch, time, channels) each.
         reverse: the direction of the forward pass.
+        d_final_state: cotangents of the final state, (batch, channels) each,
+            where the scan returned one beside the outputs.
     """
+    if d_final_state is not None:
+        cotangents = _with_final(cotangents, d_final_state, reverse)
     decay = conjugate(decay)
     zeros = tuple(ops.zeros_like(state) for state in initial_state)
     d_inputs = scan(_next(decay, reverse), cotangents, zeros, not reverse)
@@ -38,6 +50,18 @@ def adjoint(scan, decay, outputs, initial_state, cotangents, reverse):
         _at(decay, first), tuple(part[:, first] for part in d_inputs)
     )
     return d_decay, d_inputs, d_initial_state
+
+
+def _with_final(cotangents, d_final_state, reverse):
+    """The final state is the output of the step taken last."""
+
+    def add(part, last):
+        last = last[:, None]
+        if reverse:
+            return ops.concatenate([part[:, :1] + last, part[:, 1:]], 1)
+        return ops.concatenate([part[:, :-1], part[:, -1:] + last], 1)
+
+    return tuple(add(*both) for both in zip(cotangents, d_final_state))
 
 
 def _time_invariant(decay):

@@ -2,19 +2,42 @@
 
 import importlib
 import os
+import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from functools import partial
+from typing import NamedTuple
 
 import keras
 import numpy as np
+
+from keras_linrec.kernels import projection
+from keras_linrec.kernels.native import NotHere
+from keras_linrec.kernels.self_test import relative_error
 
 KERNELS = ("native", "associative", "sequential", "reference")
 
 _VARIABLE = "KERAS_LINREC_KERNEL"
 
-# What the self-tests of this process showed, by the kernel's name.
+# The kernels of this process, and what their self-tests showed, by name.
+_loaded = {}
 _checked = {}
+# What was chosen, by backend and wish. PyTorch's compiler follows a look-up
+# here, and no import.
+_selected = {}
+
+
+class Kernel(NamedTuple):
+    """One way of running the hot path.
+
+    Both functions take and return tuples of one tensor (real) or two
+    (complex), but for `inputs` and outputs of `projected_scan`, which are one.
+    """
+
+    scan: Callable  # decay, inputs, initial_state, reverse
+    projected_scan: Callable  # decay, inputs, input_kernel, output_kernel, ...
 
 
 @dataclass(frozen=True)
@@ -23,6 +46,8 @@ class Availability:
 
     available: bool
     reason: str = ""
+    # Whether it should have run: not so, say, native code on another device.
+    failed: bool = False
 
     def __bool__(self):
         return self.available
@@ -46,13 +71,13 @@ def available():
 
 
 def select(name=None):
-    """The scan to run: `scan(decay, inputs, initial_state, reverse)`.
+    """The kernel to run, a `Kernel`.
 
     `name` is one of `KERNELS`, "auto", or `None` for what the environment
     variable `KERAS_LINREC_KERNEL` says.
 
-    A kernel that cannot run here is replaced by the backend's preferred one,
-    with one warning; the results are the same.
+    A kernel that cannot run here is replaced by the fastest that does, with
+    one warning; the results are the same.
     """
     name = os.environ.get(_VARIABLE, "auto") if name is None else name
     if name not in ("auto", *KERNELS):
@@ -60,17 +85,47 @@ def select(name=None):
             f"`{_VARIABLE}` should name a kernel: 'auto' or one of "
             f"{KERNELS}. Received: {_VARIABLE}={name}"
         )
-    candidates = (_preferred(), "sequential", "reference")
+    if _exporting():
+        # What is exported is run where this library may not be.
+        name = _preferred()
+    wish = keras.backend.backend(), name
+    if wish in _selected:
+        return _selected[wish]
+    candidates = ("native", _preferred(), "sequential", "reference")
     if name != "auto":
         candidates = (name, *candidates)
     for candidate in candidates:
-        if _check(candidate):
-            return _load(candidate)
-        _warn_once(candidate)
+        check = _check(candidate)
+        if check:
+            if candidate in _checked:
+                _selected[wish] = load(candidate)
+            return load(candidate)
+        # That a device has no native kernels is news only to who asked.
+        if check.failed or candidate == name:
+            _warn_once(candidate)
     raise RuntimeError(
         "No kernel gives right numbers on the "
-        f"{keras.backend.backend()} backend: {available()}"
+        f"{keras.backend.backend()} backend: {_reasons()}"
     )
+
+
+def _exporting():
+    """Whether this is called from within Keras' `model.export`.
+
+    PyTorch's own exporter keeps custom operators, and is not asked.
+    """
+    if keras.backend.backend() == "torch":
+        return False
+    frame = sys._getframe()
+    while frame:
+        if frame.f_globals.get("__name__", "").startswith("keras.src.export"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _reasons():
+    return {name: check.reason for name, check in available().items()}
 
 
 def _preferred():
@@ -87,53 +142,96 @@ def _backend_kernels():
     return importlib.import_module(f"{__package__}.{backend}")
 
 
-def _load(name):
+def load(name):
+    """The `Kernel` of that name, unchecked; raises where it cannot be had."""
+    if name not in _loaded:
+        _loaded[name] = _kernel(name)
+    return _loaded[name]
+
+
+def _kernel(name):
+    if name == "native":
+        module = _backend_kernels().compiled()
+        return _with_projection(
+            module.scan, getattr(module, "projected_scan", None)
+        )
     if name == "reference":
         from keras_linrec.kernels import reference
 
-        return reference.scan
-    return getattr(_backend_kernels(), name)
+        return _with_projection(_with_final_state(reference.scan))
+    return _with_projection(
+        _with_final_state(getattr(_backend_kernels(), name))
+    )
+
+
+def _with_final_state(scan):
+    """A scan that returns its outputs, as one that returns both."""
+
+    def both(decay, inputs, initial_state, reverse=False):
+        outputs = scan(decay, inputs, initial_state, reverse)
+        last = 0 if reverse else -1
+        return outputs, tuple(part[:, last] for part in outputs)
+
+    return both
+
+
+def _with_projection(scan, projected_scan=None):
+    return Kernel(
+        scan, projected_scan or partial(projection.projected_scan, scan)
+    )
 
 
 def _check(name):
-    if name == "native":
-        return Availability(
+    if name in _checked:
+        return _checked[name]
+    try:
+        kernel = load(name)
+    except Exception as failure:
+        _checked[name] = Availability(
             False,
-            "this version has no native kernels; choose 'auto' for the "
-            "fastest of those it has",
+            f"{type(failure).__name__}: {failure}",
+            failed=not isinstance(failure, NotHere),
         )
-    if name not in _checked and not _values_can_be_read():
-        # Some tracers (`torch.export`) keep even constants abstract. What
-        # cannot be checked now is used, and checked the next time.
+        return _checked[name]
+    if not _values_can_be_read():
+        # Some tracers keep even constants abstract (`torch.export`) or forbid
+        # a gradient (`torch.func`). What cannot be checked now is used, and
+        # checked the next time.
         return Availability(True)
-    if name not in _checked:
-        _checked[name] = _run_check(name)
+    _checked[name] = _run_check(kernel)
     return _checked[name]
 
 
-def _run_check(name):
+def _run_check(kernel):
     try:
-        error = _self_test(_load(name))
+        with _concrete():
+            error = relative_error(kernel, _backend_kernels().vjp)
     except Exception as failure:
         return Availability(
             False,
             f"it failed on a tiny case with {type(failure).__name__}: "
-            f"{failure}; choose 'auto', or report it with this message",
+            f"{failure}; choose another, or report it with this message",
+            failed=True,
         )
     if not error < 1e-5:
         return Availability(
             False,
             f"it gave wrong numbers on a tiny case (relative error "
-            f"{error:.1e}); choose 'auto', or report it with this message",
+            f"{error:.1e}); choose another, or report it with this message",
+            failed=True,
         )
     return Availability(True)
 
 
 def _values_can_be_read():
+    """Whether a gradient is to be had here, and its value."""
     try:
         with _concrete():
-            one = keras.ops.convert_to_tensor(np.ones(1, "float32")) + 0.0
-            return float(keras.ops.convert_to_numpy(one)[0]) == 1.0
+            one = keras.ops.convert_to_tensor(np.ones(1, "float32"))
+            _, slope = _backend_kernels().vjp(
+                lambda tensors: [tensors[0] * 3.0], [one], [one]
+            )
+            return float(keras.ops.convert_to_numpy(slope)[0]) == 3.0
     except Exception:
         return False
 
@@ -142,37 +240,12 @@ def _values_can_be_read():
 def _warn_once(name):
     warnings.warn(
         f"The kernel '{name}' does not run on the {keras.backend.backend()} "
-        f"backend: {_check(name).reason}. Another kernel takes its place; "
-        "results are the same.",
+        f"backend: {_check(name).reason}. Another kernel takes its place: "
+        "results are the same, speed is not. "
+        "`keras_linrec.config.set_kernel` chooses one for good.",
         RuntimeWarning,
         stacklevel=4,
     )
-
-
-def _self_test(scan):
-    """The largest relative error of a five-step complex scan."""
-    with _concrete():
-        generator = np.random.default_rng(0)
-        decay, inputs, state = (
-            generator.uniform(-0.7, 0.7, (2, *shape)).astype("float32")
-            for shape in ((3,), (2, 5, 3), (2, 3))
-        )
-        outputs = scan(
-            *(
-                tuple(keras.ops.convert_to_tensor(part) for part in parts)
-                for parts in (decay, inputs, state)
-            )
-        )
-        outputs = [keras.ops.convert_to_numpy(part) for part in outputs]
-    expected = state[0] + 1j * state[1]
-    error = 0.0
-    for step in range(5):
-        expected = (decay[0] + 1j * decay[1]) * expected + (
-            inputs[0, :, step] + 1j * inputs[1, :, step]
-        )
-        got = outputs[0][:, step] + 1j * outputs[1][:, step]
-        error = max(error, abs(got - expected).max() / abs(expected).max())
-    return error
 
 
 def _concrete():

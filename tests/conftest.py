@@ -8,7 +8,23 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(__file__).parent))
 
-collect_ignore = ["run.py", "file_worker.py"]
-if os.environ["KERAS_BACKEND"] != "jax":
-    # It starts a process for every backend itself: once is enough.
-    collect_ignore.append("test_files_across_backends.py")
+# Tests of one backend's own code; and two that need to run once only: one
+# starts a process for every backend itself, one knows no framework.
+ONLY_UNDER = {
+    "test_files_across_backends.py": "jax",
+    "test_native_jax.py": "jax",
+    "test_pallas.py": "jax",
+    "test_native_tensorflow.py": "tensorflow",
+    "test_cuda.py": "torch",
+    "test_native_core.py": "torch",
+    "test_native_torch.py": "torch",
+}
+
+collect_ignore = [
+    *("run.py", "file_worker.py", "fork_worker.py"),
+    *(
+        name
+        for name, backend in ONLY_UNDER.items()
+        if os.environ["KERAS_BACKEND"] != backend
+    ),
+]

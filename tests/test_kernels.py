@@ -3,6 +3,7 @@
 import ast
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -14,6 +15,7 @@ import keras_linrec
 from keras_linrec import kernels
 from keras_linrec import ops
 from keras_linrec.kernels import registry
+from keras_linrec.kernels.native import NotHere
 
 
 @pytest.fixture
@@ -22,6 +24,8 @@ def fresh(monkeypatch):
 
     def forget():
         registry._checked.clear()
+        registry._loaded.clear()
+        registry._selected.clear()
         registry._warn_once.cache_clear()
         keras_linrec.config.set_kernel(None)
 
@@ -49,16 +53,23 @@ def wrong(decay, inputs, initial_state, reverse=False):
     return tuple(part * 2.0 for part in inputs)
 
 
-def test_every_portable_kernel_runs_here():
+def compiled():
+    """What stands for a module of compiled kernels."""
+    return SimpleNamespace(scan=broken)
+
+
+def compiled_wrong():
+    def scan(decay, inputs, initial_state, reverse=False):
+        return inputs, initial_state
+
+    return SimpleNamespace(scan=scan)
+
+
+def test_every_kernel_runs_here():
     available = kernels.available()
     assert set(available) == set(kernels.KERNELS)
-    for name in ("associative", "sequential", "reference"):
+    for name in kernels.KERNELS:
         assert available[name] and not available[name].reason
-
-
-def test_what_is_not_available_says_why():
-    native = kernels.available()["native"]
-    assert not native and "no native kernels" in native.reason
 
 
 @pytest.mark.parametrize(
@@ -70,6 +81,7 @@ def test_a_kernel_that_fails_is_replaced_with_one_warning(
 ):
     backend = registry._backend_kernels()
     fresh.setattr(backend, backend.preferred(), kernel)
+    keras_linrec.config.set_kernel(backend.preferred())
     with pytest.warns(RuntimeWarning, match=reason) as record:
         first = scanned()
     assert count(record) == 1
@@ -79,21 +91,42 @@ def test_a_kernel_that_fails_is_replaced_with_one_warning(
     assert reason in kernels.available()[backend.preferred()].reason
 
 
-def test_choosing_the_native_kernel_falls_back_with_one_warning(fresh):
-    keras_linrec.config.set_kernel("native")
-    with pytest.warns(RuntimeWarning, match="choose 'auto'") as record:
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [(compiled, "OSError: no such library"), (compiled_wrong, "wrong numbers")],
+)
+def test_native_code_that_fails_is_replaced_with_one_warning(
+    fresh, module, reason
+):
+    fresh.setattr(registry._backend_kernels(), "compiled", module)
+    with pytest.warns(RuntimeWarning, match=reason) as record:
         assert scanned() == [1.0, 1.5, 1.75]
         assert scanned() == [1.0, 1.5, 1.75]
     assert count(record) == 1
+    assert reason in kernels.available()["native"].reason
+    portable = kernels.registry.load(registry._preferred())
+    assert kernels.select() is portable
+
+
+def test_native_code_for_another_device_is_news_only_to_who_asks(fresh):
+    def elsewhere():
+        raise NotHere("the accelerator has none")
+
+    fresh.setattr(registry._backend_kernels(), "compiled", elsewhere)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert scanned() == [1.0, 1.5, 1.75]
+    keras_linrec.config.set_kernel("native")
+    with pytest.warns(RuntimeWarning, match="the accelerator has none"):
+        assert scanned() == [1.0, 1.5, 1.75]
 
 
 def test_the_environment_variable_chooses(fresh):
     fresh.setenv("KERAS_LINREC_KERNEL", "sequential")
-    assert kernels.select() is registry._backend_kernels().sequential
+    assert kernels.select() is registry.load("sequential")
     keras_linrec.config.set_kernel("associative")
-    assert kernels.select(keras_linrec.config.get_kernel()) is (
-        registry._backend_kernels().associative
-    )
+    chosen = kernels.select(keras_linrec.config.get_kernel())
+    assert chosen is registry.load("associative")
     fresh.setenv("KERAS_LINREC_KERNEL", "fastest")
     keras_linrec.config.set_kernel(None)
     with pytest.raises(ValueError, match="KERAS_LINREC_KERNEL=fastest"):
@@ -114,7 +147,7 @@ def test_the_first_use_may_be_inside_a_compiled_model(fresh):
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         model.fit(ones, ones[..., :1] * np.ones(4), verbose=0)
-    assert kernels.available()[registry._preferred()]
+    assert kernels.available()["native"]
 
 
 def imported(path):

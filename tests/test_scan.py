@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import scipy.signal
 from autodiff import backend_gradients
 from autodiff import gradient
 from autodiff import numerical_gradients
@@ -15,7 +16,7 @@ import keras_linrec
 from keras_linrec import ops
 
 LENGTHS = [1, 2, 3, 63, 500]
-KERNELS = ["associative", "sequential", "reference"]
+KERNELS = ["native", "associative", "sequential", "reference"]
 
 
 @pytest.fixture(params=KERNELS)
@@ -189,12 +190,63 @@ def test_projected_scan_equals_its_definition(time, per_step, reverse):
     assert relative_error(pair(to_numpy(final)), expected_final) < tolerance
 
 
-def test_a_scan_of_100_000_steps_stays_accurate():
-    arrays = system(100_000, False, batch=1, channels=2)
-    run, define = complex_scan(False)
-    outputs = to_numpy(run(tensors(arrays)))
-    for got, expected in zip(outputs, define(arrays)):
-        assert relative_error(got, expected) < 1e-4
+@pytest.mark.parametrize(
+    "name",
+    [
+        "native",
+        # Minutes, where a step is a call of the framework.
+        *(pytest.param(name, marks=pytest.mark.slow) for name in KERNELS[1:3]),
+    ],
+)
+def test_a_million_steps_stay_accurate(name):
+    steps, channels = 1_000_000, 3
+    generator = np.random.default_rng(0)
+    radius = 1 - np.array([1e-6, 1e-4, 1e-2])
+    angle = generator.uniform(0, 2 * np.pi, channels)
+    arrays = [radius * np.cos(angle), radius * np.sin(angle)]
+    arrays += list(generator.standard_normal((2, 1, steps, channels)))
+    arrays += list(generator.standard_normal((2, 1, channels)))
+    arrays = [a.astype("float32").astype("float64") for a in arrays]
+    weights = list(generator.standard_normal((2, 1, steps, channels)))
+    weights += list(generator.standard_normal((2, 1, channels)))
+    weights = [w.astype("float32").astype("float64") for w in weights]
+    decay, inputs, state, d_outputs, d_final = (
+        real + 1j * imag
+        for real, imag in zip((arrays + weights)[::2], (arrays + weights)[1::2])
+    )
+
+    def recurrence(rate, rows):
+        """The same loop in SciPy's float64, for each channel."""
+        return np.stack(
+            [
+                scipy.signal.lfilter([1], [1, -rate[c]], rows[0, :, c])
+                for c in range(channels)
+            ],
+            axis=-1,
+        )[None]
+
+    inputs[:, 0] += decay * state
+    outputs = recurrence(decay, inputs)
+    d_outputs[:, -1] += d_final
+    d_inputs = recurrence(decay.conj(), d_outputs[:, ::-1])[:, ::-1]
+    before = np.concatenate([state[:, None], outputs[:, :-1]], axis=1)
+    d_decay = (before.conj() * d_inputs).sum((0, 1))
+    gradients = d_decay, d_inputs, decay.conj() * d_inputs[:, 0]
+
+    keras_linrec.config.set_kernel(name)
+    run, _ = complex_scan(False)
+    got = to_numpy(run(tensors(arrays)))
+    slopes = backend_gradients(run, arrays, weights)
+    keras_linrec.config.set_kernel(None)
+    for index, expected in enumerate((outputs, outputs[:, -1])):
+        pair = got[2 * index] + 1j * got[2 * index + 1]
+        # Every channel by itself: the slowest decay has the largest numbers.
+        for c in range(channels):
+            assert relative_error(pair[..., c], expected[..., c]) < 1e-4
+    for index, expected in enumerate(gradients):
+        pair = slopes[2 * index] + 1j * slopes[2 * index + 1]
+        for c in range(channels):
+            assert relative_error(pair[..., c], expected[..., c]) < 1e-4
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -97,30 +97,35 @@ def projected_scan(
     initial_state=None,
     reverse=False,
 ):
-    """A complex recurrence between two projections.
+    """A linear recurrence between two projections.
 
-    outputs = Re(complex_linear_scan(inputs @ input_kernel) @ output_kernel)
+    outputs = Re(scan(inputs @ input_kernel) @ output_kernel)
 
     Every layer whose recurrence is diagonal in some basis calls this, and so
-    never holds the projected inputs or the states of all steps itself.
+    never holds the projected inputs or the states of all steps itself: the
+    native kernel computes them block by block and writes them nowhere.
+
+    In a complex system `decay`, the kernels and the states are `(real, imag)`
+    pairs of float tensors; in a real one they are float tensors.
 
     Args:
-        decay: pair of float tensors, (channels,) or (batch, time, channels).
+        decay: pair or tensor, (channels,) or (batch, time, channels).
         inputs: float tensor, (batch, time, features).
-        input_kernel: pair of float tensors, (features, channels).
-        output_kernel: pair of float tensors, (channels, units).
-        initial_state: pair of float tensors, (batch, channels). Defaults to
-            `None`, which is zero.
+        input_kernel: pair or tensor, (features, channels).
+        output_kernel: pair or tensor, (channels, units).
+        initial_state: pair or tensor, (batch, channels). Defaults to `None`,
+            which is zero.
         reverse: whether the recurrence runs from the last step to the first.
             Defaults to `False`.
 
     Returns:
         `(outputs, final_state)`: a float tensor (batch, time, units), and a
-        pair of float tensors (batch, channels); dtypes as in `linear_scan`.
+        pair or a tensor (batch, channels); dtypes and derivatives as in
+        `linear_scan`.
 
     Raises:
-        ValueError: if an argument should be a pair and is not, shapes do not
-            agree, or there is no time step.
+        ValueError: if some arguments are pairs and others are not, shapes do
+            not agree, or there is no time step.
 
     Example:
 
@@ -136,66 +141,71 @@ def projected_scan(
     >>> tuple(outputs.shape), tuple(real.shape)
     ((2, 10, 5), (2, 4))
     """
-    _require_pair("decay", decay)
-    _require_pair("input_kernel", input_kernel)
-    _require_pair("output_kernel", output_kernel)
+    is_complex = isinstance(decay, (tuple, list))
+    decay = _parts("decay", decay, is_complex)
+    input_kernel = _parts("input_kernel", input_kernel, is_complex)
+    output_kernel = _parts("output_kernel", output_kernel, is_complex)
     if initial_state is not None:
-        _require_pair("initial_state", initial_state)
-    state = () if initial_state is None else initial_state
+        initial_state = _parts("initial_state", initial_state, is_complex)
     dtype = accumulation_dtype(
-        inputs, *decay, *input_kernel, *output_kernel, *state
+        inputs,
+        *(*decay, *input_kernel, *output_kernel),
+        *(initial_state or ()),
     )
     inputs = ops.cast(inputs, dtype)
-    input_kernel = [ops.cast(part, dtype) for part in input_kernel]
-    real, imag = (ops.cast(part, dtype) for part in output_kernel)
+    decay = _cast(decay, dtype)
+    input_kernel = _cast(input_kernel, dtype)
+    output_kernel = _cast(output_kernel, dtype)
     _require_rank("inputs", inputs, 3, "(batch, time, features)")
-    for part in input_kernel:
-        _require_rank("input_kernel", part, 2, "(features, channels)")
-    for part in (real, imag):
-        _require_rank("output_kernel", part, 2, "(channels, units)")
-    _require_alike("input_kernel", input_kernel)
-    _require_alike("output_kernel", (real, imag))
-    if inputs.shape[2] != input_kernel[0].shape[0]:
-        raise ValueError(
-            "`input_kernel` should be (features, channels) with the features "
-            f"of `inputs`. Received: input_kernel.shape="
-            f"{tuple(input_kernel[0].shape)}, "
-            f"inputs.shape={tuple(inputs.shape)}"
-        )
-    if real.shape[0] != input_kernel[0].shape[1]:
-        raise ValueError(
-            "`output_kernel` should be (channels, units) with the channels "
-            "of `input_kernel`. Received: output_kernel.shape="
-            f"{tuple(real.shape)}, input_kernel.shape="
-            f"{tuple(input_kernel[0].shape)}"
-        )
-    # One product each way over both parts: half the passes over the inputs.
-    projected = inputs @ ops.concatenate(input_kernel, axis=1)
-    states, final_state = _scan(
-        decay, ops.split(projected, 2, axis=-1), initial_state, reverse
+    _check_kernels(input_kernel, output_kernel, inputs.shape[2])
+    batch, time, _ = inputs.shape
+    channels = input_kernel[0].shape[1]
+    _check_decay(decay, (batch, time, channels))
+    if initial_state is None:
+        shape = (ops.shape(inputs)[0], channels)
+        initial_state = tuple(ops.zeros(shape, dtype) for _ in decay)
+    else:
+        initial_state = _cast(initial_state, dtype)
+        _check_state(initial_state, (batch, time, channels))
+    outputs, final_state = kernels.select(config.get_kernel()).projected_scan(
+        decay, inputs, input_kernel, output_kernel, initial_state, reverse
     )
-    outputs = ops.concatenate(states, axis=-1) @ ops.concatenate(
-        [real, -imag], axis=0
-    )
-    return outputs, final_state
+    return outputs, final_state if is_complex else final_state[0]
 
 
 def _scan(decay, inputs, initial_state, reverse):
     """The scan on tuples of one tensor (real) or two (complex)."""
     dtype = accumulation_dtype(*decay, *inputs, *(initial_state or ()))
-    decay = tuple(ops.cast(part, dtype) for part in decay)
-    inputs = tuple(ops.cast(part, dtype) for part in inputs)
-    _check_shapes(decay, inputs)
+    decay, inputs = _cast(decay, dtype), _cast(inputs, dtype)
+    _require_rank("inputs", inputs[0], 3, "(batch, time, channels)")
+    _require_alike("inputs", inputs)
+    shape = tuple(inputs[0].shape)
+    _check_decay(decay, shape)
     if initial_state is None:
         zeros = ops.zeros_like(inputs[0][:, 0])
         initial_state = tuple(zeros for _ in inputs)
     else:
-        initial_state = tuple(ops.cast(part, dtype) for part in initial_state)
-        _check_state(initial_state, inputs)
-    scan = kernels.select(config.get_kernel())
-    outputs = scan(decay, inputs, initial_state, reverse)
-    last = 0 if reverse else -1
-    return outputs, tuple(part[:, last] for part in outputs)
+        initial_state = _cast(initial_state, dtype)
+        _check_state(initial_state, shape)
+    return kernels.select(config.get_kernel()).scan(
+        decay, inputs, initial_state, reverse
+    )
+
+
+def _cast(parts, dtype):
+    return tuple(ops.cast(part, dtype) for part in parts)
+
+
+def _parts(name, value, is_complex):
+    if is_complex:
+        _require_pair(name, value)
+        return value
+    if isinstance(value, (tuple, list)):
+        raise ValueError(
+            f"`{name}` should be a tensor, as `decay` is, or `decay` a pair "
+            f"(real, imag). Received: {name} of type {type(value).__name__}"
+        )
+    return (value,)
 
 
 def _require_pair(name, value):
@@ -230,31 +240,50 @@ def _agree(one, other):
     )
 
 
-def _check_shapes(decay, inputs):
-    _require_rank("inputs", inputs[0], 3, "(batch, time, channels)")
-    shape = tuple(inputs[0].shape)
+def _check_kernels(input_kernel, output_kernel, features):
+    for part in input_kernel:
+        _require_rank("input_kernel", part, 2, "(features, channels)")
+    for part in output_kernel:
+        _require_rank("output_kernel", part, 2, "(channels, units)")
+    _require_alike("input_kernel", input_kernel)
+    _require_alike("output_kernel", output_kernel)
+    into, out = tuple(input_kernel[0].shape), tuple(output_kernel[0].shape)
+    if features != into[0]:
+        raise ValueError(
+            "`input_kernel` should be (features, channels) with the features "
+            f"of `inputs`. Received: input_kernel.shape={into}, inputs with "
+            f"{features} features"
+        )
+    if out[0] != into[1]:
+        raise ValueError(
+            "`output_kernel` should be (channels, units) with the channels "
+            f"of `input_kernel`. Received: output_kernel.shape={out}, "
+            f"input_kernel.shape={into}"
+        )
+
+
+def _check_decay(decay, shape):
+    """`shape` is that of the scan's inputs, (batch, time, channels)."""
     if shape[1] == 0:
         raise ValueError(
             "`inputs` should have at least one time step. "
             f"Received: inputs.shape={shape}"
         )
-    _require_alike("inputs", inputs)
     _require_alike("decay", decay)
     for part in decay:
         if not (_agree(part.shape, shape[2:]) or _agree(part.shape, shape)):
             raise ValueError(
-                "`decay` should have the shape (channels,) or that of "
-                f"`inputs`. Received: decay.shape={tuple(part.shape)}, "
-                f"inputs.shape={shape}"
+                "`decay` should have the shape (channels,) or (batch, time, "
+                f"channels), here {shape[2:]} or {shape}. "
+                f"Received: decay.shape={tuple(part.shape)}"
             )
 
 
-def _check_state(initial_state, inputs):
-    shape = tuple(inputs[0].shape)
+def _check_state(initial_state, shape):
     for part in initial_state:
         if not _agree(part.shape, (shape[0], shape[2])):
             raise ValueError(
-                "`initial_state` should have the shape (batch, channels). "
-                f"Received: initial_state.shape={tuple(part.shape)}, "
-                f"inputs.shape={shape}"
+                "`initial_state` should have the shape (batch, channels), "
+                f"here {(shape[0], shape[2])}. "
+                f"Received: initial_state.shape={tuple(part.shape)}"
             )

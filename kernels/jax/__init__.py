@@ -14,3 +14,28 @@ def preferred():
     import jax
 
     return "sequential" if jax.default_backend() == "cpu" else "associative"
+
+
+def compiled():
+    """The module of the compiled kernels for the device at hand."""
+    import jax
+
+    if jax.default_backend() == "cpu":
+        from keras_linrec.kernels.jax import native
+
+        return native
+    from keras_linrec.kernels.jax import pallas
+
+    return pallas
+
+
+def vjp(function, tensors, cotangents):
+    """Outputs of a function of a list, then the gradients of its arguments."""
+    import jax
+
+    @jax.jit
+    def run(tensors, cotangents):
+        outputs, pull_back = jax.vjp(function, tensors)
+        return [*outputs, *pull_back(cotangents)[0]]
+
+    return run(tensors, cotangents)

@@ -12,3 +12,26 @@ def preferred():
     (16, 4096, 256). Under XLA the two are level.
     """
     return "associative"
+
+
+def compiled():
+    """The module of the compiled kernels."""
+    from keras_linrec.kernels.tensorflow import native
+
+    return native
+
+
+def vjp(function, tensors, cotangents):
+    """Outputs of a function of a list, then the gradients of its arguments."""
+    import tensorflow as tf
+
+    # A graph of its own: where the self-test runs, no tape does.
+    @tf.function(autograph=False)
+    def run(tensors, cotangents):
+        outputs = function(tensors)
+        gradients = tf.gradients(
+            outputs, tensors, cotangents, unconnected_gradients="zero"
+        )
+        return [*outputs, *gradients]
+
+    return run(tensors, cotangents)

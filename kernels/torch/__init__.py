@@ -12,3 +12,23 @@ def preferred():
     also needs about the square root as many launches.
     """
     return "associative"
+
+
+def compiled():
+    """The module of the compiled kernels."""
+    from keras_linrec.kernels.torch import native
+
+    return native
+
+
+def vjp(function, tensors, cotangents):
+    """Outputs of a function of a list, then the gradients of its arguments."""
+    import torch
+
+    with torch.enable_grad():
+        tensors = [tensor.detach().requires_grad_() for tensor in tensors]
+        outputs = function(tensors)
+        gradients = torch.autograd.grad(
+            outputs, tensors, cotangents, materialize_grads=True
+        )
+    return [part.detach() for part in (*outputs, *gradients)]

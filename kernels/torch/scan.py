@@ -29,13 +29,17 @@ def _thirds(tensors):
 class _Scan(torch.autograd.Function):
     # Autograd would keep every intermediate of the blocks; the adjoint keeps
     # the outputs alone.
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx, algorithm, reverse, *tensors):
-        decay, inputs, initial_state = _thirds(tensors)
-        outputs = algorithm(decay, inputs, initial_state, reverse)
-        ctx.algorithm, ctx.reverse = algorithm, reverse
-        ctx.save_for_backward(*decay, *outputs, *initial_state)
-        return outputs
+    def forward(algorithm, reverse, *tensors):
+        return algorithm(*_thirds(tensors), reverse)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.algorithm, ctx.reverse, *tensors = inputs
+        decay, _, initial_state = _thirds(tensors)
+        ctx.save_for_backward(*decay, *output, *initial_state)
 
     @staticmethod
     def backward(ctx, *cotangents):
@@ -91,8 +95,15 @@ def _blocks(decay, inputs, initial_state, reverse):
             for part in parts
         )
 
+    # A row of everything: under `torch.vmap` a buffer has to be batched where
+    # any of the arguments is.
+    seeds = [
+        part[0, 0] + rate.reshape(-1, channels)[0] + state[0]
+        for part, rate, state in zip(inputs, decay, initial_state)
+    ]
+
     def buffers(shape):
-        return tuple(part.new_empty(shape) for part in inputs)
+        return tuple(seed.new_empty(shape) for seed in seeds)
 
     steps = _unbind(in_blocks(inputs), 2)
     outputs = buffers((batch, count, size, channels))

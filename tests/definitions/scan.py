@@ -25,3 +25,26 @@ def projected_scan(
         decay, inputs @ input_kernel, initial_state, reverse
     )
     return (states @ output_kernel).real, final
+
+
+def linear_scan_gradients(
+    decay, outputs, initial_state, d_outputs, d_final_state, reverse=False
+):
+    """Cotangents of decay, inputs and initial state, by the chain rule.
+
+    For complex numbers the cotangent of x is dL/d Re x + i dL/d Im x.
+    """
+    time = outputs.shape[1]
+    varying = np.broadcast_to(decay, outputs.shape)
+    d_decay, d_inputs = np.zeros_like(outputs), np.zeros_like(outputs)
+    order = list(range(time)[:: -1 if reverse else 1])
+    carry = d_final_state
+    for index in range(time - 1, -1, -1):
+        step = order[index]
+        before = outputs[:, order[index - 1]] if index else initial_state
+        d_inputs[:, step] = carry + d_outputs[:, step]
+        d_decay[:, step] = np.conj(before) * d_inputs[:, step]
+        carry = np.conj(varying[:, step]) * d_inputs[:, step]
+    if decay.ndim == 1:
+        d_decay = d_decay.sum((0, 1))
+    return d_decay, d_inputs, carry

@@ -1,0 +1,88 @@
+"""python -m keras_linrec.kernels [build [ADAPTER ...]]
+
+Without arguments, prints which kernels run here on Keras' current backend
+and, for those that do not, why. `build` compiles the native code of every
+framework that is installed, so that no program has to wait for it: in a
+container image, say, where `KERAS_LINREC_CACHE_DIR` names the folder that
+keeps it.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from importlib.util import find_spec
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_linrec.kernels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command")
+    builder = commands.add_parser("build", help="compile ahead")
+    builder.add_argument(
+        "adapters",
+        nargs="*",
+        metavar="ADAPTER",
+        help="of core (all that PyTorch needs on a CPU), jax, tensorflow, "
+        "cuda; by default, those whose framework is installed",
+    )
+    arguments = parser.parse_args()
+    if arguments.command == "build":
+        sys.exit(build(arguments.adapters or installed()))
+    show()
+
+
+def installed():
+    """The adapters that this machine has a use for."""
+    adapters = ["core"]
+    adapters += [name for name in ("jax", "tensorflow") if find_spec(name)]
+    if find_spec("torch") and shutil.which(os.environ.get("NVCC", "nvcc")):
+        adapters.append("cuda")
+    return adapters
+
+
+def build(adapters):
+    """The exit status: how many could not be built."""
+    from keras_linrec.kernels.native import build as builder
+
+    failures = 0
+    for adapter, result, seconds in builder.build(adapters):
+        if isinstance(result, Exception):
+            failures += 1
+            print(f"{adapter}: not built: {result}", file=sys.stderr)
+        else:
+            print(f"{adapter}: {result} ({seconds:.1f} s)")
+    return failures
+
+
+def show():
+    import keras
+
+    from keras_linrec import kernels
+
+    print(f"keras_linrec's kernels on the {keras.backend.backend()} backend:")
+    chosen = kernels.select()
+    for name, availability in kernels.available().items():
+        if not availability:
+            state = f"not available: {availability.reason}"
+        elif kernels.registry.load(name) is chosen:
+            state = "available, and the one that runs"
+        else:
+            state = "available"
+        if name == "native" and availability:
+            state += f" ({_native()})"
+        print(f"  {name}: {state}")
+
+
+def _native():
+    from keras_linrec.kernels.native import build as builder
+    from keras_linrec.kernels.native import core
+
+    return f"{core.description()}; cache {builder.cache_folder()}"
+
+
+if __name__ == "__main__":
+    main()

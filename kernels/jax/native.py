@@ -1,0 +1,211 @@
+"""The C++ core on JAX, as XLA FFI calls.
+
+Importing this module builds and loads the library.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from keras_linrec.kernels import projection
+from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.native import block_length
+from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native.flags import flags_of
+
+_library = build.load("jax")
+for _name in (
+    "keras_linrec_scan",
+    "keras_linrec_scan_backward",
+    "keras_linrec_projected_scan",
+    "keras_linrec_projected_scan_backward",
+):
+    jax.ffi.register_ffi_target(
+        _name,
+        jax.ffi.pycapsule(getattr(_library, f"{_name}_xla")),
+        platform="cpu",
+    )
+
+
+def scan(decay, inputs, initial_state, reverse=False):
+    """Outputs and final state, tuples both."""
+    arguments = map(tuple, (decay, inputs, initial_state))
+    return _scan(bool(reverse), *arguments)
+
+
+def projected_scan(
+    decay,
+    inputs,
+    input_kernel,
+    output_kernel,
+    initial_state,
+    reverse=False,
+):
+    """Outputs and final state, of which the latter is a tuple."""
+    decay, *rest = map(
+        tuple, (decay, input_kernel, output_kernel, initial_state)
+    )
+    arguments = decay, inputs, *rest
+    outputs, final_state, _ = _projected_scan(bool(reverse), *arguments)
+    return outputs, final_state
+
+
+def _call(name, results, arguments, **attributes):
+    """A call of the core on tuples of arrays; `results` are tuples of shapes.
+
+    All arrays get the leading axes of `jax.vmap`: the core takes these as
+    systems of their own.
+    """
+    flat, tree = jax.tree.flatten(results)
+    call = jax.ffi.ffi_call(name, flat, vmap_method="broadcast_all")
+    return jax.tree.unflatten(
+        tree, call(*jax.tree.leaves(arguments), **attributes)
+    )
+
+
+def _like(arrays):
+    return jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays
+    )
+
+
+# The scan.
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _scan(reverse, decay, inputs, initial_state):
+    return _call(
+        "keras_linrec_scan",
+        _like((inputs, initial_state)),
+        (decay, inputs, initial_state),
+        flags=flags_of(decay, reverse),
+    )
+
+
+def _scan_forward(reverse, decay, inputs, initial_state):
+    outputs, final_state = _scan(reverse, decay, inputs, initial_state)
+    return (outputs, final_state), (decay, outputs, initial_state)
+
+
+def _scan_cotangents(reverse, residuals, cotangents):
+    return _scan_backward(reverse, *residuals, *cotangents)
+
+
+_scan.defvjp(_scan_forward, _scan_cotangents)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _scan_backward(
+    reverse, decay, outputs, initial_state, d_outputs, d_final_state
+):
+    return _call(
+        "keras_linrec_scan_backward",
+        _like((decay, d_outputs, initial_state)),
+        (decay, outputs, initial_state, d_outputs, d_final_state),
+        flags=flags_of(decay, reverse),
+    )
+
+
+def _scan_backward_forward(reverse, *arguments):
+    return _scan_backward(reverse, *arguments), arguments
+
+
+def _scan_backward_cotangents(reverse, arguments, cotangents):
+    def plain(decay, outputs, initial_state, d_outputs, d_final_state):
+        return adjoint(
+            lambda *call: scan(*call)[0],
+            *(decay, outputs, initial_state, d_outputs, reverse),
+            d_final_state,
+        )
+
+    return jax.vjp(plain, *arguments)[1](cotangents)
+
+
+_scan_backward.defvjp(_scan_backward_forward, _scan_backward_cotangents)
+
+
+# The projected scan.
+
+
+def _plain_projected_scan(reverse, *arguments):
+    return projection.projected_scan(scan, *arguments, reverse)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _projected_scan(
+    reverse, decay, inputs, input_kernel, output_kernel, initial_state
+):
+    """Outputs, final state, and the checkpoints that the gradient needs."""
+    batch, time, _ = inputs.shape
+    parts, channels = len(decay), decay[0].shape[-1]
+    block = block_length(parts * channels)
+    checkpoints = (batch, -(-time // block), parts, channels)
+    outputs = (batch, time, output_kernel[0].shape[1])
+    return _call(
+        "keras_linrec_projected_scan",
+        (
+            jax.ShapeDtypeStruct(outputs, inputs.dtype),
+            _like(initial_state),
+            jax.ShapeDtypeStruct(checkpoints, inputs.dtype),
+        ),
+        (decay, inputs, input_kernel, output_kernel, initial_state),
+        flags=flags_of(decay, reverse),
+        block=block,
+    )
+
+
+def _projected_scan_forward(reverse, *arguments):
+    results = _projected_scan(reverse, *arguments)
+    return results, (arguments, results[-1])
+
+
+def _projected_scan_cotangents(reverse, residuals, cotangents):
+    # The checkpoints are a function of the arguments, and nobody sees them
+    # but the gradient: they have no cotangent of their own.
+    return _projected_scan_backward(reverse, *residuals, cotangents[:2])
+
+
+_projected_scan.defvjp(_projected_scan_forward, _projected_scan_cotangents)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _projected_scan_backward(reverse, arguments, checkpoints, cotangents):
+    *operands, initial_state = arguments
+    decay = operands[0]
+    return _call(
+        "keras_linrec_projected_scan_backward",
+        _like(arguments),
+        (operands, checkpoints, cotangents),
+        flags=flags_of(decay, reverse),
+        block=block_length(len(decay) * decay[0].shape[-1]),
+    )
+
+
+def _projected_scan_backward_forward(
+    reverse, arguments, checkpoints, cotangents
+):
+    gradients = _projected_scan_backward(
+        reverse, arguments, checkpoints, cotangents
+    )
+    return gradients, (arguments, checkpoints, cotangents)
+
+
+def _projected_scan_backward_cotangents(reverse, residuals, cotangents):
+    arguments, checkpoints, given = residuals
+
+    def plain(arguments, given):
+        _, pull_back = jax.vjp(
+            partial(_plain_projected_scan, reverse), *arguments
+        )
+        return pull_back(given)
+
+    d_arguments, d_given = jax.vjp(plain, arguments, given)[1](cotangents)
+    # The checkpoints are a function of the arguments: what depends on them
+    # is in the plain form's gradient already.
+    return d_arguments, jnp.zeros_like(checkpoints), d_given
+
+
+_projected_scan_backward.defvjp(
+    _projected_scan_backward_forward, _projected_scan_backward_cotangents
+)

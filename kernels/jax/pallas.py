@@ -1,0 +1,417 @@
+"""The scan and its gradient as Pallas kernels, for GPU and TPU.
+
+A program of the grid takes a block of channels of one row through time, with
+the state at hand, and touches every number once. On a TPU, whose memory for a
+program is small, time comes in blocks, the grid's last axis: programs along it
+run one after another, and hand the state on in the output for the final state,
+whose block stays the same. On a GPU all programs run at once, so there a
+program takes all of time.
+
+XLA's interpreter runs the same kernels on a CPU: slowly, for the tests.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.arithmetic import conjugate
+from keras_linrec.kernels.arithmetic import multiply
+from keras_linrec.kernels.arithmetic import multiply_add
+from keras_linrec.kernels.jax.scan import associative
+
+# Steps that a program reads before it takes the first of them: memory is
+# hundreds of cycles away on a GPU, Triton keeps reads and writes in their
+# order, and only reads that are under way together share that time.
+_STEPS_AHEAD = 8
+
+
+# A program of the GPU takes a step in about a microsecond, however few they
+# are; a tree of products over all of time takes more work and fewer steps.
+# Reasoned, not measured: below so many states, and beyond so many steps a
+# state, the tree is taken.
+_FEW_STATES = 2**12
+_MANY_STEPS = 2**12
+
+
+def scan(decay, inputs, initial_state, reverse=False, interpret=False):
+    """`(outputs, final_state)` of h_t = decay_t * h_{t-1} + inputs_t."""
+    batch, time, channels = inputs[0].shape
+    if batch * channels < _FEW_STATES and time > _MANY_STEPS:
+        outputs = associative(decay, inputs, initial_state, reverse)
+        last = 0 if reverse else -1
+        return outputs, tuple(part[:, last] for part in outputs)
+    return _scan(bool(reverse), interpret, decay, inputs, initial_state)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _scan(reverse, interpret, decay, inputs, initial_state):
+    plan = _plan(decay, inputs, reverse)
+    outputs, final_state = _call(
+        partial(_scan_kernel, plan),
+        plan,
+        interpret,
+        ((_decay, decay), (_sequence, inputs), (_state, initial_state)),
+        (_sequence, _state),
+    )
+    return outputs, _without_axis(final_state)
+
+
+def _scan_forward(reverse, interpret, decay, inputs, initial_state):
+    results = _scan(reverse, interpret, decay, inputs, initial_state)
+    return results, (decay, results[0], initial_state)
+
+
+def _scan_backward(reverse, interpret, residuals, cotangents):
+    return _gradient(reverse, interpret, *residuals, *cotangents)
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _gradient(
+    reverse,
+    interpret,
+    decay,
+    outputs,
+    initial_state,
+    d_outputs,
+    d_final_state,
+):
+    # It begins where the scan ended.
+    plan = _plan(decay, outputs, not reverse)
+    d_decay, d_inputs, d_initial_state = _call(
+        partial(_gradient_kernel, plan),
+        plan,
+        interpret,
+        (
+            (_decay, decay),
+            (_sequence, outputs),
+            (_state_a_block, _entering(plan, outputs, initial_state)),
+            (_sequence, d_outputs),
+            (_state, d_final_state),
+        ),
+        (_sequence if plan.per_step else _state, _sequence, _state),
+    )
+    if not plan.per_step:
+        # Each row has its own sum.
+        d_decay = tuple(jnp.sum(part, axis=(0, 1)) for part in d_decay)
+    return d_decay, d_inputs, _without_axis(d_initial_state)
+
+
+def _gradient_forward(reverse, interpret, *arguments):
+    return _gradient(reverse, interpret, *arguments), arguments
+
+
+def _gradient_backward(reverse, interpret, arguments, cotangents):
+    def outputs_of(decay, inputs, initial_state, reverse):
+        return _scan(reverse, interpret, decay, inputs, initial_state)[0]
+
+    def plain(decay, outputs, initial_state, d_outputs, d_final_state):
+        return adjoint(
+            outputs_of,
+            *(decay, outputs, initial_state),
+            *(d_outputs, reverse, d_final_state),
+        )
+
+    return jax.vjp(plain, *arguments)[1](cotangents)
+
+
+_gradient.defvjp(_gradient_forward, _gradient_backward)
+
+
+class _Plan(NamedTuple):
+    """How a call is cut into blocks, and which way it goes through time."""
+
+    batch: int
+    time: int
+    channels: int
+    # Of a block.
+    steps: int
+    width: int
+    per_step: bool
+    backwards: bool
+
+    @property
+    def blocks(self):
+        return -(-self.time // self.steps)
+
+    @property
+    def splits(self):
+        return -(-self.channels // self.width)
+
+    @property
+    def grid(self):
+        # With an axis for one block of time, `vmap` would exceed the three
+        # axes that a GPU's grid has.
+        grid = self.batch, self.splits, self.blocks
+        return grid if self.blocks > 1 else grid[:2]
+
+    def block(self, turn):
+        """The block of time that is taken at a turn."""
+        return self.blocks - 1 - turn if self.backwards else turn
+
+    def index(self, step, count):
+        """Where in a block of `count` steps the step taken as such lies."""
+        return count - 1 - step if self.backwards else step
+
+
+def _platform():
+    return jax.default_backend()
+
+
+def _block_size(time, channels):
+    """Steps and channels in a block."""
+    if _platform() == "tpu":
+        # A block is of whole tiles, 8 by 128, or as large as the array. The
+        # gradient, if complex and with a decay for every step, holds ten
+        # sequences of blocks, and those that follow: 5 MiB of 16.
+        return min(time, 256), min(channels, 256)
+    # All of time, and a warp, which reads 128 bytes at once.
+    return time, 32
+
+
+def _plan(decay, sequences, backwards):
+    batch, time, channels = sequences[0].shape
+    sizes = _block_size(time, channels)
+    return _Plan(batch, time, channels, *sizes, decay[0].ndim == 3, backwards)
+
+
+# Kinds of arrays: the shape, and which block a program of the grid sees. The
+# axis of one before the channels is for the TPU's rule on blocks, which holds
+# for the last two axes.
+
+
+def _sequence(plan):
+    return (plan.batch, plan.time, plan.splits * plan.width), pl.BlockSpec(
+        (None, plan.steps, plan.width),
+        lambda row, split, turn=0: (row, plan.block(turn), split),
+    )
+
+
+def _state(plan):
+    return (plan.batch, 1, plan.splits * plan.width), pl.BlockSpec(
+        (None, 1, plan.width), lambda row, split, turn=0: (row, 0, split)
+    )
+
+
+def _state_a_block(plan):
+    width = plan.splits * plan.width
+    return (plan.batch, plan.blocks, 1, width), pl.BlockSpec(
+        (None, None, 1, plan.width),
+        lambda row, split, turn=0: (row, plan.block(turn), 0, split),
+    )
+
+
+def _decay(plan):
+    if plan.per_step:
+        return _sequence(plan)
+    return (1, plan.splits * plan.width), pl.BlockSpec(
+        (1, plan.width), lambda row, split, turn=0: (0, split)
+    )
+
+
+def _entering(plan, outputs, initial_state):
+    """The state that entered each block of time, on the gradient's plan."""
+
+    def of(part, state):
+        # The outputs at the ends of the blocks, but for the last end.
+        if plan.backwards:
+            ends = part[:, plan.steps - 1 : plan.time - 1 : plan.steps]
+            return jnp.concatenate([state[:, None], ends], axis=1)
+        ends = part[:, plan.steps :: plan.steps]
+        return jnp.concatenate([ends, state[:, None]], axis=1)
+
+    return tuple(of(*both) for both in zip(outputs, initial_state))
+
+
+def _call(kernel, plan, interpret, arguments, results):
+    """Run a kernel over the grid.
+
+    Args:
+        kernel: takes tuples of references, arguments first.
+        arguments: pairs of a kind and a tuple of arrays.
+        results: the kind of each.
+    """
+    count = len(arguments[0][1])
+    arrays, in_specs, out_specs, out_shapes = [], [], [], []
+    for kind, parts in arguments:
+        shape, spec = kind(plan)
+        for part in parts:
+            arrays.append(_pad(part, shape[-1]).reshape(shape))
+            in_specs.append(spec)
+    for kind in results:
+        shape, spec = kind(plan)
+        out_specs += [spec] * count
+        out_shapes += [jax.ShapeDtypeStruct(shape, arrays[0].dtype)] * count
+
+    def on_tuples(*references):
+        kernel(*_cut(references, count))
+
+    outputs = pl.pallas_call(
+        on_tuples,
+        out_shapes,
+        grid=plan.grid,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        interpret=interpret,
+        compiler_params=(
+            None if _platform() == "tpu" else triton.CompilerParams(num_warps=1)
+        ),
+    )(*arrays)
+    return _cut([part[..., : plan.channels] for part in outputs], count)
+
+
+def _without_axis(state):
+    return tuple(part[:, 0] for part in state)
+
+
+def _pad(part, width):
+    padding = width - part.shape[-1]
+    if not padding:
+        return part
+    return jnp.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, padding)])
+
+
+def _cut(flat, count):
+    return [
+        tuple(flat[first : first + count])
+        for first in range(0, len(flat), count)
+    ]
+
+
+# Within the kernels. A step's numbers are (1, channels), for the TPU.
+
+
+def _whole(references):
+    return tuple(reference[...] for reference in references)
+
+
+def _read(references, step):
+    return tuple(reference[pl.ds(step, 1), :] for reference in references)
+
+
+def _write(references, step, values):
+    for reference, value in zip(references, values):
+        reference[pl.ds(step, 1), :] = value
+
+
+def _write_whole(references, values):
+    for reference, value in zip(references, values):
+        reference[...] = value
+
+
+def _resumed(plan, start, references):
+    """What the last block of time left in an output, at first `start`."""
+    if plan.blocks == 1:
+        return start
+    first = pl.program_id(2) == 0
+    return tuple(
+        jnp.where(first, value, reference[...])
+        for value, reference in zip(start, references)
+    )
+
+
+def _count(plan):
+    """The steps in this block: fewer in the last, if time is no multiple."""
+    if plan.time % plan.steps == 0:
+        return plan.steps
+    block = plan.block(pl.program_id(2))
+    return jnp.minimum(plan.steps, plan.time - block * plan.steps)
+
+
+def _for_each_step(count, load, take, carry):
+    """`carry = take(step, load(step), carry)` in order, the loads ahead."""
+
+    def several(turn, carry):
+        steps = [turn * _STEPS_AHEAD + ahead for ahead in range(_STEPS_AHEAD)]
+        for step, loaded in [(step, load(step)) for step in steps]:
+            carry = take(step, loaded, carry)
+        return carry
+
+    def one(step, carry):
+        return take(step, load(step), carry)
+
+    if isinstance(count, int):
+        turns = count // _STEPS_AHEAD
+    else:
+        # `//` also looks at the sign, for which Mosaic asks the device.
+        turns = lax.div(count, np.int32(_STEPS_AHEAD))
+    carry = lax.fori_loop(0, turns, several, carry)
+    return lax.fori_loop(turns * _STEPS_AHEAD, count, one, carry)
+
+
+def _scan_kernel(plan, decay, inputs, initial_state, outputs, final_state):
+    count = _count(plan)
+    decay_at = _reader(plan, decay)
+
+    def load(step):
+        step = plan.index(step, count)
+        return decay_at(step), _read(inputs, step)
+
+    def take(step, loaded, state):
+        state = multiply_add(loaded[0], state, loaded[1])
+        _write(outputs, plan.index(step, count), state)
+        return state
+
+    state = _resumed(plan, _whole(initial_state), final_state)
+    _write_whole(final_state, _for_each_step(count, load, take, state))
+
+
+def _gradient_kernel(
+    plan,
+    decay,
+    outputs,
+    entering,
+    d_outputs,
+    d_final_state,
+    d_decay,
+    d_inputs,
+    d_initial_state,
+):
+    count = _count(plan)
+    decay_at = _reader(plan, decay)
+
+    def load(step, before=None):
+        step, earlier = (plan.index(s, count) for s in (step, step + 1))
+        before = _read(outputs, earlier) if before is None else before
+        return decay_at(step), _read(d_outputs, step), before
+
+    def take(step, loaded, carry):
+        (decay, d_output, before), (carry, total) = loaded, carry
+        step = plan.index(step, count)
+        d_input = tuple(d + c for d, c in zip(d_output, carry))
+        _write(d_inputs, step, d_input)
+        if plan.per_step:
+            _write(d_decay, step, multiply(d_input, conjugate(before)))
+        else:
+            total = multiply_add(d_input, conjugate(before), total)
+        return multiply(conjugate(decay), d_input), total
+
+    carry = _resumed(plan, _whole(d_final_state), d_initial_state)
+    total = ()
+    if not plan.per_step:
+        zeros = tuple(jnp.zeros_like(part) for part in carry)
+        total = _resumed(plan, zeros, d_decay)
+    carry = _for_each_step(count - 1, load, take, (carry, total))
+    # What the block's first step started from is no output of the block.
+    last = load(count - 1, _whole(entering))
+    carry, total = take(count - 1, last, carry)
+    _write_whole(d_initial_state, carry)
+    if not plan.per_step:
+        _write_whole(d_decay, total)
+
+
+def _reader(plan, decay):
+    """The decay at a step; one that does not vary is read once."""
+    if plan.per_step:
+        return lambda step: _read(decay, step)
+    fixed = _whole(decay)
+    return lambda step: fixed

@@ -1,0 +1,323 @@
+"""Compiles the native code on first use, and keeps what it compiled.
+
+The core knows no framework and is one library; an adapter is a small library
+that binds it to one, compiled against that framework's own headers. Both lie
+in a cache, keyed by what they were made from, and are loaded from there the
+next time:
+
+    CACHE/ADAPTER-SOURCES/COMPILER-CONTENT.so
+
+SOURCES stands for the source files, the flags and the framework's version,
+COMPILER for the compiler's, CONTENT for the library itself: a file that was
+damaged is known by its name. Where no compiler works, a library that another
+one made will do: an image can be built with a compiler and shipped without.
+"""
+
+import ctypes
+import hashlib
+import importlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from keras_linrec.kernels.native import NotHere
+
+SOURCE = Path(__file__).parent / "source"
+
+_CACHE_VARIABLE = "KERAS_LINREC_CACHE_DIR"
+
+_X86_SETS = {
+    "avx512": (
+        *("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"),
+        *("-mavx2", "-mfma", "-mprefer-vector-width=512"),
+    ),
+    "avx2": ("-mavx2", "-mfma"),
+    "baseline": (),
+}
+
+
+class BuildError(RuntimeError):
+    """The native code cannot be compiled here; the message says why."""
+
+
+def cache_folder():
+    """Where compiled libraries lie."""
+    chosen = os.environ.get(_CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "keras_linrec"
+
+
+def load(adapter):
+    """The library of an adapter as a `ctypes.CDLL`, built if need be."""
+    core()
+    return ctypes.CDLL(str(library(adapter)))
+
+
+@cache
+def core():
+    """The core, with its symbols in sight of the adapters loaded later."""
+    # One core for all of a process's frameworks is one set of threads.
+    return ctypes.CDLL(str(library("core")), mode=ctypes.RTLD_GLOBAL)
+
+
+def library(adapter, retry=False):
+    """The path of a compiled library, from the cache or built now.
+
+    A build that failed once with these sources and this compiler is not tried
+    again, but with `retry`.
+
+    Raises:
+        BuildError: if there is none and none can be built.
+    """
+    recipe = _recipe(adapter)
+    folder = cache_folder() / f"{adapter}-{recipe.key()}"
+    compiler = _compiler_key(recipe.compiler)
+    found = _find(folder, compiler)
+    if found:
+        return found
+    if compiler is None:
+        raise BuildError(
+            f"there is no C++ compiler that works ({recipe.compiler[0]}, from "
+            f"the environment variable {recipe.variable} or the PATH): "
+            f"install one, such as g++, or name it there"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _lock(folder):
+            # Another process may have built it while this one waited.
+            found = _find(folder, compiler)
+            return found or _build_once(recipe, folder, compiler, retry)
+    except OSError as failure:
+        raise BuildError(
+            f"the cache {folder.parent} cannot be written ({failure}): name "
+            f"another folder in the environment variable {_CACHE_VARIABLE}"
+        ) from failure
+
+
+def build(adapters):
+    """Build ahead. Yields (adapter, path or `BuildError`, seconds) for each."""
+    for adapter in adapters:
+        begin = time.perf_counter()
+        try:
+            result = library(adapter, retry=True)
+        except (BuildError, ImportError) as failure:
+            result = failure
+        yield adapter, result, time.perf_counter() - begin
+
+
+class _Recipe:
+    """The commands that make a library, and what they depend on."""
+
+    def __init__(self, adapter, objects, compiler, variable, notes=()):
+        self.adapter = adapter
+        # (source, flags) of each object; the link flags are the last.
+        *self.objects, self.link = objects
+        self.compiler = compiler
+        self.variable = variable
+        self.notes = notes
+
+    def key(self):
+        digest = hashlib.sha256()
+        for path in sorted(SOURCE.iterdir()):
+            # Headers are everyone's, but CUDA's; another's source is not ours.
+            header = path.suffix == ".h" and (
+                path.stem.startswith("cuda") == (self.adapter == "cuda")
+            )
+            if header or path.name in dict(self.objects):
+                digest.update(path.read_bytes())
+        digest.update(repr((self.objects, self.link, self.notes)).encode())
+        digest.update(platform.machine().encode())
+        return digest.hexdigest()[:16]
+
+
+def _recipe(adapter):
+    if os.name != "posix":
+        raise NotHere(
+            f"the native kernels are built on Linux and macOS only, not on "
+            f"{platform.system()}"
+        )
+    if adapter == "cuda":
+        flags = importlib.import_module(
+            "keras_linrec.kernels.torch.cuda"
+        ).nvcc_flags()
+        nvcc = os.environ.get("NVCC") or shutil.which("nvcc") or "nvcc"
+        return _Recipe(adapter, [("cuda.cu", flags), ()], [nvcc], "NVCC")
+    compiler = shlex.split(os.environ.get("CXX", "")) or [_default_compiler()]
+    common = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden")
+    if adapter == "core":
+        return _Recipe(adapter, _core_objects(common), compiler, "CXX")
+    framework, compile_flags, link_flags = importlib.import_module(
+        f"keras_linrec.kernels.{adapter}.build_flags"
+    ).flags()
+    source = f"{adapter}.cpp"
+    # The core's symbols are found when the adapter is loaded.
+    if sys.platform == "darwin":
+        link_flags = ("-undefined", "dynamic_lookup", *link_flags)
+    return _Recipe(
+        adapter,
+        [(source, (*common, "-O2", *compile_flags)), tuple(link_flags)],
+        compiler,
+        "CXX",
+        (framework, metadata.version(framework)),
+    )
+
+
+def _core_objects(common):
+    common = (*common, "-ffp-contract=fast")
+    sets = {"baseline": ()}
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        sets = _X86_SETS
+        common = (*common, "-DKERAS_LINREC_X86")
+    return [
+        *(
+            ("kernels.cpp", (*common, f"-DKERAS_LINREC_SET={name}", *flags))
+            for name, flags in sets.items()
+        ),
+        *(
+            (f"{name}.cpp", common)
+            for name in ("projected_scan", "scan", "parallel", "dispatch")
+        ),
+        ("-pthread",),
+    ]
+
+
+def _default_compiler():
+    found = (shutil.which(name) for name in ("c++", "g++", "clang++"))
+    return next((path for path in found if path), "c++")
+
+
+@cache
+def _version_of(compiler):
+    """What a compiler says of itself, or None if it does not run."""
+    try:
+        answer = subprocess.run(
+            [*compiler, "--version"], capture_output=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout if answer.returncode == 0 else None
+
+
+def _compiler_key(compiler):
+    version = _version_of(tuple(compiler))
+    if version is None:
+        return None
+    return hashlib.sha256(version).hexdigest()[:16]
+
+
+def _content_key(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _find(folder, compiler):
+    """A whole library in the folder; those that are damaged are removed."""
+    for path in sorted(folder.glob(f"{compiler or '*'}-*.so")):
+        try:
+            if _content_key(path) == path.stem.split("-")[1]:
+                return path
+            path.unlink()
+        except OSError:
+            # Not ours to remove, or removed by another process: not used.
+            continue
+        warnings.warn(
+            f"keras_linrec: the compiled kernel {path} was damaged and has "
+            "been removed; it is built anew where that is possible.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return None
+
+
+@contextmanager
+def _lock(folder):
+    import fcntl
+
+    with open(folder / "lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _announce("waiting for another process that is building this too")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _announce(text):
+    print(f"keras_linrec: {text}", file=sys.stderr, flush=True)
+
+
+def _build_once(recipe, folder, compiler, retry):
+    failure = folder / f"{compiler}.failed"
+    if failure.exists() and not retry:
+        raise BuildError(
+            f"it could not be compiled: {failure.read_text()}; once that is "
+            f"mended, run `python -m keras_linrec.kernels build "
+            f"{recipe.adapter}`"
+        )
+    try:
+        path = _build(recipe, folder, compiler)
+    except BuildError as error:
+        failure.write_text(str(error))
+        raise
+    failure.unlink(missing_ok=True)
+    return path
+
+
+def _build(recipe, folder, compiler):
+    how_long = "about a minute" if recipe.adapter == "tensorflow" else "seconds"
+    _announce(
+        f"compiling the native kernels ({recipe.adapter}), once; this takes "
+        f"{how_long}"
+    )
+    begin = time.perf_counter()
+    # In the cache's own folder, so that the last move is a rename: a build
+    # that is interrupted leaves nothing that looks whole.
+    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
+        made = _compile(recipe, Path(scratch))
+        path = folder / f"{compiler}-{_content_key(made)}.so"
+        made.rename(path)
+    _announce(f"compiled in {time.perf_counter() - begin:.1f} s: {path}")
+    return path
+
+
+def _compile(recipe, scratch):
+    def compile_one(numbered):
+        number, (source, flags) = numbered
+        made = scratch / f"{number}.o"
+        _run(
+            [*recipe.compiler, *flags, "-c", str(SOURCE / source)]
+            + ["-o", str(made)]
+        )
+        return str(made)
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        objects = list(pool.map(compile_one, enumerate(recipe.objects)))
+    made = scratch / "library.so"
+    _run([*recipe.compiler, "-shared", *objects, "-o", str(made), *recipe.link])
+    return made
+
+
+def _run(command):
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True)
+    except OSError as failure:
+        raise BuildError(f"{command[0]} does not run: {failure}") from failure
+    if answer.returncode:
+        lines = [line for line in answer.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line] or lines
+        raise BuildError(
+            f"`{shlex.join(command)}` failed: "
+            f"{errors[0] if errors else f'status {answer.returncode}'}"
+        )

@@ -1,0 +1,39 @@
+"""The core called with plain addresses: `source/core.h` through ctypes."""
+
+import ctypes
+
+from keras_linrec.kernels.native import build
+
+FUNCTIONS = (
+    "keras_linrec_scan",
+    "keras_linrec_scan_backward",
+    "keras_linrec_projected_scan",
+    "keras_linrec_projected_scan_backward",
+)
+
+
+def call(name, flags, sizes, arrays, results):
+    """Runs a function of the core on addresses of contiguous arrays.
+
+    Raises:
+        MemoryError: if there is not enough of it.
+        ValueError: if the sizes do not fit.
+    """
+    status = getattr(build.core(), name)(
+        ctypes.c_int(flags),
+        (ctypes.c_int64 * len(sizes))(*sizes),
+        (ctypes.c_void_p * len(arrays))(*arrays),
+        (ctypes.c_void_p * len(results))(*results),
+    )
+    if status == 1:
+        raise MemoryError(f"{name} had not enough memory for {sizes}")
+    if status:
+        raise ValueError(f"{name} was given sizes that do not fit: {sizes}")
+
+
+def description():
+    """What the core runs with here, in words."""
+    core = build.core()
+    core.keras_linrec_instruction_set.restype = ctypes.c_char_p
+    name = core.keras_linrec_instruction_set().decode()
+    return f"{name} instructions, {core.keras_linrec_threads()} threads"

@@ -1,0 +1,81 @@
+// Where a call's arrays lie.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "core.h"
+#include "kernels.h"
+
+namespace keras_linrec {
+
+template <class Real>
+const Kernels<Real>& kernels();
+template <>
+inline const Kernels<float>& kernels<float>() {
+  return instruction_set().single;
+}
+template <>
+inline const Kernels<double>& kernels<double>() {
+  return instruction_set().twofold;
+}
+
+// A quantity's one or two arrays, from some element on.
+template <class Pointer>
+struct Parts {
+  Pointer part[2] = {nullptr, nullptr};
+  Parts at(int64_t element) const {
+    Parts result;
+    for (int p = 0; p < 2; p++)
+      if (part[p]) result.part[p] = part[p] + element;
+    return result;
+  }
+  Pointer operator[](int p) const { return part[p]; }
+};
+
+template <class Real>
+using In = Parts<const Real*>;
+template <class Real>
+using Out = Parts<Real*>;
+
+// Reads a call's list of arrays, quantity by quantity.
+template <class Real, class Void>
+class Reader {
+ public:
+  Reader(Void* const* arrays, bool complex) : next_(arrays), complex_(complex) {}
+  template <class Pointer>
+  Parts<Pointer> take(bool complex) {
+    Parts<Pointer> parts;
+    for (int p = 0; p <= complex; p++)
+      parts.part[p] = static_cast<Pointer>(*next_++);
+    return parts;
+  }
+  In<Real> in() { return take<const Real*>(complex_); }
+  In<Real> real_in() { return take<const Real*>(false); }
+  Out<Real> out() { return take<Real*>(complex_); }
+  Out<Real> real_out() { return take<Real*>(false); }
+
+ private:
+  Void* const* next_;
+  bool complex_;
+};
+
+template <class Real>
+void assign(const Parts<const Real*>& from, const Real* (&to)[2]) {
+  to[0] = from[0];
+  to[1] = from[1];
+}
+
+// A call in its number type, with what it throws as a status.
+template <class Call>
+int status_of(int flags, Call call) {
+  try {
+    return flags & kKerasLinrecFloat64 ? call(double{}) : call(float{});
+  } catch (const std::bad_alloc&) {
+    return kKerasLinrecOutOfMemory;
+  }
+}
+
+}  // namespace keras_linrec

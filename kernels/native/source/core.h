@@ -1,0 +1,63 @@
+// What the frameworks' adapters call. Arrays are contiguous, in row-major
+// order, and complex quantities are two arrays, real and imaginary.
+#pragma once
+#include <cstdint>
+
+#define KERAS_LINREC_PUBLIC __attribute__((visibility("default")))
+
+enum KerasLinrecFlags {
+  kKerasLinrecComplex = 1,
+  kKerasLinrecPerStep = 2,  // decay (batch, time, channels), not (channels,)
+  kKerasLinrecReverse = 4,
+  kKerasLinrecFloat64 = 8,
+};
+
+enum KerasLinrecStatus {
+  kKerasLinrecDone = 0,
+  kKerasLinrecOutOfMemory = 1,
+  kKerasLinrecBadSizes = 2,
+};
+
+extern "C" {
+
+// The name of the instruction set in use, and the number of threads.
+KERAS_LINREC_PUBLIC const char* keras_linrec_instruction_set();
+KERAS_LINREC_PUBLIC int keras_linrec_threads();
+
+// h_t = decay_t * h_{t-1} + inputs_t. Every quantity is there once, or twice
+// if complex, and `groups` times over: several systems at once, each with a
+// batch of its own.
+//   sizes: groups, batch, time, channels
+//   from: decay, inputs (batch, time, channels), initial state (batch, channels)
+//   to: outputs, which may be `inputs`, and the final state
+KERAS_LINREC_PUBLIC int keras_linrec_scan(int flags, const int64_t* sizes,
+                                          const void* const* from,
+                                          void* const* to);
+
+//   from: decay, outputs, initial state, d_outputs, d_final_state
+//   to: d_decay, d_inputs, which may be `d_outputs`, d_initial_state
+KERAS_LINREC_PUBLIC int keras_linrec_scan_backward(int flags,
+                                                   const int64_t* sizes,
+                                                   const void* const* from,
+                                                   void* const* to);
+
+// outputs = Re(scan(inputs @ input_kernel) @ output_kernel), block by block.
+//   sizes: groups, batch, time, features, channels, units, block
+//   from: decay, inputs (batch, time, features), input_kernel (features,
+//     channels), output_kernel (channels, units), initial state; `inputs` is
+//     real, and so there once in any case
+//   to: outputs (batch, time, units), the final state, and checkpoints: the
+//     state that enters each block of `block` steps, (batch, blocks, channels),
+//     or null
+KERAS_LINREC_PUBLIC int keras_linrec_projected_scan(int flags,
+                                                    const int64_t* sizes,
+                                                    const void* const* from,
+                                                    void* const* to);
+
+//   from: decay, inputs, input_kernel, output_kernel, checkpoints, d_outputs,
+//     d_final_state
+//   to: d_decay, d_inputs, d_input_kernel, d_output_kernel, d_initial_state
+KERAS_LINREC_PUBLIC int keras_linrec_projected_scan_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
+}  // extern "C"

@@ -1,0 +1,182 @@
+// What PyTorch calls on a GPU. Built by nvcc for the GPU; by a C++ compiler
+// (-x c++) into the same functions on the CPU's arrays, for the tests.
+#include "core.h"
+#include "cuda_kernels.h"
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+#endif
+
+namespace keras_linrec {
+namespace cuda {
+namespace {
+
+#ifdef __CUDACC__
+
+template <class Body>
+__global__ void run(Body body, int64_t threads) {
+  const int64_t thread =
+      static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (thread < threads) body(thread);
+}
+
+// Nothing waits for the GPU and nothing is allocated: a CUDA graph can
+// capture it.
+template <class Body>
+int launch(const Body& body, int64_t threads, void* stream) {
+  constexpr int block = 128;
+  const int64_t blocks = (threads + block - 1) / block;
+  // More than a grid can have, which a cast would hide.
+  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+  run<<<static_cast<unsigned>(blocks), block, 0,
+        static_cast<cudaStream_t>(stream)>>>(body, threads);
+  return cudaGetLastError();
+}
+
+#else
+
+template <class Body>
+int launch(const Body& body, int64_t threads, void*) {
+  for (int64_t thread = 0; thread < threads; thread++) body(thread);
+  return 0;
+}
+
+#endif
+
+// Reads a call's list of arrays, quantity by quantity.
+template <class Real, int parts>
+struct Reader {
+  const void* const* from;
+  void* const* to;
+
+  In<Real, parts> in() {
+    In<Real, parts> array;
+    for (auto& part : array.part) part = static_cast<const Real*>(*from++);
+    return array;
+  }
+  Out<Real, parts> out() {
+    Out<Real, parts> array;
+    for (auto& part : array.part) part = static_cast<Real*>(*to++);
+    return array;
+  }
+};
+
+// Reads the last arrays of a call, and leaves in them what enters each chunk:
+// the first two passes.
+template <bool backward, class Ends, class Real, int parts>
+int enter_chunks(const Sizes& sizes, Ends ends, const In<Real, parts>& initial,
+                 Reader<Real, parts>& read, In<Real, parts>& entering,
+                 void* stream) {
+  entering = initial;
+  if (sizes.chunks == 1) return 0;
+  ends.products = read.out();
+  ends.ends = read.out();
+  entering = ends.ends;
+  const int failed = launch(ends, sizes.states() * sizes.chunks, stream);
+  if (failed) return failed;
+  return launch(HandOn<Real, parts, backward>{sizes, ends.products, initial,
+                                              ends.ends},
+                sizes.states(), stream);
+}
+
+template <class Real, int parts, bool per_step>
+int scan(const Sizes& sizes, Reader<Real, parts> read, void* stream) {
+  const auto decay = read.in(), inputs = read.in(), initial = read.in();
+  const auto outputs = read.out(), final_state = read.out();
+  In<Real, parts> entering;
+  const int failed = enter_chunks<false>(
+      sizes, ScanEnds<Real, parts, per_step>{sizes, decay, inputs, {}, {}},
+      initial, read, entering, stream);
+  if (failed) return failed;
+  return launch(Scan<Real, parts, per_step>{sizes, decay, inputs, entering,
+                                            outputs, final_state},
+                sizes.states() * sizes.chunks, stream);
+}
+
+template <class Real, int parts, bool per_step>
+int scan_backward(const Sizes& sizes, Reader<Real, parts> read, void* stream) {
+  const auto decay = read.in(), outputs = read.in(), initial = read.in();
+  const auto d_outputs = read.in(), d_final_state = read.in();
+  const auto d_decay = read.out(), d_inputs = read.out();
+  const auto d_initial = read.out();
+  In<Real, parts> entering;
+  const int failed = enter_chunks<true>(
+      sizes,
+      ScanBackwardEnds<Real, parts, per_step>{sizes, decay, d_outputs, {}, {}},
+      d_final_state, read, entering, stream);
+  if (failed) return failed;
+  return launch(
+      ScanBackward<Real, parts, per_step>{sizes, decay, outputs, initial,
+                                          d_outputs, entering, d_decay,
+                                          d_inputs, d_initial},
+      sizes.states() * sizes.chunks, stream);
+}
+
+template <class Real, int parts, bool per_step>
+int call(bool backward, const Sizes& sizes, const void* const* from,
+         void* const* to, void* stream) {
+  const Reader<Real, parts> read{from, to};
+  return backward ? scan_backward<Real, parts, per_step>(sizes, read, stream)
+                  : scan<Real, parts, per_step>(sizes, read, stream);
+}
+
+template <class Real>
+int call_as(int flags, bool backward, const int64_t* numbers,
+            const void* const* from, void* const* to, void* stream) {
+  const Sizes sizes{numbers[0], numbers[1], numbers[2], numbers[3],
+                    numbers[4], (flags & kKerasLinrecReverse) != 0};
+  // A grid of no threads is an error.
+  if (sizes.states() == 0) return 0;
+  const bool per_step = flags & kKerasLinrecPerStep;
+  const auto real = per_step ? call<Real, 1, true> : call<Real, 1, false>;
+  const auto complex = per_step ? call<Real, 2, true> : call<Real, 2, false>;
+  const auto chosen = flags & kKerasLinrecComplex ? complex : real;
+  return chosen(backward, sizes, from, to, stream);
+}
+
+}  // namespace
+}  // namespace cuda
+}  // namespace keras_linrec
+
+extern "C" {
+
+// h_t = decay_t * h_{t-1} + inputs_t, on arrays that lie where the stream is.
+// Quantities and flags are those of `keras_linrec_scan` in core.h. What is
+// returned is a cudaError_t: of the launches, since nothing waits for their
+// end.
+//   sizes: groups, batch, time, channels, and the chunks that time is cut into
+//   from: decay, inputs, initial state
+//   to: outputs, final state and, with more than one chunk, two quantities for
+//     intermediate results, (batch, chunks, channels) each
+KERAS_LINREC_PUBLIC int keras_linrec_cuda_scan(int flags, const int64_t* sizes,
+                                               const void* const* from,
+                                               void* const* to, void* stream) {
+  using namespace keras_linrec::cuda;
+  const auto run =
+      flags & kKerasLinrecFloat64 ? call_as<double> : call_as<float>;
+  return run(flags, false, sizes, from, to, stream);
+}
+
+//   from: decay, outputs, initial state, d_outputs, d_final_state
+//   to: d_decay, which is (batch, chunks, channels) where the decay does not
+//     vary with time, and left to be added up; d_inputs, d_initial_state; and
+//     two quantities as above
+KERAS_LINREC_PUBLIC int keras_linrec_cuda_scan_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to,
+    void* stream) {
+  using namespace keras_linrec::cuda;
+  const auto run =
+      flags & kKerasLinrecFloat64 ? call_as<double> : call_as<float>;
+  return run(flags, true, sizes, from, to, stream);
+}
+
+// What an error is called.
+KERAS_LINREC_PUBLIC const char* keras_linrec_cuda_error(int error) {
+#ifdef __CUDACC__
+  return cudaGetErrorString(static_cast<cudaError_t>(error));
+#else
+  return error ? "unknown" : "no error";
+#endif
+}
+
+}  // extern "C"

@@ -1,0 +1,121 @@
+// The core as XLA FFI handlers, for JAX. Shapes are read from the buffers, so
+// that a call exported with unknown sizes runs with any. What `jax.vmap` adds
+// are leading axes on every buffer: the core's groups.
+#include <cstdint>
+#include <vector>
+
+#include "core.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace {
+
+namespace ffi = xla::ffi;
+
+struct Arrays {
+  std::vector<const void*> from;
+  std::vector<ffi::AnyBuffer> buffers;
+  std::vector<void*> to;
+  ffi::Error error = ffi::Error::Success();
+
+  Arrays(ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+    for (size_t i = 0; i < arguments.size(); i++) {
+      auto buffer = arguments.get<ffi::AnyBuffer>(i);
+      if (buffer.has_error()) {
+        error = buffer.error();
+        return;
+      }
+      buffers.push_back(*buffer);
+      from.push_back(buffer->untyped_data());
+    }
+    for (size_t i = 0; i < results.size(); i++) {
+      auto buffer = results.get<ffi::AnyBuffer>(i);
+      if (buffer.has_error()) {
+        error = buffer.error();
+        return;
+      }
+      to.push_back((*buffer)->untyped_data());
+    }
+  }
+
+  // An axis of a buffer, counted from the last: 1 is the last itself.
+  int64_t axis(size_t buffer, size_t from_the_end) const {
+    const auto shape = buffers[buffer].dimensions();
+    return shape[shape.size() - from_the_end];
+  }
+
+  // The product of the axes before the last `known`.
+  int64_t groups(size_t buffer, size_t known) const {
+    const auto shape = buffers[buffer].dimensions();
+    int64_t product = 1;
+    for (size_t i = 0; i + known < shape.size(); i++) product *= shape[i];
+    return product;
+  }
+
+  int flags(int64_t given) const {
+    const bool wide = buffers[0].element_type() == ffi::DataType::F64;
+    return static_cast<int>(given) | (wide ? kKerasLinrecFloat64 : 0);
+  }
+};
+
+size_t parts_of(int64_t flags) { return flags & kKerasLinrecComplex ? 2 : 1; }
+
+ffi::Error error_of(int status) {
+  if (status == kKerasLinrecDone) return ffi::Error::Success();
+  if (status == kKerasLinrecOutOfMemory)
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted,
+                      "keras_linrec: out of memory");
+  return ffi::Error::InvalidArgument("keras_linrec: sizes that do not fit");
+}
+
+typedef int (*Core)(int, const int64_t*, const void* const*, void* const*);
+
+template <Core core>
+ffi::Error scan(ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                int64_t flags) {
+  const Arrays arrays(arguments, results);
+  if (arrays.error.failure()) return arrays.error;
+  const size_t inputs = parts_of(flags);
+  const int64_t sizes[] = {arrays.groups(inputs, 3), arrays.axis(inputs, 3),
+                           arrays.axis(inputs, 2), arrays.axis(inputs, 1)};
+  return error_of(core(arrays.flags(flags), sizes, arrays.from.data(),
+                       arrays.to.data()));
+}
+
+template <Core core>
+ffi::Error projected_scan(ffi::RemainingArgs arguments,
+                          ffi::RemainingRets results, int64_t flags,
+                          int64_t block) {
+  const Arrays arrays(arguments, results);
+  if (arrays.error.failure()) return arrays.error;
+  const size_t inputs = parts_of(flags);
+  const size_t output_kernel = 2 * parts_of(flags) + 1;
+  const int64_t sizes[] = {arrays.groups(inputs, 3),
+                           arrays.axis(inputs, 3),
+                           arrays.axis(inputs, 2),
+                           arrays.axis(inputs, 1),
+                           arrays.axis(output_kernel, 2),
+                           arrays.axis(output_kernel, 1),
+                           block};
+  return error_of(core(arrays.flags(flags), sizes, arrays.from.data(),
+                       arrays.to.data()));
+}
+
+auto scan_binding() {
+  return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<int64_t>(
+      "flags");
+}
+
+auto projected_scan_binding() { return scan_binding().Attr<int64_t>("block"); }
+
+}  // namespace
+
+#define HANDLER(name, function, binding)                             \
+  extern "C" KERAS_LINREC_PUBLIC XLA_FFI_Error* name##_xla(          \
+      XLA_FFI_CallFrame* frame);                                     \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name##_xla, function<name>, binding())
+
+HANDLER(keras_linrec_scan, scan, scan_binding);
+HANDLER(keras_linrec_scan_backward, scan, scan_binding);
+HANDLER(keras_linrec_projected_scan, projected_scan, projected_scan_binding);
+HANDLER(keras_linrec_projected_scan_backward, projected_scan,
+        projected_scan_binding);

@@ -1,0 +1,493 @@
+// Compiled once for each instruction set, with its flags and
+// KERAS_LINREC_SET set to its name. Nothing here may be visible outside but
+// that one object; see kernels.h.
+#include "kernels.h"
+
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#define PRODUCT_ROWS 12
+#elif defined(__AVX2__)
+#define VECTOR_BYTES 32
+#define PRODUCT_ROWS 6
+#elif defined(__aarch64__)
+#define VECTOR_BYTES 16
+#define PRODUCT_ROWS 12
+#else
+#define VECTOR_BYTES 16
+#define PRODUCT_ROWS 6
+#endif
+
+#define INLINE inline __attribute__((always_inline))
+
+namespace keras_linrec {
+namespace {
+
+// `Vector` fills a register; `Narrow` becomes one when widened to float64. As
+// they lie in memory these need no alignment.
+typedef double Doubles __attribute__((vector_size(VECTOR_BYTES)));
+typedef Doubles DoublesInMemory __attribute__((aligned(8), may_alias));
+
+template <class Real>
+struct Types;
+template <>
+struct Types<float> {
+  static constexpr int width = VECTOR_BYTES / 4;
+  typedef float Vector __attribute__((vector_size(VECTOR_BYTES)));
+  typedef float Narrow __attribute__((vector_size(VECTOR_BYTES / 2)));
+  typedef Vector VectorInMemory __attribute__((aligned(4), may_alias));
+  typedef Narrow NarrowInMemory __attribute__((aligned(4), may_alias));
+};
+template <>
+struct Types<double> {
+  static constexpr int width = VECTOR_BYTES / 8;
+  typedef Doubles Vector;
+  typedef Doubles Narrow;
+  typedef DoublesInMemory VectorInMemory;
+  typedef DoublesInMemory NarrowInMemory;
+};
+
+// A lane group of the scans: as many numbers as fill a register in float64.
+// `Lanes<Real, true>` is one number, for the channels that are left over.
+template <class Real, bool scalar>
+struct Lanes {
+  static constexpr int64_t width = VECTOR_BYTES / 8;
+  typedef Doubles State;
+  static INLINE State load(const Real* from) {
+    return __builtin_convertvector(
+        *reinterpret_cast<const typename Types<Real>::NarrowInMemory*>(from),
+        Doubles);
+  }
+  static INLINE State state(const double* from) {
+    return *reinterpret_cast<const DoublesInMemory*>(from);
+  }
+  static INLINE void store(Real* to, State value) {
+    *reinterpret_cast<typename Types<Real>::NarrowInMemory*>(to) =
+        __builtin_convertvector(value, typename Types<Real>::Narrow);
+  }
+  static INLINE void keep(double* to, State value) {
+    *reinterpret_cast<DoublesInMemory*>(to) = value;
+  }
+};
+template <class Real>
+struct Lanes<Real, true> {
+  static constexpr int64_t width = 1;
+  typedef double State;
+  static INLINE State load(const Real* from) { return *from; }
+  static INLINE State state(const double* from) { return *from; }
+  static INLINE void store(Real* to, State value) {
+    *to = static_cast<Real>(value);
+  }
+  static INLINE void keep(double* to, State value) { *to = value; }
+};
+
+// One or two numbers, and the three operations the scans need.
+template <class State, bool complex>
+struct Number {
+  State real, imag;
+};
+
+template <class State, bool complex>
+INLINE Number<State, complex> multiply_add(Number<State, complex> a,
+                                           Number<State, complex> b,
+                                           Number<State, complex> c) {
+  if (!complex) return {a.real * b.real + c.real, c.imag};
+  // The products with the new input come first: only two operations depend
+  // on the step before.
+  return {a.real * b.real + (c.real - a.imag * b.imag),
+          a.real * b.imag + (c.imag + a.imag * b.real)};
+}
+
+// conj(a) * b
+template <class State, bool complex>
+INLINE Number<State, complex> conjugate_multiply(Number<State, complex> a,
+                                                 Number<State, complex> b) {
+  if (!complex) return {a.real * b.real, b.imag};
+  return {a.real * b.real + a.imag * b.imag, a.real * b.imag - a.imag * b.real};
+}
+
+template <class Real, bool scalar, bool complex>
+struct Access {
+  typedef Lanes<Real, scalar> L;
+  typedef Number<typename L::State, complex> N;
+  template <class Pointer>
+  static INLINE N load(Pointer const* parts, int64_t at) {
+    typename L::State none = {};
+    return {L::load(parts[0] + at), complex ? L::load(parts[1] + at) : none};
+  }
+  static INLINE N state(double* const* parts, int64_t at) {
+    typename L::State none = {};
+    return {L::state(parts[0] + at), complex ? L::state(parts[1] + at) : none};
+  }
+  static INLINE void store(Real* const* parts, int64_t at, N value) {
+    L::store(parts[0] + at, value.real);
+    if (complex) L::store(parts[1] + at, value.imag);
+  }
+  static INLINE void keep(double* const* parts, int64_t at, N value) {
+    L::keep(parts[0] + at, value.real);
+    if (complex) L::keep(parts[1] + at, value.imag);
+  }
+};
+
+// --- the scan of rows in memory -------------------------------------------
+
+// `groups` lane groups from channel `first` on, all steps, state in registers.
+template <class Real, bool scalar, bool complex, bool per_step, int groups>
+INLINE void scan_columns(const ScanRows<Real>& s, int64_t first) {
+  typedef Access<Real, scalar, complex> A;
+  constexpr int64_t width = A::L::width;
+  typename A::N decay[groups], state[groups];
+  for (int g = 0; g < groups; g++) {
+    state[g] = A::state(s.state, first + g * width);
+    if (!per_step) decay[g] = A::load(s.decay, first + g * width);
+  }
+  const int64_t step = s.reverse ? -1 : 1;
+  int64_t t = s.reverse ? s.time - 1 : 0;
+  for (int64_t count = 0; count < s.time; count++, t += step) {
+#pragma GCC unroll 8
+    for (int g = 0; g < groups; g++) {
+      const int64_t column = first + g * width;
+      if (per_step) decay[g] = A::load(s.decay, t * s.decay_stride + column);
+      state[g] = multiply_add(decay[g], state[g],
+                              A::load(s.inputs, t * s.input_stride + column));
+      A::store(s.outputs, t * s.output_stride + column, state[g]);
+    }
+  }
+  for (int g = 0; g < groups; g++)
+    A::keep(s.state, first + g * width, state[g]);
+}
+
+template <class Real, bool complex, bool per_step>
+void scan_all_columns(const ScanRows<Real>& s) {
+  constexpr int64_t width = Lanes<Real, false>::width;
+  constexpr int groups = complex ? 4 : 8;
+  int64_t c = 0;
+  for (; c + groups * width <= s.channels; c += groups * width)
+    scan_columns<Real, false, complex, per_step, groups>(s, c);
+  for (; c + width <= s.channels; c += width)
+    scan_columns<Real, false, complex, per_step, 1>(s, c);
+  for (; c < s.channels; c++)
+    scan_columns<Real, true, complex, per_step, 1>(s, c);
+}
+
+// Rows of one block of time, small enough that the column groups' later
+// passes over it find it in the cache.
+constexpr int64_t block_bytes = 1 << 16;
+
+template <class Real>
+int64_t block_rows(int64_t channels) {
+  int64_t rows = block_bytes / (channels * static_cast<int64_t>(sizeof(Real)));
+  return rows < 8 ? 8 : rows;
+}
+
+template <class Real, bool complex, bool per_step>
+void scan_rows_of(const ScanRows<Real>& s) {
+  const int64_t rows = block_rows<Real>(s.channels);
+  for (int64_t done = 0; done < s.time; done += rows) {
+    ScanRows<Real> block = s;
+    block.time = s.time - done < rows ? s.time - done : rows;
+    const int64_t first = s.reverse ? s.time - done - block.time : done;
+    for (int part = 0; part <= complex; part++) {
+      block.decay[part] += first * s.decay_stride;
+      block.inputs[part] += first * s.input_stride;
+      block.outputs[part] += first * s.output_stride;
+    }
+    scan_all_columns<Real, complex, per_step>(block);
+  }
+}
+
+template <class Real>
+void scan_rows(const ScanRows<Real>& s) {
+  if (s.inputs[1])
+    s.per_step ? scan_rows_of<Real, true, true>(s)
+               : scan_rows_of<Real, true, false>(s);
+  else
+    s.per_step ? scan_rows_of<Real, false, true>(s)
+               : scan_rows_of<Real, false, false>(s);
+}
+
+// --- its gradient ---------------------------------------------------------
+
+template <class Real, bool scalar, bool complex, bool per_step, int groups>
+INLINE void scan_columns_backward(const ScanRowsBackward<Real>& s,
+                                  int64_t first) {
+  typedef Access<Real, scalar, complex> A;
+  constexpr int64_t width = A::L::width;
+  typename A::N decay[groups], carry[groups], sum[groups];
+  for (int g = 0; g < groups; g++) {
+    carry[g] = A::state(s.carry, first + g * width);
+    if (per_step) continue;
+    decay[g] = A::load(s.decay, first + g * width);
+    sum[g] = A::state(s.d_decay_sum, first + g * width);
+  }
+  // From the step taken last to the first.
+  const int64_t step = s.reverse ? 1 : -1;
+  int64_t t = s.reverse ? 0 : s.time - 1;
+  for (int64_t left = s.time; left > 0; left--, t += step) {
+#pragma GCC unroll 8
+    for (int g = 0; g < groups; g++) {
+      const int64_t column = first + g * width;
+      typename A::N gradient =
+          A::load(s.d_outputs, t * s.d_output_stride + column);
+      gradient.real += carry[g].real;
+      if (complex) gradient.imag += carry[g].imag;
+      const typename A::N before =
+          left > 1 ? A::load(s.outputs, (t + step) * s.output_stride + column)
+                   : A::load(s.initial, column);
+      const typename A::N slope = conjugate_multiply(before, gradient);
+      if (per_step) {
+        decay[g] = A::load(s.decay, t * s.decay_stride + column);
+        A::store(s.d_decay, t * s.d_decay_stride + column, slope);
+      } else {
+        sum[g].real += slope.real;
+        if (complex) sum[g].imag += slope.imag;
+      }
+      A::store(s.d_inputs, t * s.d_input_stride + column, gradient);
+      carry[g] = conjugate_multiply(decay[g], gradient);
+    }
+  }
+  for (int g = 0; g < groups; g++) {
+    A::keep(s.carry, first + g * width, carry[g]);
+    if (!per_step) A::keep(s.d_decay_sum, first + g * width, sum[g]);
+  }
+}
+
+template <class Real, bool complex, bool per_step>
+void scan_all_columns_backward(const ScanRowsBackward<Real>& s) {
+  constexpr int64_t width = Lanes<Real, false>::width;
+  constexpr int groups = complex ? 2 : 4;
+  int64_t c = 0;
+  for (; c + groups * width <= s.channels; c += groups * width)
+    scan_columns_backward<Real, false, complex, per_step, groups>(s, c);
+  for (; c + width <= s.channels; c += width)
+    scan_columns_backward<Real, false, complex, per_step, 1>(s, c);
+  for (; c < s.channels; c++)
+    scan_columns_backward<Real, true, complex, per_step, 1>(s, c);
+}
+
+template <class Real, bool complex, bool per_step>
+void scan_rows_backward_of(const ScanRowsBackward<Real>& s) {
+  const int64_t rows = block_rows<Real>(s.channels);
+  for (int64_t done = 0; done < s.time; done += rows) {
+    ScanRowsBackward<Real> block = s;
+    block.time = s.time - done < rows ? s.time - done : rows;
+    const int64_t first = s.reverse ? done : s.time - done - block.time;
+    // The state before the block is the output of the step before it.
+    const int64_t before = s.reverse ? first + block.time : first - 1;
+    for (int part = 0; part <= complex; part++) {
+      if (done + block.time < s.time)
+        block.initial[part] = s.outputs[part] + before * s.output_stride;
+      block.decay[part] += first * s.decay_stride;
+      if (per_step) block.d_decay[part] += first * s.d_decay_stride;
+      block.outputs[part] += first * s.output_stride;
+      block.d_outputs[part] += first * s.d_output_stride;
+      block.d_inputs[part] += first * s.d_input_stride;
+    }
+    scan_all_columns_backward<Real, complex, per_step>(block);
+  }
+}
+
+template <class Real>
+void scan_rows_backward(const ScanRowsBackward<Real>& s) {
+  if (s.outputs[1])
+    s.per_step ? scan_rows_backward_of<Real, true, true>(s)
+               : scan_rows_backward_of<Real, true, false>(s);
+  else
+    s.per_step ? scan_rows_backward_of<Real, false, true>(s)
+               : scan_rows_backward_of<Real, false, false>(s);
+}
+
+// --- products -------------------------------------------------------------
+
+// `rows` by two vectors of c in registers. A row stride known to the compiler
+// spares it the addresses.
+template <class Real, int rows, int known_row>
+void product_block(const Product<Real>& p, int64_t first) {
+  typedef typename Types<Real>::Vector Vector;
+  typedef typename Types<Real>::VectorInMemory InMemory;
+  constexpr int width = Types<Real>::width;
+  const int64_t a_row = known_row ? known_row : p.a_row;
+  Real* c = p.c + first * p.c_row;
+  Vector sum[rows][2];
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < 2; j++)
+      sum[i][j] = p.add ? *reinterpret_cast<const InMemory*>(
+                              c + i * p.c_row + j * width)
+                        : Vector{};
+  const Real* outer = p.a + first * a_row;
+  const Real* b = p.b;
+  for (int64_t o = 0; o < p.outer; o++, outer += p.a_outer) {
+    const Real* a = outer;
+    for (int64_t k = 0; k < p.inner; k++, a += p.a_inner, b += p.b_row) {
+      const Vector left = *reinterpret_cast<const InMemory*>(b);
+      const Vector right = *reinterpret_cast<const InMemory*>(b + width);
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; i++) {
+        const Real weight = a[i * a_row];
+        sum[i][0] += weight * left;
+        sum[i][1] += weight * right;
+      }
+    }
+  }
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < 2; j++)
+      *reinterpret_cast<InMemory*>(c + i * p.c_row + j * width) = sum[i][j];
+}
+
+template <class Real, int known_row>
+void product_of(const Product<Real>& p) {
+  int64_t i = 0;
+  for (; i + PRODUCT_ROWS <= p.rows; i += PRODUCT_ROWS)
+    product_block<Real, PRODUCT_ROWS, known_row>(p, i);
+  for (; i + 4 <= p.rows; i += 4) product_block<Real, 4, known_row>(p, i);
+  for (; i < p.rows; i++) product_block<Real, 1, known_row>(p, i);
+}
+
+template <class Real>
+void product(const Product<Real>& p) {
+  if (p.a_row == 1) return product_of<Real, 1>(p);
+  if (p.a_row == 2 * Types<Real>::width)
+    return product_of<Real, 2 * Types<Real>::width>(p);
+  product_of<Real, 0>(p);
+}
+
+// --- the scan of a tile in the cache --------------------------------------
+
+// A panel holds two vectors of `Real`; as float64 numbers, `registers` of
+// them. In a complex panel the first half of these are real parts.
+template <class Real, bool complex>
+struct Panel {
+  typedef Lanes<Real, false> L;
+  static constexpr int64_t width = L::width;
+  static constexpr int64_t columns = 2 * Types<Real>::width;
+  static constexpr int registers = columns / width;
+  static constexpr int numbers = complex ? registers / 2 : registers;
+  typedef Number<Doubles, complex> N;
+  template <class Load, class From>
+  static INLINE N get(Load load, const From* from, int number) {
+    Doubles none = {};
+    return {load(from + number * width),
+            complex ? load(from + (number + numbers) * width) : none};
+  }
+  static INLINE N load(const Real* from, int number) {
+    return get(L::load, from, number);
+  }
+  static INLINE N state(const double* from, int number) {
+    return get(L::state, from, number);
+  }
+  static INLINE void store(Real* to, int number, N value) {
+    L::store(to + number * width, value.real);
+    if (complex) L::store(to + (number + numbers) * width, value.imag);
+  }
+  static INLINE void keep(double* to, int number, N value) {
+    L::keep(to + number * width, value.real);
+    if (complex) L::keep(to + (number + numbers) * width, value.imag);
+  }
+};
+
+template <class Real, bool complex, bool per_step>
+INLINE void scan_panel(const ScanTile<Real>& s, int64_t panel) {
+  typedef Panel<Real, complex> P;
+  const int64_t column = panel * P::columns;
+  Real* tile = s.tile + panel * s.panel_stride;
+  const Real* decays = per_step ? s.decay_tile + panel * s.panel_stride : tile;
+  typename P::N decay[P::numbers], state[P::numbers];
+  for (int n = 0; n < P::numbers; n++) {
+    state[n] = P::state(s.state + column, n);
+    if (!per_step) decay[n] = P::state(s.decay + column, n);
+  }
+  const int64_t step = s.reverse ? -1 : 1;
+  int64_t t = s.reverse ? s.time - 1 : 0;
+  for (int64_t count = 0; count < s.time; count++, t += step) {
+#pragma GCC unroll 8
+    for (int n = 0; n < P::numbers; n++) {
+      if (per_step) decay[n] = P::load(decays + t * s.row, n);
+      state[n] = multiply_add(decay[n], state[n], P::load(tile + t * s.row, n));
+      P::store(tile + t * s.row, n, state[n]);
+    }
+  }
+  for (int n = 0; n < P::numbers; n++) P::keep(s.state + column, n, state[n]);
+}
+
+template <class Real>
+void scan_tile(const ScanTile<Real>& s) {
+  for (int64_t p = 0; p < s.panels; p++) {
+    if (s.complex)
+      s.decay ? scan_panel<Real, true, false>(s, p)
+              : scan_panel<Real, true, true>(s, p);
+    else
+      s.decay ? scan_panel<Real, false, false>(s, p)
+              : scan_panel<Real, false, true>(s, p);
+  }
+}
+
+template <class Real, bool complex, bool per_step>
+INLINE void scan_panel_backward(const ScanTileBackward<Real>& s,
+                                int64_t panel) {
+  typedef Panel<Real, complex> P;
+  const int64_t column = panel * P::columns, offset = panel * s.panel_stride;
+  const Real* states = s.states + offset;
+  Real* d_tile = s.d_tile + offset;
+  typename P::N decay[P::numbers], carry[P::numbers], sum[P::numbers];
+  for (int n = 0; n < P::numbers; n++) {
+    carry[n] = P::state(s.carry + column, n);
+    if (per_step) continue;
+    decay[n] = P::state(s.decay + column, n);
+    sum[n] = P::state(s.d_decay + column, n);
+  }
+  const int64_t step = s.reverse ? 1 : -1;
+  int64_t t = s.reverse ? 0 : s.time - 1;
+  for (int64_t left = s.time; left > 0; left--, t += step) {
+    const int64_t row = t * s.row;
+#pragma GCC unroll 8
+    for (int n = 0; n < P::numbers; n++) {
+      typename P::N gradient = P::load(d_tile + row, n);
+      gradient.real += carry[n].real;
+      if (complex) gradient.imag += carry[n].imag;
+      const typename P::N before =
+          left > 1 ? P::load(states + row + step * s.row, n)
+                   : P::state(s.initial + column, n);
+      const typename P::N slope = conjugate_multiply(before, gradient);
+      if (per_step) {
+        decay[n] = P::load(s.decay_tile + offset + row, n);
+        P::store(s.d_decay_tile + offset + row, n, slope);
+      } else {
+        sum[n].real += slope.real;
+        if (complex) sum[n].imag += slope.imag;
+      }
+      P::store(d_tile + row, n, gradient);
+      carry[n] = conjugate_multiply(decay[n], gradient);
+    }
+  }
+  for (int n = 0; n < P::numbers; n++) {
+    P::keep(s.carry + column, n, carry[n]);
+    if (!per_step) P::keep(s.d_decay + column, n, sum[n]);
+  }
+}
+
+template <class Real>
+void scan_tile_backward(const ScanTileBackward<Real>& s) {
+  for (int64_t p = 0; p < s.panels; p++) {
+    if (s.complex)
+      s.decay ? scan_panel_backward<Real, true, false>(s, p)
+              : scan_panel_backward<Real, true, true>(s, p);
+    else
+      s.decay ? scan_panel_backward<Real, false, false>(s, p)
+              : scan_panel_backward<Real, false, true>(s, p);
+  }
+}
+
+template <class Real>
+constexpr Kernels<Real> table() {
+  return {2 * Types<Real>::width, scan_rows<Real>, scan_rows_backward<Real>,
+          product<Real>,          scan_tile<Real>, scan_tile_backward<Real>};
+}
+
+}  // namespace
+
+#define TEXT_OF(name) #name
+#define TEXT(name) TEXT_OF(name)
+extern const InstructionSet KERAS_LINREC_SET;
+const InstructionSet KERAS_LINREC_SET = {TEXT(KERAS_LINREC_SET),
+                                         table<float>(), table<double>()};
+
+}  // namespace keras_linrec

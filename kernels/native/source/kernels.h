@@ -1,0 +1,106 @@
+// The inner loops, compiled once for each instruction set (kernels.cpp) and
+// chosen at run time (dispatch.cpp). Plain data and function pointers: a
+// template or an inline function of the standard library would be one symbol
+// for all, and the linker might keep the copy an older processor cannot run.
+#pragma once
+#include <cstdint>
+
+namespace keras_linrec {
+
+// Rows of a scan h_t = decay_t * h_{t-1} + inputs_t: `time` rows of `channels`
+// numbers. The imaginary parts are null for a real scan. A stride is the way
+// from a row to the next; one of 0 reads, or writes, the same row each time.
+//
+// The state is kept in float64 whatever `Real` is. It costs nothing where
+// memory sets the pace, and in float32 a sum under a decay of 1 - 1e-6 stalls
+// 3% short of its limit.
+template <class Real>
+struct ScanRows {
+  int64_t time, channels;
+  bool per_step, reverse;
+  int64_t decay_stride, input_stride, output_stride;
+  const Real* decay[2];
+  const Real* inputs[2];
+  Real* outputs[2];  // may be `inputs`
+  double* state[2];  // before, and after
+};
+
+// The gradient of the same rows. `outputs` are those of the forward pass.
+template <class Real>
+struct ScanRowsBackward {
+  int64_t time, channels;
+  bool per_step, reverse;  // `reverse`: the direction of the forward pass
+  int64_t decay_stride, output_stride, d_output_stride, d_input_stride;
+  int64_t d_decay_stride;
+  const Real* decay[2];
+  const Real* outputs[2];
+  const Real* initial[2];
+  const Real* d_outputs[2];
+  Real* d_inputs[2];       // may be `d_outputs`
+  Real* d_decay[2];        // per step
+  double* d_decay_sum[2];  // time-invariant: added to
+  double* carry[2];        // the cotangent of the last state in, and out that
+                           // of the state before the first step
+};
+
+// c[rows x panel] (+)= a[rows x (outer * inner)] b, where
+// a(i, o, k) = a[i * a_row + o * a_outer + k * a_inner].
+template <class Real>
+struct Product {
+  int64_t rows, outer, inner;
+  const Real* a;
+  int64_t a_row, a_outer, a_inner;
+  const Real* b;
+  int64_t b_row;
+  Real* c;
+  int64_t c_row;
+  bool add;
+};
+
+// The scan of a tile of `time` rows by `panels` panels: number (t, p) is at
+// tile[t * row + p * panel_stride]. In a complex panel the first half of the
+// numbers are real parts, the second half those channels' imaginary parts.
+template <class Real>
+struct ScanTile {
+  int64_t time, panels, row, panel_stride;
+  bool complex, reverse;
+  const double* decay;     // a number a column, or null
+  const Real* decay_tile;  // laid out like `tile`, where `decay` is null
+  Real* tile;              // inputs, then states
+  double* state;           // a number a column: before, and after
+};
+
+template <class Real>
+struct ScanTileBackward {
+  int64_t time, panels, row, panel_stride;
+  bool complex, reverse;
+  const double* decay;
+  const Real* decay_tile;
+  const Real* states;
+  const double* initial;   // the state before the tile
+  Real* d_tile;            // cotangents of the states, then of the inputs
+  double* carry;
+  double* d_decay;         // time-invariant: added to
+  Real* d_decay_tile;      // per step; may be `states`' own tile
+};
+
+template <class Real>
+struct Kernels {
+  int64_t panel;  // columns in a panel: two vectors
+  void (*scan_rows)(const ScanRows<Real>&);
+  void (*scan_rows_backward)(const ScanRowsBackward<Real>&);
+  void (*product)(const Product<Real>&);
+  void (*scan_tile)(const ScanTile<Real>&);
+  void (*scan_tile_backward)(const ScanTileBackward<Real>&);
+};
+
+struct InstructionSet {
+  const char* name;
+  Kernels<float> single;
+  Kernels<double> twofold;
+};
+
+// The best that this processor has.
+const InstructionSet& instruction_set();
+
+}  // namespace keras_linrec

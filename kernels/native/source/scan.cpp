@@ -1,0 +1,381 @@
+// The scan and its gradient, cut into jobs for the threads.
+#include <algorithm>
+#include <cmath>
+#include <complex>
+
+#include "arrays.h"
+#include "parallel.h"
+
+namespace keras_linrec {
+namespace {
+
+// A call smaller than this is done before a second thread has woken up.
+constexpr int64_t least_numbers_a_thread = 1 << 15;
+// Channels are divided among threads in whole cache lines.
+constexpr int64_t channels_a_line = 16;
+// Time is divided only where a part is long enough to pay for reading the
+// inputs twice.
+constexpr int64_t least_steps_a_part = 1 << 12;
+
+struct Sizes {
+  int64_t groups, batch, time, channels;
+  bool complex, per_step, reverse;
+  Sizes(int flags, const int64_t* sizes)
+      : groups(sizes[0]),
+        batch(sizes[1]),
+        time(sizes[2]),
+        channels(sizes[3]),
+        complex(flags & kKerasLinrecComplex),
+        per_step(flags & kKerasLinrecPerStep),
+        reverse(flags & kKerasLinrecReverse) {}
+  bool valid() const {
+    return groups >= 0 && batch >= 0 && time >= 0 && channels >= 0;
+  }
+  int64_t rows() const { return groups * batch; }
+  int64_t numbers() const { return rows() * time * channels; }
+};
+
+// How a call is cut: channels into `splits`, and time into `parts` where rows
+// and channels are too few for the threads.
+struct Plan {
+  int64_t threads, splits, width, parts, steps;
+  explicit Plan(const Sizes& s) {
+    threads = std::clamp<int64_t>(s.numbers() / least_numbers_a_thread, 1,
+                                  keras_linrec::threads());
+    const int64_t lines = (s.channels + channels_a_line - 1) / channels_a_line;
+    splits = std::min(lines, (threads + s.rows() - 1) / s.rows());
+    width = (lines + splits - 1) / splits * channels_a_line;
+    splits = (s.channels + width - 1) / width;
+    parts = std::clamp<int64_t>(
+        s.time / least_steps_a_part, 1,
+        std::max<int64_t>(threads / (s.rows() * splits), 1));
+    steps = (s.time + parts - 1) / parts;
+    parts = (s.time + steps - 1) / steps;
+  }
+};
+
+// A row's channels, as one job's share of them, for one part of its time.
+struct Job {
+  int64_t row, group, channel, width, part, first, time;
+  Job(const Sizes& s, const Plan& plan, int64_t index) {
+    part = index % plan.parts;
+    const int64_t split = index / plan.parts % plan.splits;
+    row = index / plan.parts / plan.splits;
+    group = row / s.batch;
+    channel = split * plan.width;
+    width = std::min(plan.width, s.channels - channel);
+    // Parts are counted in the order in which they are taken.
+    const int64_t taken = part * plan.steps;
+    time = std::min(plan.steps, s.time - taken);
+    first = s.reverse ? s.time - taken - time : taken;
+  }
+  int64_t at(const Sizes& s, int64_t step) const {
+    return (row * s.time + step) * s.channels + channel;
+  }
+  int64_t decay_at(const Sizes& s) const {
+    return s.per_step ? at(s, first) : group * s.channels + channel;
+  }
+  int64_t state_at(const Sizes& s) const { return row * s.channels + channel; }
+};
+
+void for_each_job(const Sizes& s, const Plan& plan,
+                  const std::function<void(const Job&)>& run) {
+  const int64_t jobs = s.rows() * plan.splits * plan.parts;
+  parallel(static_cast<int>(std::min(plan.threads, jobs)),
+           [&](int index, int count) {
+             for (int64_t j = jobs * index / count;
+                  j < jobs * (index + 1) / count; j++)
+               run(Job(s, plan, j));
+           });
+}
+
+// float64 numbers, one or two for each channel.
+struct State {
+  std::vector<double> part[2];
+  State(int64_t channels, bool complex) {
+    for (int p = 0; p <= complex; p++) part[p].assign(channels, 0.0);
+  }
+  Out<double> at(int64_t element) {
+    Out<double> parts;
+    for (int p = 0; p < 2; p++)
+      if (!part[p].empty()) parts.part[p] = part[p].data() + element;
+    return parts;
+  }
+};
+
+template <class Real>
+void widen(const In<Real>& from, const Out<double>& to, int64_t count) {
+  for (int p = 0; p < 2; p++)
+    if (to[p]) std::copy(from[p], from[p] + count, to[p]);
+}
+
+template <class Real>
+void narrow(const Out<double>& from, const Out<Real>& to, int64_t count) {
+  for (int p = 0; p < 2; p++)
+    if (to[p])
+      for (int64_t i = 0; i < count; i++)
+        to[p][i] = static_cast<Real>(from[p][i]);
+}
+
+// state = product * before + state, or with the product's conjugate
+void hand_on(const Out<double>& product, const Out<double>& before,
+             const Out<double>& state, bool conjugate, int64_t count) {
+  for (int64_t i = 0; i < count; i++) {
+    if (!state[1]) {
+      state[0][i] += product[0][i] * before[0][i];
+      continue;
+    }
+    std::complex<double> factor(product[0][i], product[1][i]);
+    if (conjugate) factor = std::conj(factor);
+    const std::complex<double> moved =
+        factor * std::complex<double>(before[0][i], before[1][i]);
+    state[0][i] += moved.real();
+    state[1][i] += moved.imag();
+  }
+}
+
+template <class Real>
+struct Decay {
+  In<Real> decay;
+
+  void describe(const Sizes& s, const Job& job, ScanRows<Real>& rows) const {
+    rows.per_step = s.per_step;
+    rows.decay_stride = s.per_step ? s.channels : 0;
+    assign(decay.at(job.decay_at(s)), rows.decay);
+  }
+
+  // The product of the decays of a job's steps.
+  void product(const Sizes& s, const Job& job, const Out<double>& to) const {
+    if (!s.per_step) {
+      const In<Real> here = decay.at(job.decay_at(s));
+      const double steps = static_cast<double>(job.time);
+      for (int64_t i = 0; i < job.width; i++) {
+        if (!s.complex) {
+          to[0][i] = std::pow(static_cast<double>(here[0][i]), steps);
+          continue;
+        }
+        const std::complex<double> power = std::pow(
+            std::complex<double>(here[0][i], here[1][i]), steps);
+        to[0][i] = power.real();
+        to[1][i] = power.imag();
+      }
+      return;
+    }
+    // What 1 becomes in a scan without inputs.
+    const std::vector<Real> zeros(job.width);
+    std::vector<Real> dropped(job.width);
+    ScanRows<Real> rows{};
+    rows.time = job.time;
+    rows.channels = job.width;
+    rows.reverse = s.reverse;
+    describe(s, job, rows);
+    std::fill(to[0], to[0] + job.width, 1.0);
+    for (int p = 0; p <= s.complex; p++) {
+      rows.inputs[p] = zeros.data();
+      rows.outputs[p] = dropped.data();
+      rows.state[p] = to[p];
+    }
+    kernels<Real>().scan_rows(rows);
+  }
+};
+
+template <class Real>
+int scan(const Sizes& s, const void* const* from, void* const* to) {
+  Reader<Real, const void> read(from, s.complex);
+  const Decay<Real> decay{read.in()};
+  const In<Real> inputs = read.in(), initial = read.in();
+  Reader<Real, void> write(to, s.complex);
+  const Out<Real> outputs = write.out(), final_state = write.out();
+  if (s.rows() * s.channels == 0) return kKerasLinrecDone;
+  for (int p = 0; p <= s.complex; p++)
+    if (outputs[p] != inputs[p])
+      prepare_to_write(outputs[p], s.numbers() * sizeof(Real));
+
+  const Plan plan(s);
+  const int64_t states = s.rows() * s.channels;
+  // The state that enters each part; of the part behind the last, the final.
+  State entering(states * (plan.parts + 1), s.complex);
+  widen(initial, entering.at(0), states);
+
+  auto run = [&](const Job& job, const Out<double>& state, Out<Real> results,
+                 int64_t output_stride) {
+    ScanRows<Real> rows{};
+    rows.time = job.time;
+    rows.channels = job.width;
+    rows.reverse = s.reverse;
+    rows.input_stride = s.channels;
+    rows.output_stride = output_stride;
+    decay.describe(s, job, rows);
+    assign(inputs.at(job.at(s, job.first)), rows.inputs);
+    for (int p = 0; p <= s.complex; p++) {
+      rows.outputs[p] = results[p];
+      rows.state[p] = state[p];
+    }
+    kernels<Real>().scan_rows(rows);
+  };
+
+  if (plan.parts > 1) {
+    // First each part from zero, for its last state alone; then these are
+    // handed on, and each part starts from the state that it should.
+    State products(states * plan.parts, s.complex);
+    for_each_job(s, plan, [&](const Job& job) {
+      const int64_t here = job.part * states + job.state_at(s);
+      State state(job.width, s.complex), dropped_wide(job.width, s.complex);
+      std::vector<Real> dropped(job.width);
+      Out<Real> results;
+      for (int p = 0; p <= s.complex; p++) results.part[p] = dropped.data();
+      if (job.part == plan.parts - 1) return;
+      run(job, state.at(0), results, 0);
+      for (int p = 0; p <= s.complex; p++)
+        std::copy(state.part[p].begin(), state.part[p].end(),
+                  entering.at(here + states)[p]);
+      decay.product(s, job, products.at(here));
+    });
+    for (int64_t part = 0; part + 1 < plan.parts; part++)
+      hand_on(products.at(part * states), entering.at(part * states),
+              entering.at((part + 1) * states), false, states);
+  }
+  for_each_job(s, plan, [&](const Job& job) {
+    State state(job.width, s.complex);
+    const int64_t here = job.part * states + job.state_at(s);
+    for (int p = 0; p <= s.complex; p++)
+      std::copy_n(entering.at(here)[p], job.width, state.part[p].begin());
+    run(job, state.at(0), outputs.at(job.at(s, job.first)), s.channels);
+    if (job.part == plan.parts - 1)
+      narrow(state.at(0), final_state.at(job.state_at(s)), job.width);
+  });
+  return kKerasLinrecDone;
+}
+
+template <class Real>
+int scan_backward(const Sizes& s, const void* const* from, void* const* to) {
+  Reader<Real, const void> read(from, s.complex);
+  const Decay<Real> decay{read.in()};
+  const In<Real> outputs = read.in(), initial = read.in();
+  const In<Real> d_outputs = read.in(), d_final = read.in();
+  Reader<Real, void> write(to, s.complex);
+  const Out<Real> d_decay = write.out(), d_inputs = write.out();
+  const Out<Real> d_initial = write.out();
+  const int64_t decays =
+      s.per_step ? s.numbers() : s.groups * s.channels;
+  if (s.rows() * s.channels == 0) {
+    for (int p = 0; p <= s.complex; p++)
+      std::fill_n(d_decay[p], decays, Real{0});
+    return kKerasLinrecDone;
+  }
+  for (int p = 0; p <= s.complex; p++) {
+    if (s.per_step) prepare_to_write(d_decay[p], decays * sizeof(Real));
+    if (d_inputs[p] != d_outputs[p])
+      prepare_to_write(d_inputs[p], s.numbers() * sizeof(Real));
+  }
+
+  const Plan plan(s);
+  const int64_t states = s.rows() * s.channels;
+  // The cotangent that enters each part from behind.
+  State entering(states * plan.parts, s.complex);
+  widen(d_final, entering.at((plan.parts - 1) * states), states);
+  // Added up in a fixed order, so that two runs give the same sum.
+  State sums(s.per_step ? 0 : states * plan.parts, s.complex);
+
+  auto describe = [&](const Job& job, ScanRowsBackward<Real>& rows) {
+    rows.time = job.time;
+    rows.channels = job.width;
+    rows.per_step = s.per_step;
+    rows.reverse = s.reverse;
+    rows.decay_stride = s.per_step ? s.channels : 0;
+    rows.d_output_stride = s.channels;
+    assign(decay.decay.at(job.decay_at(s)), rows.decay);
+    assign(d_outputs.at(job.at(s, job.first)), rows.d_outputs);
+  };
+
+  if (plan.parts > 1) {
+    State products(states * plan.parts, s.complex);
+    for_each_job(s, plan, [&](const Job& job) {
+      if (job.part == 0) return;
+      const int64_t here = job.part * states + job.state_at(s);
+      State carry(job.width, s.complex), sum(job.width, s.complex);
+      const std::vector<Real> zeros(job.width);
+      std::vector<Real> dropped(job.width);
+      ScanRowsBackward<Real> rows{};
+      describe(job, rows);
+      for (int p = 0; p <= s.complex; p++) {
+        rows.outputs[p] = rows.initial[p] = zeros.data();
+        rows.d_inputs[p] = rows.d_decay[p] = dropped.data();
+        rows.d_decay_sum[p] = sum.part[p].data();
+        rows.carry[p] = carry.part[p].data();
+      }
+      kernels<Real>().scan_rows_backward(rows);
+      for (int p = 0; p <= s.complex; p++)
+        std::copy(carry.part[p].begin(), carry.part[p].end(),
+                  entering.at(here - states)[p]);
+      decay.product(s, job, products.at(here));
+    });
+    for (int64_t part = plan.parts - 1; part > 0; part--)
+      hand_on(products.at(part * states), entering.at(part * states),
+              entering.at((part - 1) * states), true, states);
+  }
+  for_each_job(s, plan, [&](const Job& job) {
+    const int64_t here = job.part * states + job.state_at(s);
+    State carry(job.width, s.complex), sum(job.width, s.complex);
+    for (int p = 0; p <= s.complex; p++)
+      std::copy_n(entering.at(here)[p], job.width, carry.part[p].begin());
+    ScanRowsBackward<Real> rows{};
+    describe(job, rows);
+    rows.output_stride = rows.d_input_stride = s.channels;
+    rows.d_decay_stride = s.channels;
+    assign(outputs.at(job.at(s, job.first)), rows.outputs);
+    // Before the part: the step taken before it, or the initial state.
+    const int64_t before = s.reverse ? job.first + job.time : job.first - 1;
+    assign(job.part == 0 ? initial.at(job.state_at(s))
+                         : outputs.at(job.at(s, before)),
+           rows.initial);
+    for (int p = 0; p <= s.complex; p++) {
+      rows.d_inputs[p] = d_inputs[p] + job.at(s, job.first);
+      if (s.per_step) rows.d_decay[p] = d_decay[p] + job.at(s, job.first);
+      rows.d_decay_sum[p] = sum.part[p].data();
+      rows.carry[p] = carry.part[p].data();
+    }
+    kernels<Real>().scan_rows_backward(rows);
+    if (job.part == 0)
+      narrow(carry.at(0), d_initial.at(job.state_at(s)), job.width);
+    if (s.per_step) return;
+    for (int p = 0; p <= s.complex; p++)
+      std::copy(sum.part[p].begin(), sum.part[p].end(), sums.at(here)[p]);
+  });
+  if (s.per_step) return kKerasLinrecDone;
+
+  for (int p = 0; p <= s.complex; p++)
+    for (int64_t g = 0; g < s.groups; g++)
+      for (int64_t c = 0; c < s.channels; c++) {
+        double sum = 0.0;
+        for (int64_t part = 0; part < plan.parts; part++)
+          for (int64_t b = 0; b < s.batch; b++)
+            sum += sums.part[p][part * states +
+                                (g * s.batch + b) * s.channels + c];
+        d_decay[p][g * s.channels + c] = static_cast<Real>(sum);
+      }
+  return kKerasLinrecDone;
+}
+
+}  // namespace
+}  // namespace keras_linrec
+
+int keras_linrec_scan(int flags, const int64_t* sizes, const void* const* from,
+                      void* const* to) {
+  using namespace keras_linrec;
+  const Sizes s(flags, sizes);
+  if (!s.valid() || s.time < 1) return kKerasLinrecBadSizes;
+  return status_of(flags, [&](auto real) {
+    return scan<decltype(real)>(s, from, to);
+  });
+}
+
+int keras_linrec_scan_backward(int flags, const int64_t* sizes,
+                               const void* const* from, void* const* to) {
+  using namespace keras_linrec;
+  const Sizes s(flags, sizes);
+  if (!s.valid() || s.time < 1) return kKerasLinrecBadSizes;
+  return status_of(flags, [&](auto real) {
+    return scan_backward<decltype(real)>(s, from, to);
+  });
+}

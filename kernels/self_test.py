@@ -1,0 +1,136 @@
+"""Whether a kernel gives right numbers on a tiny case, gradients included."""
+
+import keras
+import numpy as np
+
+
+def relative_error(kernel, vjp):
+    """The largest error of outputs and gradients, relative to the largest.
+
+    Args:
+        kernel: a `Kernel` of the registry.
+        vjp: `vjp(function, tensors, cotangents)` of the current backend, which
+            returns the outputs and the gradients of a function on a list.
+    """
+    errors = [
+        _error(vjp, *case(kernel))
+        for case in (_scan_case, _projected_scan_case)
+    ]
+    # A NaN anywhere must not pass for a small number.
+    return max(errors, key=lambda error: np.inf if error != error else error)
+
+
+def _error(vjp, function, arrays, cotangents, expected):
+    got = vjp(
+        function,
+        [keras.ops.convert_to_tensor(a) for a in arrays],
+        [keras.ops.convert_to_tensor(c) for c in cotangents],
+    )
+    error = 0.0
+    for one, other in zip(got, expected, strict=True):
+        one = keras.ops.convert_to_numpy(one)
+        difference = np.abs(one - other).max() / np.abs(other).max()
+        error = max(error, difference) if difference == difference else np.nan
+    return error
+
+
+def _numbers(*shapes):
+    generator = np.random.default_rng(0)
+    return [
+        generator.uniform(-0.7, 0.7, shape).astype("float32")
+        for shape in shapes
+    ]
+
+
+def _complex(real, imag):
+    return real.astype("float64") + 1j * imag
+
+
+def _parts(number):
+    return [number.real, number.imag]
+
+
+def _loop(decay, inputs, state, order):
+    """Complex outputs of the recurrence, and the state before each step."""
+    outputs, before = np.empty_like(inputs), np.empty_like(inputs)
+    for step in order:
+        before[:, step] = state
+        state = decay[:, step] * state + inputs[:, step]
+        outputs[:, step] = state
+    return outputs, before
+
+
+def _scan_case(kernel):
+    """Complex, a decay per step, backward in time."""
+    sequences, states = [(2, 5, 3)] * 2, [(2, 3)] * 2
+    arrays = _numbers(*sequences, *sequences, *states)
+    cotangents = _numbers(*sequences, *states)
+
+    def function(tensors):
+        outputs, final_state = kernel.scan(
+            tuple(tensors[:2]), tuple(tensors[2:4]), tuple(tensors[4:]), True
+        )
+        return [*outputs, *final_state]
+
+    decay, inputs, state = (
+        _complex(*arrays[i : i + 2]) for i in range(0, 6, 2)
+    )
+    order = range(4, -1, -1)
+    outputs, before = _loop(decay, inputs, state, order)
+    d_outputs, carry = (
+        _complex(*cotangents[i : i + 2]) for i in range(0, 4, 2)
+    )
+    d_inputs = np.empty_like(inputs)
+    for step in reversed(order):
+        d_inputs[:, step] = carry = carry + d_outputs[:, step]
+        carry = decay[:, step].conj() * carry
+    expected = (
+        *(outputs, outputs[:, 0]),
+        *(before.conj() * d_inputs, d_inputs, carry),
+    )
+    return (
+        *(function, arrays, cotangents),
+        [part for number in expected for part in _parts(number)],
+    )
+
+
+def _projected_scan_case(kernel):
+    """Complex, a fixed decay, forward in time."""
+    arrays = _numbers(
+        *((3,), (3,), (2, 5, 4)),
+        *((4, 3), (4, 3), (3, 2), (3, 2)),
+        *((2, 3), (2, 3)),
+    )
+    cotangents = _numbers((2, 5, 2), (2, 3), (2, 3))
+
+    def function(tensors):
+        outputs, final_state = kernel.projected_scan(
+            tuple(tensors[:2]),
+            tensors[2],
+            tuple(tensors[3:5]),
+            tuple(tensors[5:7]),
+            tuple(tensors[7:]),
+            False,
+        )
+        return [outputs, *final_state]
+
+    decay, inputs = _complex(*arrays[:2]), arrays[2].astype("float64")
+    into, out, state = (_complex(*arrays[i : i + 2]) for i in range(3, 9, 2))
+    decays = np.broadcast_to(decay, (2, 5, 3))
+    states, before = _loop(decays, inputs @ into, state, range(5))
+    d_outputs, carry = cotangents[0], _complex(*cotangents[1:])
+    d_projected = np.empty_like(states)
+    d_states = d_outputs @ out.conj().T
+    for step in range(4, -1, -1):
+        d_projected[:, step] = carry = carry + d_states[:, step]
+        carry = decay.conj() * carry
+    expected = [
+        (states @ out).real,
+        *_parts(states[:, -1]),
+        *_parts((before.conj() * d_projected).sum((0, 1))),
+        (d_projected @ into.conj().T).real,
+        *_parts(np.einsum("btf,btc->fc", inputs, d_projected)),
+        *_parts(np.einsum("btc,btu->cu", states.conj(), d_outputs)),
+        *_parts(carry),
+    ]
+    return function, arrays, cotangents, expected

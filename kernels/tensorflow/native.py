@@ -1,0 +1,186 @@
+"""The C++ core on TensorFlow, as operations for the CPU.
+
+Importing this module builds and loads the library. The operations run in eager
+mode, in graphs and under XLA; `source/tensorflow.cpp` defines them.
+"""
+
+import tensorflow as tf
+
+from keras_linrec.kernels import projection
+from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.native import NotHere
+from keras_linrec.kernels.native import block_length
+from keras_linrec.kernels.native import build
+
+if tf.config.get_visible_devices("GPU"):
+    raise NotHere(
+        "the native kernels run on the CPU; TensorFlow sees a GPU here, which "
+        "`tf.config.set_visible_devices([], 'GPU')` hides from it"
+    )
+
+build.core()
+_operations = tf.load_op_library(str(build.library("tensorflow")))
+
+
+def scan(decay, inputs, initial_state, reverse=False):
+    """Outputs and final state, tuples both."""
+    outputs, final_state = _operations.keras_linrec_scan(
+        *_tensors(decay, inputs, initial_state), reverse=bool(reverse)
+    )
+    return tuple(outputs), tuple(final_state)
+
+
+def projected_scan(
+    decay,
+    inputs,
+    input_kernel,
+    output_kernel,
+    initial_state,
+    reverse=False,
+):
+    """Outputs and final state, of which the latter is a tuple."""
+    decay, (inputs,), *rest = _tensors(
+        decay, (inputs,), input_kernel, output_kernel, initial_state
+    )
+    outputs, final_state, _ = _operations.keras_linrec_projected_scan(
+        *(decay, inputs, *rest),
+        reverse=bool(reverse),
+        block=block_length(len(decay) * decay[0].shape[-1]),
+    )
+    return outputs, tuple(final_state)
+
+
+def _tensors(*quantities):
+    # What a generated wrapper takes for a list of tensors is a list, and no
+    # variable is in it.
+    return [
+        [tf.convert_to_tensor(part) for part in parts] for parts in quantities
+    ]
+
+
+# Gradients. TensorFlow hands them an operation, with what it took and gave in
+# flat lists; the cotangent of a result that nobody used may be None.
+
+
+def _cut(tensors, quantities, parts):
+    """A flat list, cut into lists of one tensor (for 1) or of `parts`."""
+    tensors = iter(tensors)
+    return [
+        [next(tensors) for _ in range(parts if twofold else 1)]
+        for twofold in quantities
+    ]
+
+
+def _filled(cotangents, results):
+    return [
+        tf.zeros_like(result) if cotangent is None else cotangent
+        for cotangent, result in zip(cotangents, results)
+    ]
+
+
+_SCAN = (True, True, True)
+_PROJECTED_SCAN = (True, False, True, True, True)
+
+
+@tf.RegisterGradient("KerasLinrecScan")
+def _scan_gradient(operation, *cotangents):
+    parts = operation.get_attr("parts")
+    decay, _, initial_state = _cut(operation.inputs, _SCAN, parts)
+    outputs, _ = _cut(operation.outputs, _SCAN[:2], parts)
+    cotangents = _filled(cotangents, operation.outputs)
+    d_decay, d_inputs, d_initial_state = _operations.keras_linrec_scan_backward(
+        *(decay, outputs, initial_state),
+        *_cut(cotangents, _SCAN[:2], parts),
+        reverse=operation.get_attr("reverse"),
+    )
+    return [*d_decay, *d_inputs, *d_initial_state]
+
+
+@tf.RegisterGradient("KerasLinrecScanBackward")
+def _scan_second_gradient(operation, *cotangents):
+    parts = operation.get_attr("parts")
+    reverse = operation.get_attr("reverse")
+
+    def plain(tensors):
+        decay, outputs, initial_state, d_outputs, d_final_state = _cut(
+            tensors, 5 * (True,), parts
+        )
+        gradients = adjoint(
+            lambda *call: scan(*call)[0],
+            *(decay, outputs, initial_state, d_outputs, reverse),
+            d_final_state,
+        )
+        return [part for parts in gradients for part in parts]
+
+    cotangents = _filled(cotangents, operation.outputs)
+    return _pull_back(plain, operation.inputs, cotangents)
+
+
+@tf.RegisterGradient("KerasLinrecProjectedScan")
+def _projected_gradient(operation, *cotangents):
+    parts = operation.get_attr("parts")
+    decay, (inputs,), input_kernel, output_kernel, initial_state = _cut(
+        operation.inputs, _PROJECTED_SCAN, parts
+    )
+    # The checkpoints are a function of the arguments, and nobody sees them
+    # but the gradient: they have no cotangent of their own.
+    *results, checkpoints = operation.outputs
+    d_outputs, *d_final_state = _filled(cotangents[:-1], results)
+    gradients = _operations.keras_linrec_projected_scan_backward(
+        *(decay, inputs, input_kernel, output_kernel),
+        *(checkpoints, d_outputs, d_final_state, initial_state),
+        reverse=operation.get_attr("reverse"),
+        block=operation.get_attr("block"),
+    )
+    d_decay, d_inputs, *d_rest = gradients
+    return [*d_decay, d_inputs, *(part for parts in d_rest for part in parts)]
+
+
+@tf.RegisterGradient("KerasLinrecProjectedScanBackward")
+def _projected_second_gradient(operation, *cotangents):
+    parts = operation.get_attr("parts")
+    reverse = operation.get_attr("reverse")
+    given = operation.inputs
+    operands, behind = 1 + 3 * parts, len(given) - parts
+    # As the forward pass takes them, then its results' cotangents.
+    arguments = [*given[:operands], *given[behind:]]
+    given_cotangents = given[operands + 1 : behind]
+
+    def forward(tensors):
+        decay, (inputs,), *rest = _cut(tensors, _PROJECTED_SCAN, parts)
+        outputs, final_state = projection.projected_scan(
+            scan, decay, inputs, *rest, reverse
+        )
+        return [outputs, *final_state]
+
+    def plain(tensors):
+        count = len(arguments)
+        return _pull_back(forward, tensors[:count], tensors[count:])
+
+    gradients = _pull_back(
+        plain,
+        [*arguments, *given_cotangents],
+        _filled(cotangents, operation.outputs),
+    )
+    d_operands, d_initial_state, d_given = (
+        gradients[:operands],
+        gradients[operands : operands + parts],
+        gradients[operands + parts :],
+    )
+    # None for the checkpoints: what depends on them is in the others already.
+    return [*d_operands, None, *d_given, *d_initial_state]
+
+
+def _pull_back(function, tensors, cotangents):
+    """Gradients of a plain function of a list of tensors."""
+    # As copies, so that a tensor that is there twice is two to the tape.
+    tensors = [tf.identity(tensor) for tensor in tensors]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        results = function(tensors)
+    return tape.gradient(
+        results,
+        tensors,
+        output_gradients=cotangents,
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )

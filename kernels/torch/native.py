@@ -1,0 +1,448 @@
+"""The core on PyTorch, as custom operators.
+
+Importing this module builds and loads the library. Every operator takes
+quantities as lists of one tensor (real) or two (complex), and leading axes
+before those it names: `torch.vmap` adds them, and the core takes them as
+systems of their own.
+"""
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from keras_linrec.kernels import projection
+from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.native import block_length
+from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.flags import FLOAT64
+from keras_linrec.kernels.native.flags import REVERSE
+from keras_linrec.kernels.native.flags import flags_of
+from keras_linrec.kernels.torch import cuda
+from keras_linrec.kernels.torch.scan import associative
+
+build.core()
+
+
+@cache
+def _cuda_library():
+    return cuda.Library(build.library("cuda"))
+
+
+if torch.cuda.is_available():
+    # Now, so that a build that fails is known before it is relied on.
+    _cuda_library()
+
+
+def scan(decay, inputs, initial_state, reverse=False):
+    """Outputs and final state, tuples both."""
+    if _functional_gradient():
+        outputs = associative(decay, inputs, initial_state, reverse)
+        last = 0 if reverse else -1
+        return outputs, tuple(part[:, last] for part in outputs)
+    flags = flags_of(decay, reverse)
+    results = _scan(flags, list(decay), list(inputs), list(initial_state))
+    return _groups(results, (len(decay), len(decay)))
+
+
+def projected_scan(
+    decay,
+    inputs,
+    input_kernel,
+    output_kernel,
+    initial_state,
+    reverse=False,
+):
+    """Outputs and final state, of which the latter is a tuple."""
+    if inputs.device.type != "cpu" or _functional_gradient():
+        return projection.projected_scan(
+            scan,
+            *(decay, inputs, input_kernel, output_kernel),
+            *(initial_state, reverse),
+        )
+    outputs, *final_state, _ = _projected_scan(
+        flags_of(decay, reverse),
+        list(decay),
+        inputs,
+        *(list(input_kernel), list(output_kernel), list(initial_state)),
+    )
+    return outputs, tuple(final_state)
+
+
+def _functional_gradient():
+    """Whether `torch.func` is differentiating, which custom operators forbid.
+
+    `torch.vmap` by itself is no obstacle.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    levels = torch._C._functorch.get_interpreter_stack()
+    return any(
+        level.key() != torch._C._functorch.TransformType.Vmap
+        for level in levels
+    )
+
+
+def _groups(tensors, counts):
+    """A flat sequence of tensors, cut into tuples of so many."""
+    tensors = iter(tensors)
+    return tuple(tuple(next(tensors) for _ in range(n)) for n in counts)
+
+
+def _flatten(arguments):
+    return [
+        tensor
+        for argument in arguments
+        for tensor in ([argument] if isinstance(argument, Tensor) else argument)
+    ]
+
+
+def _empty_like(tensors):
+    # Not `empty_like`, which would keep a transposed order.
+    return [tensor.new_empty(tensor.shape) for tensor in tensors]
+
+
+def _leading(tensor, axes):
+    return math.prod(tensor.shape[: tensor.ndim - axes])
+
+
+def _call_core(name, flags, sizes, arguments, results):
+    arguments = [tensor.contiguous() for tensor in _flatten(arguments)]
+    if arguments[0].dtype == torch.float64:
+        flags |= FLOAT64
+    core.call(
+        f"keras_linrec_{name}",
+        flags,
+        sizes,
+        [tensor.data_ptr() for tensor in arguments],
+        [tensor.data_ptr() for tensor in results],
+    )
+    return results
+
+
+# The scan.
+
+
+@torch.library.custom_op(
+    "keras_linrec::scan", mutates_args=(), device_types="cpu"
+)
+def _scan(
+    flags: int,
+    decay: list[Tensor],
+    inputs: list[Tensor],
+    initial_state: list[Tensor],
+) -> list[Tensor]:
+    arguments = decay, inputs, initial_state
+    return _call_core(
+        "scan",
+        flags,
+        (_leading(inputs[0], 3), *inputs[0].shape[-3:]),
+        arguments,
+        _empty_like([*inputs, *initial_state]),
+    )
+
+
+@_scan.register_fake
+def _scan_shapes(flags, decay, inputs, initial_state):
+    return _empty_like([*inputs, *initial_state])
+
+
+@_scan.register_kernel("cuda")
+def _scan_on_cuda(flags, decay, inputs, initial_state):
+    outputs, final_state = cuda.scan(
+        *(_cuda_library(), decay, inputs, initial_state),
+        reverse=bool(flags & REVERSE),
+    )
+    return [*outputs, *final_state]
+
+
+@torch.library.custom_op(
+    "keras_linrec::scan_backward", mutates_args=(), device_types="cpu"
+)
+def _scan_backward(
+    flags: int,
+    decay: list[Tensor],
+    outputs: list[Tensor],
+    initial_state: list[Tensor],
+    d_outputs: list[Tensor],
+    d_final_state: list[Tensor],
+) -> list[Tensor]:
+    return _call_core(
+        "scan_backward",
+        flags,
+        (_leading(outputs[0], 3), *outputs[0].shape[-3:]),
+        (decay, outputs, initial_state, d_outputs, d_final_state),
+        _empty_like([*decay, *outputs, *initial_state]),
+    )
+
+
+@_scan_backward.register_fake
+def _scan_backward_shapes(
+    flags, decay, outputs, initial_state, d_outputs, d_final_state
+):
+    return _empty_like([*decay, *outputs, *initial_state])
+
+
+@_scan_backward.register_kernel("cuda")
+def _scan_backward_on_cuda(
+    flags, decay, outputs, initial_state, d_outputs, d_final_state
+):
+    gradients = cuda.scan_backward(
+        _cuda_library(),
+        *(decay, outputs, initial_state, d_outputs, d_final_state),
+        reverse=bool(flags & REVERSE),
+    )
+    return _flatten(gradients)
+
+
+# The projected scan.
+
+
+def _projected_results(decay, inputs, output_kernel, initial_state):
+    """Outputs, final state and checkpoints, empty."""
+    *leading, time, _ = inputs.shape
+    parts, (channels, units) = len(decay), output_kernel[0].shape[-2:]
+    block = block_length(parts * channels)
+    blocks = (time + block - 1) // block
+    return [
+        inputs.new_empty((*leading, time, units)),
+        *_empty_like(initial_state),
+        inputs.new_empty((*leading, blocks, parts, channels)),
+    ]
+
+
+def _projected_sizes(decay, inputs, output_kernel):
+    channels, units = output_kernel[0].shape[-2:]
+    return (
+        _leading(inputs, 3),
+        *inputs.shape[-3:],
+        *(channels, units, block_length(len(decay) * channels)),
+    )
+
+
+@torch.library.custom_op(
+    "keras_linrec::projected_scan", mutates_args=(), device_types="cpu"
+)
+def _projected_scan(
+    flags: int,
+    decay: list[Tensor],
+    inputs: Tensor,
+    input_kernel: list[Tensor],
+    output_kernel: list[Tensor],
+    initial_state: list[Tensor],
+) -> list[Tensor]:
+    return _call_core(
+        "projected_scan",
+        flags,
+        _projected_sizes(decay, inputs, output_kernel),
+        (decay, inputs, input_kernel, output_kernel, initial_state),
+        _projected_results(decay, inputs, output_kernel, initial_state),
+    )
+
+
+@_projected_scan.register_fake
+def _projected_scan_shapes(
+    flags, decay, inputs, input_kernel, output_kernel, initial_state
+):
+    return _projected_results(decay, inputs, output_kernel, initial_state)
+
+
+@torch.library.custom_op(
+    "keras_linrec::projected_scan_backward",
+    mutates_args=(),
+    device_types="cpu",
+)
+def _projected_scan_backward(
+    flags: int,
+    decay: list[Tensor],
+    inputs: Tensor,
+    input_kernel: list[Tensor],
+    output_kernel: list[Tensor],
+    initial_state: list[Tensor],
+    checkpoints: Tensor,
+    d_outputs: Tensor,
+    d_final_state: list[Tensor],
+) -> list[Tensor]:
+    operands = decay, inputs, input_kernel, output_kernel
+    return _call_core(
+        "projected_scan_backward",
+        flags,
+        _projected_sizes(decay, inputs, output_kernel),
+        (*operands, checkpoints, d_outputs, d_final_state),
+        _empty_like(_flatten((*operands, initial_state))),
+    )
+
+
+@_projected_scan_backward.register_fake
+def _projected_scan_backward_shapes(
+    flags,
+    decay,
+    inputs,
+    input_kernel,
+    output_kernel,
+    initial_state,
+    checkpoints,
+    d_outputs,
+    d_final_state,
+):
+    operands = decay, inputs, input_kernel, output_kernel, initial_state
+    return _empty_like(_flatten(operands))
+
+
+# Gradients.
+
+
+def _gradient(operator, keep, backward):
+    """Registers an operator's gradient.
+
+    Args:
+        operator: the custom operator.
+        keep: `keep(arguments, results)`, what `backward` needs of the forward
+            pass: a list of tensors and of lists of tensors.
+        backward: `backward(flags, kept, cotangents)`, the gradients of all
+            arguments in a flat sequence.
+    """
+
+    def setup_context(ctx, inputs, output):
+        flags, *arguments = inputs
+        kept = keep(arguments, output)
+        ctx.flags = flags
+        ctx.kept = [None if isinstance(k, Tensor) else len(k) for k in kept]
+        ctx.arguments = [
+            None if isinstance(a, Tensor) else len(a) for a in arguments
+        ]
+        ctx.save_for_backward(*_flatten(kept))
+
+    def run_backward(ctx, cotangents):
+        kept = _nest(ctx.saved_tensors, ctx.kept)
+        gradients = backward(ctx.flags, kept, cotangents)
+        return None, *_nest(gradients, ctx.arguments)
+
+    operator.register_autograd(run_backward, setup_context=setup_context)
+
+
+def _nest(tensors, counts):
+    """The inverse of `_flatten`; a count of `None` is one tensor by itself."""
+    tensors = iter(tensors)
+    return [
+        next(tensors) if n is None else [next(tensors) for _ in range(n)]
+        for n in counts
+    ]
+
+
+def _pull_back(function, arguments, cotangents, create_graph):
+    """Gradients of a plain function of nested arguments, in a flat sequence."""
+    counts = [None if isinstance(a, Tensor) else len(a) for a in arguments]
+    with torch.enable_grad():
+        # Views, because one argument may have been computed from another, and
+        # these gradients are those of the function alone.
+        tensors = [
+            tensor.view_as(tensor)
+            if tensor.requires_grad
+            else tensor.detach().requires_grad_()
+            for tensor in _flatten(arguments)
+        ]
+        results = _flatten(function(*_nest(tensors, counts)))
+        return torch.autograd.grad(
+            results,
+            tensors,
+            cotangents,
+            create_graph=create_graph,
+            materialize_grads=True,
+        )
+
+
+def _scan_gradient(flags, kept, cotangents):
+    field = len(kept[0])
+    return _scan_backward(
+        flags, *kept, list(cotangents[:field]), list(cotangents[field:])
+    )
+
+
+def _scan_second_gradient(flags, arguments, cotangents):
+    def plain(decay, outputs, initial_state, d_outputs, d_final_state):
+        reverse = bool(flags & REVERSE)
+        return adjoint(
+            lambda *call: scan(*call)[0],
+            *(decay, outputs, initial_state, d_outputs, reverse),
+            d_final_state,
+        )
+
+    return _pull_back(plain, arguments, cotangents, torch.is_grad_enabled())
+
+
+def _plain_projected_scan(flags, arguments):
+    outputs, final_state = projection.projected_scan(
+        scan, *arguments, bool(flags & REVERSE)
+    )
+    return [outputs, *final_state]
+
+
+def _projected_gradient(flags, kept, cotangents):
+    d_outputs, *d_final_state, _ = cotangents
+    return _projected_scan_backward(flags, *kept, d_outputs, d_final_state)
+
+
+def _projected_second_gradient(flags, arguments, cotangents):
+    def plain(*arguments):
+        *operands, _, d_outputs, d_final_state = arguments
+        # The checkpoints are a function of the operands: what depends on them
+        # is in the plain form's gradient already.
+        return _pull_back(
+            lambda *operands: _plain_projected_scan(flags, operands),
+            operands,
+            (d_outputs, *d_final_state),
+            True,
+        )
+
+    return _pull_back(plain, arguments, cotangents, torch.is_grad_enabled())
+
+
+_gradient(
+    _scan,
+    lambda arguments, results: (
+        arguments[0],
+        results[: len(arguments[0])],
+        arguments[2],
+    ),
+    _scan_gradient,
+)
+_gradient(_scan_backward, lambda a, _: a, _scan_second_gradient)
+_gradient(
+    _projected_scan, lambda a, results: (*a, results[-1]), _projected_gradient
+)
+_gradient(_projected_scan_backward, lambda a, _: a, _projected_second_gradient)
+
+
+# `torch.vmap`.
+
+
+def _batched(operator):
+    @operator.register_vmap
+    def run(info, in_dims, flags, *arguments):
+        def to_front(tensor, dim):
+            if dim is None:
+                return tensor.expand(info.batch_size, *tensor.shape)
+            return tensor.movedim(dim, 0)
+
+        moved = [
+            to_front(argument, dims)
+            if isinstance(argument, Tensor)
+            else [to_front(*pair) for pair in zip(argument, dims)]
+            for argument, dims in zip(arguments, in_dims[1:])
+        ]
+        results = operator(flags, *moved)
+        return results, [0] * len(results)
+
+
+for _operator in (
+    _scan,
+    _scan_backward,
+    _projected_scan,
+    _projected_scan_backward,
+):
+    _batched(_operator)

@@ -1,0 +1,213 @@
+"""How native code is built, kept and found again.
+
+Most of it with a stand-in for a compiler, which writes what it was called
+with into the file that it was asked for.
+"""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+from keras_linrec.kernels.native import build
+
+COMPILER = """#!{python}
+import sys, time
+if "--version" in sys.argv:
+    print("stand-in {version}")
+    sys.exit()
+with open("{log}", "a") as log:
+    log.write(" ".join(sys.argv[1:]) + "\\n")
+if {broken}:
+    sys.exit("source.cpp:1: error: something is missing")
+time.sleep(0.05)
+with open(sys.argv[sys.argv.index("-o") + 1], "w") as file:
+    file.write("library")
+"""
+
+
+class Workplace:
+    """A compiler, its log, and a cache of its own."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.log = folder / "log"
+        self.cache = folder / "cache"
+        monkeypatch.setenv("KERAS_LINREC_CACHE_DIR", str(self.cache))
+        self.compiler(1)
+
+    def compiler(self, version, broken=False):
+        path = self.folder / f"compiler-{version}-{broken}"
+        path.write_text(
+            COMPILER.format(
+                python=sys.executable,
+                version=version,
+                log=self.log,
+                broken=broken,
+            )
+        )
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        self.monkeypatch.setenv("CXX", str(path))
+
+    def links(self):
+        """How many libraries were made."""
+        if not self.log.exists():
+            return 0
+        return self.log.read_text().count("-shared")
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    return Workplace(tmp_path, monkeypatch)
+
+
+def test_nothing_is_built_twice(workplace, capsys):
+    first = build.library("core")
+    assert (
+        "compiling the native kernels (core), once" in capsys.readouterr().err
+    )
+    assert build.library("core") == first and first.read_text() == "library"
+    assert workplace.links() == 1 and not capsys.readouterr().err
+
+
+def test_another_compiler_or_other_flags_build_anew(workplace, monkeypatch):
+    first = build.library("core")
+    workplace.compiler(2)
+    second = build.library("core")
+    assert first.parent == second.parent and first != second
+    monkeypatch.setattr(build, "_X86_SETS", {"baseline": ("-DANOTHER_FLAG",)})
+    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
+    assert build.library("core").parent != first.parent
+    assert workplace.links() == 3
+
+
+def test_without_a_compiler_what_another_one_built_will_do(
+    workplace, monkeypatch
+):
+    built = build.library("core")
+    monkeypatch.setenv("CXX", "/bin/false")
+    assert build.library("core") == built
+
+
+def test_without_a_compiler_the_mend_is_named(workplace, monkeypatch):
+    monkeypatch.setenv("CXX", "/bin/false")
+    with pytest.raises(build.BuildError, match="/bin/false.*install one"):
+        build.library("core")
+
+
+def test_a_build_that_failed_is_not_tried_again_unasked(workplace):
+    workplace.compiler(1, broken=True)
+    with pytest.raises(build.BuildError, match="something is missing"):
+        build.library("core")
+    calls = len(workplace.log.read_text().splitlines())
+    with pytest.raises(build.BuildError, match="kernels build core"):
+        build.library("core")
+    assert len(workplace.log.read_text().splitlines()) == calls
+    workplace.compiler(1)
+    assert build.library("core", retry=True) == build.library("core")
+
+
+def test_a_damaged_library_is_built_anew_with_a_warning(workplace):
+    path = build.library("core")
+    path.write_text("libr")
+    with pytest.warns(RuntimeWarning, match="was damaged"):
+        assert build.library("core") == path
+    assert path.read_text() == "library" and workplace.links() == 2
+
+
+def test_a_cache_that_cannot_be_written_is_named(workplace, monkeypatch):
+    monkeypatch.setenv("KERAS_LINREC_CACHE_DIR", os.devnull)
+    with pytest.raises(build.BuildError, match="KERAS_LINREC_CACHE_DIR"):
+        build.library("core")
+
+
+def test_the_cache_lies_where_such_things_do(monkeypatch):
+    monkeypatch.delenv("KERAS_LINREC_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert build.cache_folder() == Path("/somewhere/keras_linrec")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert build.cache_folder() == Path("/home/someone/.cache/keras_linrec")
+
+
+def start(*code, **environment):
+    return subprocess.Popen(
+        [sys.executable, *code],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_processes_that_start_at_once_build_once(workplace):
+    command = ("-m", "keras_linrec.kernels", "build", "core")
+    processes = [start(*command) for _ in range(3)]
+    answers = [process.communicate(timeout=120) for process in processes]
+    assert all(process.returncode == 0 for process in processes), answers
+    assert len({out.split()[1] for out, _ in answers}) == 1
+    assert workplace.links() == 1
+
+
+def test_building_ahead_says_what_could_not_be_built(workplace):
+    workplace.compiler(1, broken=True)
+    process = start("-m", "keras_linrec.kernels", "build", "core")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "core: not built" in errors and "something is missing" in errors
+
+
+SCAN_TWICE = """
+import warnings
+with warnings.catch_warnings(record=True) as record:
+    warnings.simplefilter("always")
+    import numpy as np, keras
+    from keras_linrec import kernels, ops
+    for _ in range(2):
+        outputs, _ = ops.linear_scan(
+            np.array([0.5], "float32"), np.ones((1, 3, 1), "float32")
+        )
+warned = [str(w.message) for w in record if "keras_linrec" in str(w.message)]
+print(keras.ops.convert_to_numpy(outputs).ravel().tolist(), len(warned))
+print(*warned)
+print(bool(kernels.available()["native"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"CC": "/bin/false", "CXX": "/bin/false"}, "no C++ compiler that"),
+        ({"KERAS_LINREC_CACHE_DIR": "", "HOME": os.devnull}, "cannot be writ"),
+    ],
+    ids=["no_compiler", "read_only_home"],
+)
+def test_without_native_code_scans_run_with_one_warning(
+    workplace, environment, reason
+):
+    process = start("-c", SCAN_TWICE, **{"XDG_CACHE_HOME": "", **environment})
+    answer, errors = process.communicate(timeout=300)
+    first, *warned, native = answer.splitlines()
+    assert first == "[1.0, 1.5, 1.75] 1", (answer, errors)
+    assert reason in warned[0] and native == "False"
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch",
+    reason="builds the core itself, which is the same under every backend",
+)
+def test_the_core_survives_a_damaged_cache(workplace, monkeypatch):
+    monkeypatch.delenv("CXX")
+    path = build.library("core")
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    process = start("-c", SCAN_TWICE)
+    answer, errors = process.communicate(timeout=300)
+    first, *warned, native = answer.splitlines()
+    assert first == "[1.0, 1.5, 1.75] 1", (answer, errors)
+    assert "was damaged" in warned[0] and native == "True"
+    assert path.read_bytes() == content

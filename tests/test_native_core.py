@@ -1,0 +1,319 @@
+"""The C++ core against float64 loops, called with plain NumPy arrays.
+
+It knows no framework, so these tests run once, under PyTorch.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from autodiff import relative_error
+from definitions import scan as definition
+
+from keras_linrec.kernels.native import block_length
+from keras_linrec.kernels.native import core
+
+FIELDS = {"real": 1, "complex": 2}
+DTYPES = ["float32", "float64"]
+# Eight times the rounding of a single number, and the gradients' long sums.
+TOLERANCE = {"float32": 2e-6, "float64": 2e-14}
+
+# groups, batch, time, channels
+SCANS = [
+    (1, 1, 1, 1),
+    (2, 3, 50, 7),
+    (1, 1, 9001, 19),
+    (1, 1, 20000, 3),
+    (1, 3, 200, 130),
+]
+# groups, batch, time, features, channels, units
+PROJECTED_SCANS = [
+    (1, 1, 1, 1, 1, 1),
+    (2, 3, 100, 5, 7, 6),
+    (1, 1, 1500, 33, 40, 37),
+    (1, 5, 97, 64, 64, 32),
+    (1, 2, 300, 3, 9, 600),
+    (1, 2, 100, 600, 300, 3),
+]
+
+
+def flags_of(field, per_step, reverse, dtype):
+    return (
+        (field == "complex")
+        + 2 * per_step
+        + 4 * reverse
+        + 8 * (dtype == "float64")
+    )
+
+
+class Numbers:
+    """Random quantities of one field: lists of one or two arrays."""
+
+    def __init__(self, field, dtype, seed=0):
+        self.parts, self.dtype = FIELDS[field], dtype
+        self.generator = np.random.default_rng(seed)
+
+    def make(self, *shape, parts=None):
+        return [
+            self.generator.uniform(-0.7, 0.7, shape).astype(self.dtype)
+            for _ in range(parts or self.parts)
+        ]
+
+
+def number(parts):
+    """One float64 or complex128 array of a quantity."""
+    parts = [part.astype("float64") for part in parts]
+    return parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
+
+
+def empty_like(*quantities):
+    return [[np.full_like(p, np.nan) for p in parts] for parts in quantities]
+
+
+def call(name, flags, sizes, quantities, results):
+    core.call(
+        f"keras_linrec_{name}",
+        flags,
+        sizes,
+        [part.ctypes.data for parts in quantities for part in parts],
+        [part.ctypes.data for parts in results for part in parts],
+    )
+
+
+def groups_of(quantities, group):
+    return [number([part[group] for part in parts]) for parts in quantities]
+
+
+def decay_shape(groups, batch, time, channels, per_step):
+    rows = (batch, time) if per_step else ()
+    return groups, *rows, channels
+
+
+def assert_close(got, expected, dtype):
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(one, other) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", SCANS)
+def test_scan_equals_its_definition(sizes, dtype, field, per_step, reverse):
+    groups, batch, time, channels = sizes
+    random = Numbers(field, dtype)
+    decay = random.make(*decay_shape(*sizes, per_step))
+    inputs, d_outputs = random.make(*sizes), random.make(*sizes)
+    states = groups, batch, channels
+    initial, d_final = random.make(*states), random.make(*states)
+    flags = flags_of(field, per_step, reverse, dtype)
+
+    outputs, final = empty_like(inputs, initial)
+    call("scan", flags, sizes, (decay, inputs, initial), (outputs, final))
+    given = decay, outputs, initial, d_outputs, d_final
+    gradients = empty_like(decay, inputs, initial)
+    call("scan_backward", flags, sizes, given, gradients)
+    for group in range(groups):
+        expected = definition.linear_scan(
+            *groups_of((decay, inputs, initial), group), reverse
+        )
+        assert_close(groups_of((outputs, final), group), expected, dtype)
+        rate, _, start, *cotangents = groups_of(given, group)
+        expected = definition.linear_scan_gradients(
+            rate, expected[0], start, *cotangents, reverse
+        )
+        assert_close(groups_of(gradients, group), expected, dtype)
+
+    # Results may take the place of what they are computed from.
+    call("scan", flags, sizes, (decay, inputs, initial), (inputs, final))
+    assert all(np.array_equal(*pair) for pair in zip(inputs, outputs))
+    wanted = gradients[1]
+    gradients[1] = d_outputs
+    call("scan_backward", flags, sizes, given, gradients)
+    assert all(np.array_equal(*pair) for pair in zip(d_outputs, wanted))
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", PROJECTED_SCANS)
+def test_projected_scan_equals_its_definition(
+    sizes, dtype, field, per_step, reverse
+):
+    groups, batch, time, features, channels, units = sizes
+    random = Numbers(field, dtype)
+    decay = random.make(*decay_shape(groups, batch, time, channels, per_step))
+    inputs = random.make(groups, batch, time, features, parts=1)
+    into = random.make(groups, features, channels)
+    out = random.make(groups, channels, units)
+    states = groups, batch, channels
+    initial, d_final = random.make(*states), random.make(*states)
+    d_outputs = random.make(groups, batch, time, units, parts=1)
+    flags = flags_of(field, per_step, reverse, dtype)
+
+    parts = FIELDS[field]
+    block = block_length(parts * channels)
+    sizes = (*sizes, block)
+    operands = decay, inputs, into, out
+    outputs, final = empty_like(d_outputs, initial)
+    kept = [
+        np.empty((groups, batch, -(-time // block), parts, channels), dtype)
+    ]
+    call(
+        "projected_scan",
+        flags,
+        sizes,
+        (*operands, initial),
+        (outputs, final, kept),
+    )
+    gradients = empty_like(*operands, initial)
+    call(
+        "projected_scan_backward",
+        flags,
+        sizes,
+        (*operands, kept, d_outputs, d_final),
+        gradients,
+    )
+    for group in range(groups):
+        rate, rows, kernel, read_out, start = groups_of(
+            (*operands, initial), group
+        )
+        states, last = definition.linear_scan(
+            rate, rows @ kernel, start, reverse
+        )
+        expected = (states @ read_out).real, last
+        assert_close(groups_of((outputs, final), group), expected, dtype)
+
+        slopes, d_last = groups_of((d_outputs, d_final), group)
+        d_rate, d_projected, d_start = definition.linear_scan_gradients(
+            rate, states, start, slopes @ read_out.conj().T, d_last, reverse
+        )
+        expected = (
+            d_rate,
+            (d_projected @ kernel.conj().T).real,
+            np.einsum("btf,btc->fc", rows, d_projected),
+            np.einsum("btc,btu->cu", states.conj(), slopes),
+            d_start,
+        )
+        assert_close(groups_of(gradients, group), expected, dtype)
+
+
+def test_no_rows_give_no_outputs_and_no_gradient():
+    zeros = np.zeros
+    decay, into, out = (zeros(s, "float32") for s in ((3,), (2, 3), (3, 4)))
+    none = zeros((0,), "float32")
+    gradients = [
+        [np.ones_like(part)] for part in (decay, none, into, out, none)
+    ]
+    call(
+        "scan_backward",
+        0,
+        (1, 0, 5, 3),
+        [[decay]] + [[none]] * 4,
+        [gradients[0], [none], [none]],
+    )
+    assert not gradients[0][0].any()
+    gradients[0] = [np.ones_like(decay)]
+    given = [[decay], [none], [into], [out], [none], [none], [none]]
+    call("projected_scan_backward", 0, (1, 0, 5, 2, 3, 4, 48), given, gradients)
+    assert not any(part.any() for (part,) in gradients)
+
+
+def test_a_decay_close_to_one_does_not_stall():
+    # In float32 the sum would stop growing 3% short of its limit.
+    decay = np.array([1 - 1e-6], "float32")
+    inputs = np.full((1, 1_000_000, 1), 1e-6, "float32")
+    start, outputs = np.zeros((1, 1), "float32"), np.empty_like(inputs)
+    call(
+        "scan",
+        0,
+        (1, *inputs.shape),
+        ([decay], [inputs], [start]),
+        ([outputs], [start.copy()]),
+    )
+    rate = float(decay[0])
+    expected = float(inputs[0, 0, 0]) * (1 - rate**1_000_000) / (1 - rate)
+    assert abs(outputs[0, -1, 0] / expected - 1) < 1e-7
+
+
+def test_two_runs_give_the_same_bits():
+    random = Numbers("complex", "float32")
+    sizes = (1, 3, 2000, 16, 32, 16)
+    decay, initial = random.make(32), random.make(3, 32)
+    inputs = random.make(3, 2000, 16, parts=1)
+    into, out = random.make(16, 32), random.make(32, 16)
+    d_outputs, d_final = random.make(3, 2000, 16, parts=1), random.make(3, 32)
+    block = block_length(64)
+    kept = [np.empty((3, -(-2000 // block), 2, 32), "float32")]
+    runs = []
+    for _ in range(2):
+        outputs, final = empty_like(d_outputs, initial)
+        gradients = empty_like(decay, inputs, into, out, initial)
+        operands = decay, inputs, into, out
+        call(
+            "projected_scan",
+            1,
+            (*sizes, block),
+            (*operands, initial),
+            (outputs, final, kept),
+        )
+        call(
+            "projected_scan_backward",
+            1,
+            (*sizes, block),
+            (*operands, kept, d_outputs, d_final),
+            gradients,
+        )
+        runs.append([p for parts in (outputs, *gradients) for p in parts])
+    assert all(np.array_equal(*pair) for pair in zip(*runs))
+
+
+def test_sizes_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match=r"sizes that do not fit: \(1, 2, 0"):
+        core.call("keras_linrec_scan", 0, (1, 2, 0, 3), [], [])
+
+
+def run_anew(code, **environment):
+    return subprocess.run(
+        [sys.executable, *code],
+        env={**os.environ, **environment},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize(
+    ("instructions", "threads"), [("avx2", "3"), ("baseline", "5")]
+)
+def test_less_of_a_processor_and_more_threads_give_the_same(
+    instructions, threads
+):
+    answer = run_anew(
+        ["-m", "pytest", "-q", "-x", "-k", "definition and float32", __file__],
+        KERAS_LINREC_INSTRUCTION_SET=instructions,
+        KERAS_LINREC_NUM_THREADS=threads,
+    )
+    assert answer.returncode == 0, answer.stdout[-2000:]
+    answer = run_anew(
+        [
+            "-c",
+            "from keras_linrec.kernels.native import core\n"
+            "print(core.description())",
+        ],
+        KERAS_LINREC_INSTRUCTION_SET=instructions,
+        KERAS_LINREC_NUM_THREADS=threads,
+    )
+    assert f"{threads} threads" in answer.stdout, answer.stderr
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    answer = run_anew(["fork_worker.py"])
+    assert answer.stdout.split() == ["child", "same", "parent", "same"], (
+        answer.stderr
+    )

@@ -1,0 +1,143 @@
+"""The native kernels as JAX's functions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from autodiff import relative_error
+from jax import export
+
+import keras_linrec
+from keras_linrec import ops
+from keras_linrec.kernels.jax import native
+
+BATCH, TIME, CHANNELS, FEATURES, UNITS = 2, 7, 3, 4, 5
+
+
+@pytest.fixture(autouse=True)
+def numbers():
+    return np.random.default_rng(0)
+
+
+def uniform(numbers, *shape):
+    return jnp.asarray(numbers.uniform(-0.7, 0.7, shape), "float32")
+
+
+def test_the_native_kernel_is_in_the_program(numbers):
+    text = (
+        jax.jit(lambda d, x: ops.linear_scan(d, x))
+        .lower(jnp.ones(3), jnp.ones((2, 5, 3)))
+        .as_text()
+    )
+    assert "keras_linrec_scan" in text
+
+
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+def test_vmap_over_any_argument_equals_a_loop(numbers, per_step):
+    decay = uniform(numbers, 4, *((BATCH, TIME) if per_step else ()), CHANNELS)
+    inputs = uniform(numbers, 4, BATCH, TIME, CHANNELS)
+    state = uniform(numbers, 4, BATCH, CHANNELS)
+
+    def loss(decay, inputs, state):
+        outputs, final_state = ops.linear_scan(decay, inputs, state)
+        return jnp.sum(outputs**2) + jnp.sum(final_state**3)
+
+    run = jax.value_and_grad(loss, (0, 1, 2))
+    for axes in ((0, 0, 0), (None, 0, None), (0, None, None)):
+        given = [
+            array if axis == 0 else array[0]
+            for array, axis in zip((decay, inputs, state), axes)
+        ]
+        got = jax.jit(jax.vmap(run, axes))(*given)
+        for index in range(4):
+            expected = run(
+                *(
+                    array[index] if axis == 0 else array
+                    for array, axis in zip(given, axes)
+                )
+            )
+            for one, other in zip(*map(jax.tree.leaves, (got, expected))):
+                assert relative_error(one[index], other) < 1e-5
+
+
+def test_vmap_of_the_projected_scan_equals_a_loop(numbers):
+    inputs = uniform(numbers, 4, BATCH, TIME, FEATURES)
+    decay, into, out = (
+        [uniform(numbers, *shape) for _ in range(2)]
+        for shape in ((CHANNELS,), (FEATURES, CHANNELS), (CHANNELS, UNITS))
+    )
+
+    @jax.value_and_grad
+    def run(inputs):
+        outputs, state = ops.projected_scan(decay, inputs, into, out)
+        return jnp.sum(outputs**2) + jnp.sum(state[0] * state[1])
+
+    values, slopes = jax.vmap(run)(inputs)
+    for index in range(4):
+        value, slope = run(inputs[index])
+        assert relative_error(values[index], value) < 1e-5
+        assert relative_error(slopes[index], slope) < 1e-5
+
+
+def test_the_second_derivative_is_that_of_the_plain_form(numbers):
+    inputs = uniform(numbers, BATCH, TIME, FEATURES)
+    decay, into, out = (
+        [uniform(numbers, *shape) for _ in range(2)]
+        for shape in ((CHANNELS,), (FEATURES, CHANNELS), (CHANNELS, UNITS))
+    )
+    state = [uniform(numbers, BATCH, CHANNELS) for _ in range(2)]
+    given = decay, inputs, into, out, state
+
+    def twice(projected_scan):
+        def loss(given):
+            outputs, (real, imag) = projected_scan(*given)
+            return jnp.sum(outputs**3) + jnp.sum(real * imag)
+
+        def squares(given):
+            slopes = jax.tree.leaves(jax.grad(loss)(given))
+            return sum(jnp.sum(slope**2) for slope in slopes)
+
+        return jax.tree.leaves(jax.jit(jax.grad(squares))(given))
+
+    got = twice(native.projected_scan)
+    expected = twice(lambda *given: native._plain_projected_scan(False, *given))
+    for one, other in zip(got, expected):
+        assert relative_error(one, other) < 1e-5
+
+
+def test_an_exported_program_runs_with_any_batch_and_length(numbers):
+    batch, time = export.symbolic_shape("batch, time")
+    shape = jax.ShapeDtypeStruct((batch, time, CHANNELS), "float32")
+    decay = jnp.full(CHANNELS, 0.5)
+    program = export.export(
+        jax.jit(lambda inputs: ops.linear_scan(decay, inputs)),
+        disabled_checks=[
+            export.DisabledSafetyCheck.custom_call(name)
+            for name in ("keras_linrec_scan",)
+        ],
+    )(shape)
+    inputs = uniform(numbers, 5, 30, CHANNELS)
+    got, expected = program.call(inputs), ops.linear_scan(decay, inputs)
+    for one, other in zip(got, expected):
+        assert relative_error(one, other) < 1e-6
+
+
+def test_float64_is_computed_in_float64(numbers):
+    with jax.enable_x64(True):
+        decay = jnp.full((1,), 0.9, "float64")
+        inputs = jnp.ones((1, 100, 1), "float64")
+        assert inputs.dtype == "float64"
+        _, final_state = native.scan((decay,), (inputs,), (inputs[:, 0] * 0,))
+        expected = (1 - 0.9**100) / 0.1
+        assert abs(float(final_state[0][0, 0]) / expected - 1) < 1e-14
+
+
+def test_the_kernel_that_is_chosen_runs(numbers):
+    keras_linrec.config.set_kernel("associative")
+    text = (
+        jax.jit(lambda d, x: ops.linear_scan(d, x))
+        .lower(jnp.ones(3), jnp.ones((2, 5, 3)))
+        .as_text()
+    )
+    keras_linrec.config.set_kernel(None)
+    assert "keras_linrec_scan" not in text

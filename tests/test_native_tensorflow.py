@@ -1,0 +1,161 @@
+"""The native kernels as TensorFlow's operations."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from autodiff import relative_error
+
+import keras_linrec
+from keras_linrec.kernels import projection
+from keras_linrec.kernels import registry
+from keras_linrec.kernels.tensorflow import native
+
+BATCH, TIME, CHANNELS, FEATURES, UNITS = 2, 7, 3, 4, 5
+
+
+def uniform(seed, *shape):
+    generator = np.random.default_rng([seed, *shape])
+    return tf.constant(generator.uniform(-0.7, 0.7, shape), "float32")
+
+
+def arguments(per_step):
+    """A flat list: decay, inputs, two kernels, state; pairs but for inputs."""
+    decay = (BATCH, TIME, CHANNELS) if per_step else (CHANNELS,)
+    shapes = (decay, (FEATURES, CHANNELS), (CHANNELS, UNITS), (BATCH, CHANNELS))
+    parts = [uniform(i, *s) for s in shapes for i in range(2)]
+    return [*parts[:2], uniform(0, BATCH, TIME, FEATURES), *parts[2:]]
+
+
+def loss_of(projected_scan, reverse):
+    def loss(tensors):
+        decay, inputs, *rest = tuple(tensors[:2]), tensors[2]
+        rest = [tuple(tensors[i : i + 2]) for i in (3, 5, 7)]
+        outputs, (real, imag) = projected_scan(decay, inputs, *rest, reverse)
+        return tf.reduce_sum(outputs**3) + tf.reduce_sum(real * imag)
+
+    return loss
+
+
+def gradients(function):
+    def run(tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            value = function(tensors)
+        return tape.gradient(value, tensors)
+
+    return run
+
+
+def second_gradients(function):
+    def squares(tensors):
+        slopes = gradients(function)(tensors)
+        return tf.add_n([tf.reduce_sum(slope**2) for slope in slopes])
+
+    return gradients(squares)
+
+
+def plain(*given):
+    return projection.projected_scan(registry.load("sequential").scan, *given)
+
+
+@pytest.mark.parametrize("order", [gradients, second_gradients])
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+@pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
+def test_gradients_are_those_of_the_plain_form(mode, per_step, order):
+    given = arguments(per_step)
+    run = order(loss_of(native.projected_scan, per_step))
+    if mode != "eager":
+        # Neither the batch nor the length is known.
+        unknown = [None, None, None]
+        signature = [
+            tf.TensorSpec(unknown[: t.shape.rank - 1] + [t.shape[-1]], t.dtype)
+            if t.shape.rank == 3
+            else tf.TensorSpec(t.shape, t.dtype)
+            for t in given[:-2]
+        ] + [tf.TensorSpec([None, CHANNELS], t.dtype) for t in given[-2:]]
+        run = tf.function(
+            run, input_signature=[signature], jit_compile=mode == "xla"
+        )
+    got = run(given)
+    expected = order(loss_of(plain, per_step))(given)
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(one, other) < 1e-5
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_an_argument_that_is_used_again_is_not_overwritten(jit_compile):
+    @tf.function(jit_compile=jit_compile)
+    def run(decay, inputs):
+        # An intermediate, whose memory the outputs may take.
+        doubled = 2.0 * inputs
+        state = (tf.zeros((BATCH, CHANNELS)),)
+        outputs, _ = native.scan((decay,), (doubled,), state)
+        return outputs[0], doubled
+
+    inputs = uniform(0, BATCH, TIME, CHANNELS)
+    _, doubled = run(tf.fill([CHANNELS], 0.5), inputs)
+    assert relative_error(doubled, 2.0 * inputs) == 0
+
+
+def test_xla_calls_the_native_code():
+    @tf.function(jit_compile=True)
+    def run(decay, inputs):
+        return native.scan((decay,), (inputs,), (inputs[:, 0],))
+
+    program = run.experimental_get_compiler_ir(
+        tf.ones(CHANNELS), tf.ones((BATCH, TIME, CHANNELS))
+    )
+    assert "keras_linrec" in program(stage="hlo")
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_an_empty_batch_has_empty_outputs_and_no_gradient(jit_compile):
+    @tf.function(jit_compile=jit_compile)
+    def run(decay, inputs, state):
+        with tf.GradientTape() as tape:
+            tape.watch(decay)
+            outputs, _ = native.scan((decay,), (inputs,), (state,))
+            total = tf.reduce_sum(outputs[0])
+        return outputs[0], tape.gradient(total, decay)
+
+    outputs, slope = run(
+        tf.ones(CHANNELS),
+        tf.ones((0, TIME, CHANNELS)),
+        tf.ones((0, CHANNELS)),
+    )
+    assert outputs.shape == (0, TIME, CHANNELS)
+    assert not slope.numpy().any()
+
+
+def test_shapes_that_do_not_fit_are_named():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Received: "):
+        native.scan(
+            (tf.ones(CHANNELS + 1),),
+            (tf.ones((BATCH, TIME, CHANNELS)),),
+            (tf.ones((BATCH, CHANNELS)),),
+        )
+
+
+def test_an_exported_model_runs_where_the_library_is_not(tmp_path):
+    inputs = keras.Input((None, FEATURES))
+    outputs = keras_linrec.layers.RotRNN(2, state_size=4, num_heads=2)(inputs)
+    model = keras.Model(inputs, outputs)
+    sequences = uniform(0, BATCH, TIME, FEATURES).numpy()
+    np.save(tmp_path / "sequences.npy", sequences)
+    model.export(tmp_path / "model", verbose=False)
+    code = (
+        "import numpy, sys, tensorflow as tf\n"
+        "model = tf.saved_model.load('model')\n"
+        "outputs = model.serve(numpy.load('sequences.npy'))\n"
+        "numpy.save('outputs.npy', outputs)\n"
+        "assert 'keras_linrec' not in sys.modules\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=300
+    )
+    got = np.load(tmp_path / "outputs.npy")
+    assert relative_error(got, model.predict(sequences, verbose=0)) < 1e-5

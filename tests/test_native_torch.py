@@ -1,0 +1,172 @@
+"""The native kernels as PyTorch's operators."""
+
+import pytest
+import torch
+
+from keras_linrec import ops
+from keras_linrec.kernels.torch import native
+
+BATCH, TIME, CHANNELS, FEATURES, UNITS = 2, 7, 3, 4, 5
+
+
+def rand(*shape, dtype=torch.float64):
+    return torch.rand(*shape, dtype=dtype, requires_grad=True)
+
+
+def arguments(field, per_step, dtype=torch.float64):
+    """Lists of one or two tensors: decay, inputs, state, two kernels."""
+    shapes = (
+        (BATCH, TIME, CHANNELS) if per_step else (CHANNELS,),
+        (BATCH, TIME, CHANNELS),
+        (BATCH, CHANNELS),
+        (FEATURES, CHANNELS),
+        (CHANNELS, UNITS),
+    )
+    return [[rand(*s, dtype=dtype) for _ in range(field)] for s in shapes]
+
+
+@pytest.fixture(
+    params=[(1, False), (2, True)], ids=["real", "complex_per_step"]
+)
+def case(request):
+    return request.param
+
+
+def test_the_operators_are_what_pytorch_expects(case):
+    decay, inputs, state, into, out = arguments(*case, torch.float32)
+    flags = native.flags_of(decay, True)
+    torch.library.opcheck(native._scan, (flags, decay, inputs, state))
+    sequences = rand(BATCH, TIME, FEATURES, dtype=torch.float32)
+    torch.library.opcheck(
+        native._projected_scan, (flags, decay, sequences, into, out, state)
+    )
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_first_and_second_derivatives_of_the_scan(case, reverse):
+    decay, inputs, state, _, _ = arguments(*case)
+    field = len(decay)
+
+    def run(*tensors):
+        parts = [tensors[i : i + field] for i in range(0, 3 * field, field)]
+        outputs, final_state = native.scan(*parts, reverse)
+        return *outputs, *final_state
+
+    given = (*decay, *inputs, *state)
+    assert torch.autograd.gradcheck(run, given)
+    assert torch.autograd.gradgradcheck(run, given)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_first_and_second_derivatives_of_the_projected_scan(case, reverse):
+    decay, _, state, into, out = arguments(*case)
+    field = len(decay)
+
+    def run(sequences, *tensors):
+        decay, into, out, state = (
+            tensors[i : i + field] for i in range(0, 4 * field, field)
+        )
+        outputs, final_state = native.projected_scan(
+            decay, sequences, into, out, state, reverse
+        )
+        return outputs, *final_state
+
+    given = (rand(BATCH, TIME, FEATURES), *decay, *into, *out, *state)
+    assert torch.autograd.gradcheck(run, given)
+    assert torch.autograd.gradgradcheck(run, given)
+
+
+def test_third_derivatives_exist():
+    decay, inputs = rand(CHANNELS), rand(BATCH, TIME, CHANNELS)
+
+    def slope(value):
+        return torch.autograd.grad(value, decay, create_graph=True)[0].sum()
+
+    outputs, _ = ops.linear_scan(decay, inputs)
+    third = slope(slope(slope(outputs.sum())))
+    power = torch.arange(TIME, dtype=torch.float64)
+    weights = power * (power - 1) * (power - 2)
+    expected = sum(
+        (inputs[:, : TIME - lag] * weights[lag] * decay ** (lag - 3.0)).sum()
+        for lag in range(3, TIME)
+    )
+    assert torch.allclose(third, expected)
+
+
+def test_vmap_equals_a_loop(case):
+    decay, _, state, into, out = arguments(*case)
+    several = torch.rand(3, BATCH, TIME, FEATURES, dtype=torch.float64)
+
+    def run(sequences):
+        return native.projected_scan(decay, sequences, into, out, state)[0]
+
+    got = torch.vmap(run)(several)
+    assert torch.equal(got, torch.stack([run(one) for one in several]))
+    got.sum().backward()
+    assert decay[0].grad.shape == decay[0].shape
+
+
+def test_functional_derivatives_equal_autograd():
+    decay, inputs = rand(CHANNELS), rand(BATCH, TIME, CHANNELS)
+
+    def loss(decay, inputs):
+        return (ops.linear_scan(decay, inputs)[0] ** 3).sum()
+
+    expected = torch.autograd.grad(loss(decay, inputs), decay)[0]
+    assert torch.allclose(torch.func.grad(loss)(decay, inputs), expected)
+    several = torch.stack([decay, 0.5 * decay])
+    got = torch.vmap(torch.func.grad(loss), (0, None))(several, inputs)
+    assert torch.allclose(got[0], expected)
+
+
+def test_a_lazily_negated_tensor_is_read_as_what_it_means():
+    # The imaginary part of a conjugate only says that it is negative.
+    numbers = torch.rand(BATCH, TIME, CHANNELS, dtype=torch.complex64).conj()
+    assert numbers.imag.is_neg()
+    decay = torch.full((CHANNELS,), 0.5)
+    outputs, _ = ops.linear_scan(decay, numbers.imag)
+    expected, _ = ops.linear_scan(decay, numbers.imag.clone())
+    assert torch.equal(outputs, expected)
+
+
+class Both(torch.nn.Module):
+    def forward(self, inputs, decay, rates):
+        outputs, _ = ops.linear_scan(decay, inputs)
+        return outputs + ops.linear_scan(rates, inputs, reverse=True)[0]
+
+
+# Dynamo warns of PyTorch's own code while it traces.
+@pytest.mark.filterwarnings("ignore")
+def test_it_compiles_without_a_graph_break():
+    given = [
+        rand(*shape, dtype=torch.float32)
+        for shape in ((2, 9, 3), (3,), (2, 9, 3))
+    ]
+    model = Both()
+    model(*given)
+    # The core itself is compiled already: Inductor would take half a minute
+    # to compile the addition beside it.
+    run = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(run(*given), model(*given))
+    got = torch.autograd.grad(run(*given).square().sum(), given)
+    expected = torch.autograd.grad(model(*given).square().sum(), given)
+    assert all(torch.allclose(*pair) for pair in zip(got, expected))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_it_exports_with_any_batch_and_length():
+    def given(batch, time):
+        return (
+            torch.rand(batch, time, 3),
+            torch.rand(3),
+            torch.rand(batch, time, 3),
+        )
+
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("time")}
+    program = torch.export.export(
+        Both(), tuple(given(2, 9)), dynamic_shapes=(sizes, {}, sizes)
+    )
+    called = [str(node.target) for node in program.graph.nodes]
+    assert sum("keras_linrec.scan" in target for target in called) == 2
+    other = given(5, 30)
+    assert torch.equal(program.module()(*other), Both()(*other))
