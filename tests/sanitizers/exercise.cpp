@@ -1,0 +1,135 @@
+// Calls every function of the core, in every mode and at awkward sizes, from
+// several threads at once and after a fork, for the sanitizers to watch.
+// Numbers are checked elsewhere; here only that they are finite.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "core.h"
+
+namespace {
+
+struct Quantity {
+  std::vector<std::vector<char>> parts;  // exactly as long as they should be
+};
+
+template <class Real>
+Quantity make(int parts, int64_t count, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<double> uniform(-0.7, 0.7);
+  Quantity quantity;
+  for (int p = 0; p < parts; p++) {
+    std::vector<char> bytes(count * sizeof(Real));
+    for (int64_t i = 0; i < count; i++)
+      reinterpret_cast<Real*>(bytes.data())[i] =
+          static_cast<Real>(uniform(generator));
+    quantity.parts.push_back(std::move(bytes));
+  }
+  return quantity;
+}
+
+template <class Real>
+void require_finite(const Quantity& quantity) {
+  for (const auto& part : quantity.parts)
+    for (size_t i = 0; i < part.size() / sizeof(Real); i++)
+      if (!std::isfinite(reinterpret_cast<const Real*>(part.data())[i])) {
+        std::fprintf(stderr, "a number is not finite\n");
+        std::exit(1);
+      }
+}
+
+typedef int (*Function)(int, const int64_t*, const void* const*, void* const*);
+
+template <class Real>
+void call(Function function, int flags, const std::vector<int64_t>& sizes,
+          const std::vector<const Quantity*>& from,
+          const std::vector<Quantity*>& to) {
+  std::vector<const void*> arrays;
+  std::vector<void*> results;
+  for (const Quantity* quantity : from)
+    for (const auto& part : quantity->parts) arrays.push_back(part.data());
+  for (Quantity* quantity : to)
+    for (auto& part : quantity->parts) results.push_back(part.data());
+  if (function(flags, sizes.data(), arrays.data(), results.data())) {
+    std::fprintf(stderr, "the core refused sizes\n");
+    std::exit(1);
+  }
+  for (Quantity* quantity : to) require_finite<Real>(*quantity);
+}
+
+template <class Real>
+void scans(int flags, int64_t g, int64_t b, int64_t t, int64_t n) {
+  const int parts = flags & kKerasLinrecComplex ? 2 : 1;
+  const int64_t decays = flags & kKerasLinrecPerStep ? g * b * t * n : g * n;
+  if (sizeof(Real) == 8) flags |= kKerasLinrecFloat64;
+  const Quantity decay = make<Real>(parts, decays, 1);
+  const Quantity inputs = make<Real>(parts, g * b * t * n, 2);
+  const Quantity state = make<Real>(parts, g * b * n, 3);
+  Quantity outputs = inputs, final_state = state;
+  call<Real>(keras_linrec_scan, flags, {g, b, t, n}, {&decay, &inputs, &state},
+             {&outputs, &final_state});
+  Quantity d_decay = decay, d_inputs = inputs, d_state = state;
+  call<Real>(keras_linrec_scan_backward, flags, {g, b, t, n},
+             {&decay, &outputs, &state, &inputs, &final_state},
+             {&d_decay, &d_inputs, &d_state});
+}
+
+template <class Real>
+void projected_scans(int flags, int64_t b, int64_t t, int64_t f, int64_t n,
+                     int64_t u, int64_t block) {
+  const int parts = flags & kKerasLinrecComplex ? 2 : 1;
+  const int64_t decays = flags & kKerasLinrecPerStep ? b * t * n : n;
+  if (sizeof(Real) == 8) flags |= kKerasLinrecFloat64;
+  const std::vector<int64_t> sizes = {1, b, t, f, n, u, block};
+  const Quantity decay = make<Real>(parts, decays, 1);
+  const Quantity inputs = make<Real>(1, b * t * f, 2);
+  const Quantity into = make<Real>(parts, f * n, 3);
+  const Quantity out = make<Real>(parts, n * u, 4);
+  const Quantity state = make<Real>(parts, b * n, 5);
+  Quantity outputs = make<Real>(1, b * t * u, 6), final_state = state;
+  Quantity kept = make<Real>(1, b * ((t + block - 1) / block) * parts * n, 7);
+  call<Real>(keras_linrec_projected_scan, flags, sizes,
+             {&decay, &inputs, &into, &out, &state},
+             {&outputs, &final_state, &kept});
+  Quantity d_decay = decay, d_inputs = inputs, d_into = into, d_out = out;
+  Quantity d_state = state;
+  call<Real>(keras_linrec_projected_scan_backward, flags, sizes,
+             {&decay, &inputs, &into, &out, &kept, &outputs, &final_state},
+             {&d_decay, &d_inputs, &d_into, &d_out, &d_state});
+}
+
+template <class Real>
+void everything() {
+  for (int flags = 0; flags < 8; flags++) {
+    scans<Real>(flags, 1, 1, 1, 1);
+    scans<Real>(flags, 2, 3, 50, 7);
+    scans<Real>(flags, 1, 1, 20000, 3);
+    scans<Real>(flags, 1, 4, 700, 70);
+    projected_scans<Real>(flags, 1, 1, 1, 1, 1, 48);
+    projected_scans<Real>(flags, 3, 100, 5, 7, 6, 48);
+    projected_scans<Real>(flags, 1, 1000, 33, 40, 37, 48);
+    projected_scans<Real>(flags, 4, 300, 64, 64, 64, 96);
+  }
+}
+
+}  // namespace
+
+int main() {
+  everything<float>();
+  everything<double>();
+  std::thread other([] { everything<float>(); });
+  everything<float>();
+  other.join();
+  const pid_t child = fork();
+  everything<float>();
+  if (child == 0) return 0;
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The core under the address, undefined-behaviour and thread sanitizers.
+set -euo pipefail
+cd "$(dirname "$0")"
+source=../../kernels/native/source
+compiler=${CXX:-g++}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+declare -A sets=([baseline]="")
+extra=()
+if [[ $(uname -m) == x86_64 ]]; then
+    sets[avx2]="-mavx2 -mfma"
+    sets[avx512]="-mavx2 -mfma -mavx512f -mavx512dq -mavx512bw -mavx512vl"
+    extra+=(-DKERAS_LINREC_X86)
+fi
+
+for sanitizer in address,undefined thread; do
+    flags=(-std=c++17 -O1 -g -Wall -Wextra -Werror "${extra[@]}"
+        "-fsanitize=$sanitizer" -fno-sanitize-recover=all "-I$source")
+    objects=()
+    for set in "${!sets[@]}"; do
+        # shellcheck disable=SC2086
+        "$compiler" "${flags[@]}" ${sets[$set]} -DKERAS_LINREC_SET="$set" \
+            -c "$source/kernels.cpp" -o "$scratch/$set.o" &
+        objects+=("$scratch/$set.o")
+    done
+    wait
+    "$compiler" "${flags[@]}" exercise.cpp "$source"/{scan,projected_scan}.cpp \
+        "$source"/{parallel,dispatch}.cpp "${objects[@]}" -pthread \
+        -o "$scratch/exercise"
+    for set in "${!sets[@]}"; do
+        # Threads that were not asked to end when the process forks are ours.
+        TSAN_OPTIONS=die_after_fork=0 KERAS_LINREC_NUM_THREADS=3 \
+            KERAS_LINREC_INSTRUCTION_SET=$set "$scratch/exercise"
+        echo "$sanitizer: $set is clean"
+    done
+done
