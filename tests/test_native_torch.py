@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from keras_linrec import ops
+from keras_linrec.kernels.native import core
 from keras_linrec.kernels.torch import native
 
 BATCH, TIME, CHANNELS, FEATURES, UNITS = 2, 7, 3, 4, 5
@@ -133,6 +134,14 @@ class Both(torch.nn.Module):
     def forward(self, inputs, decay, rates):
         outputs, _ = ops.linear_scan(decay, inputs)
         return outputs + ops.linear_scan(rates, inputs, reverse=True)[0]
+
+
+def test_pytorchs_own_setting_of_threads_is_heeded():
+    before = torch.get_num_threads()
+    torch.set_num_threads(7)
+    described = core.description()
+    torch.set_num_threads(before)
+    assert "7 threads" in described
 
 
 # Dynamo warns of PyTorch's own code while it traces.

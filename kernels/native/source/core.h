@@ -24,6 +24,13 @@ extern "C" {
 KERAS_LINREC_PUBLIC const char* keras_linrec_instruction_set();
 KERAS_LINREC_PUBLIC int keras_linrec_threads();
 
+// Lends the core the threads of an OpenMP runtime: its GOMP_parallel,
+// omp_get_thread_num, omp_get_num_threads and omp_get_max_threads. A framework
+// whose own threads wait by spinning, as that runtime's do, would otherwise
+// take a processor from ours.
+KERAS_LINREC_PUBLIC void keras_linrec_use_openmp(void* parallel, void* index,
+                                                 void* count, void* most);
+
 // h_t = decay_t * h_{t-1} + inputs_t. Every quantity is there once, or twice
 // if complex, and `groups` times over: several systems at once, each with a
 // batch of its own.

@@ -48,3 +48,8 @@ const char* keras_linrec_instruction_set() {
 }
 
 int keras_linrec_threads() { return keras_linrec::threads(); }
+
+void keras_linrec_use_openmp(void* parallel, void* index, void* count,
+                             void* most) {
+  keras_linrec::use_openmp(parallel, index, count, most);
+}

@@ -29,8 +29,10 @@ int available_processors() {
   return count ? static_cast<int>(count) : 1;
 }
 
+constexpr const char* variable = "KERAS_LINREC_NUM_THREADS";
+
 int wanted_threads() {
-  const char* text = std::getenv("KERAS_LINREC_NUM_THREADS");
+  const char* text = std::getenv(variable);
   const long wanted = text ? std::strtol(text, nullptr, 10) : 0;
   if (wanted > 0) return static_cast<int>(wanted < 1024 ? wanted : 1024);
   return available_processors();
@@ -113,12 +115,46 @@ class Pool {
 std::atomic<Pool*> the_pool{nullptr};
 std::mutex making_pool;
 
+// The threads of an OpenMP runtime, where the caller lends them.
+struct OpenMP {
+  void (*parallel)(void (*)(void*), void*, unsigned, unsigned) = nullptr;
+  int (*index)() = nullptr;
+  int (*count)() = nullptr;
+  int (*most)() = nullptr;
+};
+
+OpenMP lent;
+std::atomic<bool> openmp_runs{false};
+
+struct Task {
+  const std::function<void(int, int)>* work;
+  std::atomic<bool> failed{false};
+  std::exception_ptr failure;
+};
+
+void run_task(void* given) {
+  Task& task = *static_cast<Task*>(given);
+  try {
+    (*task.work)(lent.index(), lent.count());
+  } catch (...) {
+    if (!task.failed.exchange(true)) task.failure = std::current_exception();
+  }
+}
+
+void run_on_openmp(int wanted, const std::function<void(int, int)>& work) {
+  Task task;
+  task.work = &work;
+  lent.parallel(run_task, &task, static_cast<unsigned>(wanted), 0);
+  if (task.failure) std::rethrow_exception(task.failure);
+}
+
 // A forked child has the pool's memory and none of its threads, and a lock may
 // be held there for ever: it starts anew. Old pools are never destroyed, since
 // threads wait in them until the process ends.
 void forget_pool() {
   the_pool.store(nullptr);
   new (&making_pool) std::mutex;
+  openmp_runs.store(false);
 }
 
 Pool& pool() {
@@ -137,11 +173,24 @@ Pool& pool() {
 
 }  // namespace
 
-int threads() { return pool().threads(); }
+int threads() {
+  if (!openmp_runs.load(std::memory_order_acquire)) return pool().threads();
+  return std::getenv(variable) ? wanted_threads() : lent.most();
+}
 
 void parallel(int wanted, const std::function<void(int, int)>& work) {
   if (wanted <= 1) return work(0, 1);
+  if (openmp_runs.load(std::memory_order_acquire))
+    return run_on_openmp(wanted, work);
   pool().run(wanted, work);
+}
+
+void use_openmp(void* parallel, void* index, void* count, void* most) {
+  lent.parallel = reinterpret_cast<decltype(lent.parallel)>(parallel);
+  lent.index = reinterpret_cast<decltype(lent.index)>(index);
+  lent.count = reinterpret_cast<decltype(lent.count)>(count);
+  lent.most = reinterpret_cast<decltype(lent.most)>(most);
+  openmp_runs.store(true, std::memory_order_release);
 }
 
 void prepare_to_write(void* array, std::size_t bytes) {

@@ -1,0 +1,222 @@
+"""How fast RotRNN trains: KERAS_BACKEND=jax python benchmarks/rotrnn.py
+
+Times a training step (forward, backward, a step of gradient descent) of one
+layer at (batch 32, 784 steps, 128 features), 256 states in 32 heads, with each
+of our kernels; with the scan of `keras.ops.associative_scan` and, on PyTorch,
+of a loop in Python; and under JAX with the algorithm of the paper's appendix C,
+which scans all heads in real numbers with `jax.lax.associative_scan`. Prints
+median milliseconds of interleaved rounds, and the memory that a step needs
+beyond what the process held before.
+"""
+
+import argparse
+from contextlib import contextmanager
+from functools import partial
+
+import keras
+import numpy as np
+from keras import ops
+from scan import interleaved
+from scan import keras_associative_scan
+from scan import peak_memory
+from scan import python_loop
+
+import keras_linrec
+from keras_linrec import kernels
+from keras_linrec.kernels import projection
+from keras_linrec.kernels import registry
+
+BATCH, TIME, FEATURES, STATES, HEADS = 32, 784, 128, 256, 32
+RATE = 1e-3
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    rounds = parser.parse_args().rounds
+    sequences = np.random.default_rng(0).standard_normal(
+        (BATCH, TIME, FEATURES)
+    )
+    sequences = ops.convert_to_tensor(sequences.astype("float32"))
+    available = kernels.available()
+    steps = {
+        f"ours: {name}": layer_step(name, sequences)
+        for name in ("native", "associative", "sequential")
+        if available[name]
+    }
+    peers = {"keras.ops.associative_scan": keras_associative_scan}
+    if keras.backend.backend() == "torch":
+        peers["a loop in Python"] = python_loop
+    for name, scan in peers.items():
+        # The layer's own code, on a scan that is not ours.
+        steps[name] = layer_step(peer_scan(scan), sequences)
+    if keras.backend.backend() == "jax":
+        steps["the paper's algorithm"] = paper_step(sequences)
+    memory = {}
+    for name, step in steps.items():
+        step()
+        memory[name] = peak_memory(lambda step=step: step(), ())
+    times = interleaved(steps, rounds)
+    best = times["ours: native"] if available["native"] else min(times.values())
+    print(f"| {keras.backend.backend()} | ms | ratio | memory |")
+    print("|---|---|---|---|")
+    for name, median in times.items():
+        print(
+            f"| {name} | {median:.1f} | {median / best:.1f} | "
+            f"{memory[name] or float('nan'):.0f} MB |"
+        )
+
+
+@contextmanager
+def running(kernel):
+    """Layers run on a kernel of ours, by its name, or on a peer's scan."""
+    auto = keras.backend.backend(), "auto"
+    if isinstance(kernel, str):
+        keras_linrec.config.set_kernel(kernel)
+    else:
+        registry._selected[auto] = registry.Kernel(
+            kernel, partial(projection.projected_scan, kernel)
+        )
+    yield
+    keras_linrec.config.set_kernel(None)
+    registry._selected.pop(auto, None)
+
+
+def peer_scan(peer):
+    def scan(decay, inputs, initial_state, reverse=False):
+        # From zero and forward, which is all that this step needs.
+        outputs = peer([*decay, *inputs])
+        return outputs, tuple(part[:, -1] for part in outputs)
+
+    return scan
+
+
+def layer_step(kernel, sequences):
+    """A call that trains a new layer once, on a kernel."""
+    keras.utils.set_random_seed(0)
+    layer = keras_linrec.layers.RotRNN(state_size=STATES, num_heads=HEADS)
+    layer.build(sequences.shape)
+    step = {
+        "jax": jax_step,
+        "tensorflow": tensorflow_step,
+        "torch": torch_step,
+    }[keras.backend.backend()](layer, sequences)
+
+    def run():
+        # PyTorch asks for the kernel each time, the others as they compile.
+        with running(kernel):
+            step()
+
+    return run
+
+
+def jax_descent(loss, weights):
+    import jax
+
+    @jax.jit
+    def descend(weights):
+        gradients = jax.grad(loss)(weights)
+        return jax.tree.map(lambda w, g: w - RATE * g, weights, gradients)
+
+    return lambda: jax.block_until_ready(descend(weights))
+
+
+def jax_step(layer, sequences):
+    weights = [variable.value for variable in layer.trainable_variables]
+    rest = [variable.value for variable in layer.non_trainable_variables]
+
+    def loss(weights):
+        outputs, _ = layer.stateless_call(weights, rest, sequences)
+        return ops.mean(ops.square(outputs))
+
+    return jax_descent(loss, weights)
+
+
+def tensorflow_step(layer, sequences):
+    import tensorflow as tf
+
+    variables = [variable.value for variable in layer.trainable_variables]
+
+    @tf.function
+    def descend():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(layer(sequences)))
+        gradients = tape.gradient(loss, variables)
+        return loss, [RATE * gradient for gradient in gradients]
+
+    return lambda: float(descend()[0])
+
+
+def torch_step(layer, sequences):
+    import torch
+
+    variables = [variable.value for variable in layer.trainable_variables]
+
+    def step():
+        loss = layer(sequences).square().mean()
+        gradients = torch.autograd.grad(loss, variables)
+        return [RATE * gradient for gradient in gradients]
+
+    return step
+
+
+def paper_step(sequences):
+    """A step of the paper's algorithm: heads as rows of real numbers."""
+    import jax
+    import jax.numpy as jnp
+
+    size = STATES // HEADS
+    generator = np.random.default_rng(0)
+    gamma = np.sqrt(generator.uniform(0.25, 0.998, (HEADS, 1)))
+    weights = (
+        generator.uniform(0, 2 * np.pi, (HEADS, size // 2)),
+        np.log(-np.log(gamma)),
+        generator.standard_normal((HEADS, size, size)),
+        generator.standard_normal((HEADS, size, FEATURES)) / FEATURES**0.5,
+        generator.standard_normal((FEATURES, STATES)) / STATES**0.5,
+        generator.standard_normal(FEATURES),
+    )
+    weights = tuple(jnp.asarray(w, "float32") for w in weights)
+
+    def combine(earlier, later):
+        """Rotate and shrink what came earlier, add what came later."""
+        decay, angle, state = later
+        angles = jnp.repeat(angle, 2, axis=-1)
+        turned = jnp.stack(
+            [-earlier[2][..., 1::2], earlier[2][..., ::2]], axis=-1
+        ).reshape(state.shape)
+        moved = jnp.cos(angles) * earlier[2] + jnp.sin(angles) * turned
+        return earlier[0] * decay, earlier[1] + angle, decay * moved + state
+
+    def scan_head(*elements):
+        return jax.lax.associative_scan(combine, elements)[2]
+
+    def forward(weights, inputs):
+        theta, gamma_log, rotation_kernel, into, out, feedthrough = weights
+        time = inputs.shape[0]
+        gamma = jnp.exp(-jnp.exp(gamma_log))
+        trace = jnp.trace(into.transpose(0, 2, 1) @ into, axis1=1, axis2=2)
+        into = into * jnp.sqrt((1 - gamma[:, 0] ** 2) / trace)[:, None, None]
+        rotation = jax.scipy.linalg.expm(
+            rotation_kernel - rotation_kernel.transpose(0, 2, 1)
+        )
+        states = jnp.einsum("hki,ti->htk", into, inputs)
+        states = jnp.einsum("hjk,htj->htk", rotation, states)
+        states = jax.vmap(scan_head)(
+            jnp.repeat(gamma[:, None], time, axis=1),
+            jnp.repeat(theta[:, None], time, axis=1),
+            states,
+        )
+        states = jnp.einsum("hkj,htj->htk", rotation, states)
+        states = states.transpose(1, 0, 2).reshape(time, -1)
+        return states @ out.T + feedthrough * inputs
+
+    def loss(weights):
+        outputs = jax.vmap(forward, (None, 0))(weights, sequences)
+        return jnp.mean(jnp.square(outputs))
+
+    return jax_descent(loss, weights)
+
+
+if __name__ == "__main__":
+    main()
