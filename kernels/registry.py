@@ -175,10 +175,25 @@ def _with_final_state(scan):
     return both
 
 
-def _with_projection(scan, projected_scan=None):
-    return Kernel(
-        scan, projected_scan or partial(projection.projected_scan, scan)
-    )
+# Below so many steps the plain form is faster, whose product takes all rows of
+# a batch at once: forward and backward of a single step at (32, 1, 128) with
+# 128 complex channels take 0.15 ms plain and 0.42 fused, on JAX.
+_FEWEST_STEPS_FUSED = 4
+
+
+def _with_projection(scan, fused=None):
+    plain = partial(projection.projected_scan, scan)
+    if fused is None:
+        return Kernel(scan, plain)
+
+    def projected_scan(decay, inputs, *arguments):
+        time = inputs.shape[1]
+        # A length that is not known yet may be any.
+        if isinstance(time, int) and time < _FEWEST_STEPS_FUSED:
+            return plain(decay, inputs, *arguments)
+        return fused(decay, inputs, *arguments)
+
+    return Kernel(scan, projected_scan)
 
 
 def _check(name):

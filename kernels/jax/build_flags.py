@@ -1,8 +1,15 @@
 """What the adapter needs beyond the core's flags."""
 
+from keras_linrec.kernels.native import NotHere
+
 
 def flags():
     """The framework's package, flags to compile with, flags to link with."""
     import jax
 
+    if not hasattr(jax, "ffi"):
+        raise NotHere(
+            f"the native kernels need JAX 0.5 or newer; this is "
+            f"{jax.__version__}"
+        )
     return "jaxlib", ("-isystem", jax.ffi.include_dir()), ()

@@ -107,23 +107,21 @@ template <class Real>
 struct Packed {
   int64_t rows, panel, panels;
   std::vector<Real> numbers;
-  template <class Get>
-  Packed(int64_t rows, int64_t columns, int64_t panel, Get get)
+  Packed(int64_t rows, int64_t columns, int64_t panel)
       : rows(rows),
         panel(panel),
         panels((columns + panel - 1) / panel),
-        numbers(rows * panels * panel) {
-    for (int64_t p = 0; p < panels; p++)
-      for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < panel; c++)
-          if (p * panel + c < columns)
-            numbers[(p * rows + r) * panel + c] = get(r, p * panel + c);
+        numbers(rows * panels * panel) {}
+  Real* at(int64_t p, int64_t row) {
+    return numbers.data() + (p * rows + row) * panel;
   }
   const Real* at(int64_t p, int64_t row) const {
     return numbers.data() + (p * rows + row) * panel;
   }
 };
 
+// The four right factors. Each is laid out anew in every call, so it pays that
+// the loops are plain: a streaming step does little else.
 template <class Real>
 struct Weights {
   Layout<Real> layout;
@@ -131,34 +129,72 @@ struct Weights {
   int64_t features, units;
 
   // d outputs / d imaginary part = -imaginary part of the output kernel.
-  Real read_out(int64_t column, int64_t unit) const {
-    const int64_t part = layout.part_of(column);
-    const int64_t channel = layout.channel_of(column);
-    if (channel >= layout.channels) return 0;
-    const Real value = output_kernel[part][channel * units + unit];
-    return part ? -value : value;
-  }
-  Real project(int64_t feature, int64_t column) const {
-    const int64_t channel = layout.channel_of(column);
-    if (channel >= layout.channels) return 0;
-    return input_kernel[layout.part_of(column)]
-                       [feature * layout.channels + channel];
-  }
+  static Real sign(int64_t part) { return part ? -1 : 1; }
+
+  // inputs @ this = a tile
   Packed<Real> input() const {
-    return {features, layout.columns, layout.panel,
-            [this](int64_t f, int64_t c) { return project(f, c); }};
+    Packed<Real> packed(features, layout.columns, layout.panel);
+    layout.for_each_run([&](int64_t column, int64_t part, int64_t channel,
+                            int64_t count) {
+      const Real* from = input_kernel[part] + channel;
+      Real* to = packed.at(column / layout.panel, 0) + column % layout.panel;
+      for (int64_t f = 0; f < features; f++)
+        for (int64_t i = 0; i < count; i++)
+          to[f * layout.panel + i] = from[f * layout.channels + i];
+    });
+    return packed;
   }
-  Packed<Real> input_transposed() const {
-    return {layout.columns, features, layout.panel,
-            [this](int64_t c, int64_t f) { return project(f, c); }};
-  }
+
+  // a tile @ this = outputs
   Packed<Real> output() const {
-    return {layout.columns, units, layout.panel,
-            [this](int64_t c, int64_t u) { return read_out(c, u); }};
+    Packed<Real> packed(layout.columns, units, layout.panel);
+    layout.for_each_run([&](int64_t column, int64_t part, int64_t channel,
+                            int64_t count) {
+      const Real* from = output_kernel[part] + channel * units;
+      for (int64_t p = 0; p < packed.panels; p++) {
+        const int64_t first = p * layout.panel;
+        const int64_t width = std::min(layout.panel, units - first);
+        Real* to = packed.at(p, column);
+        for (int64_t i = 0; i < count; i++)
+          for (int64_t u = 0; u < width; u++)
+            to[i * layout.panel + u] =
+                sign(part) * from[i * units + first + u];
+      }
+    });
+    return packed;
   }
+
+  // cotangents of a tile @ this = those of the inputs
+  Packed<Real> input_transposed() const {
+    Packed<Real> packed(layout.columns, features, layout.panel);
+    layout.for_each_run([&](int64_t column, int64_t part, int64_t channel,
+                            int64_t count) {
+      const Real* from = input_kernel[part] + channel;
+      for (int64_t p = 0; p < packed.panels; p++) {
+        const int64_t first = p * layout.panel;
+        const int64_t width = std::min(layout.panel, features - first);
+        Real* to = packed.at(p, column);
+        for (int64_t f = 0; f < width; f++)
+          for (int64_t i = 0; i < count; i++)
+            to[i * layout.panel + f] =
+                from[(first + f) * layout.channels + i];
+      }
+    });
+    return packed;
+  }
+
+  // cotangents of the outputs @ this = those of a tile
   Packed<Real> output_transposed() const {
-    return {units, layout.columns, layout.panel,
-            [this](int64_t u, int64_t c) { return read_out(c, u); }};
+    Packed<Real> packed(units, layout.columns, layout.panel);
+    layout.for_each_run([&](int64_t column, int64_t part, int64_t channel,
+                            int64_t count) {
+      const Real* from = output_kernel[part] + channel * units;
+      Real* to = packed.at(column / layout.panel, 0) + column % layout.panel;
+      for (int64_t i = 0; i < count; i++)
+        for (int64_t u = 0; u < units; u++)
+          to[u * layout.panel + i] = sign(part) * from[i * units + u];
+    });
+    return packed;
   }
 };
 
