@@ -1,6 +1,10 @@
-"""Scans in a process, forks it, and scans in both."""
+"""Scans in a process, forks it, and scans in both.
+
+With "torch", on the threads that PyTorch lends.
+"""
 
 import os
+import sys
 import warnings
 
 import numpy as np
@@ -9,6 +13,9 @@ from keras_linrec.kernels.native import core
 
 # Frameworks warn of forks because of their own threads, which are idle here.
 warnings.simplefilter("ignore")
+
+if "torch" in sys.argv:
+    import keras_linrec.kernels.torch.native  # noqa: F401
 
 sizes = (1, 4, 20_000, 8)
 inputs = np.random.default_rng(0).standard_normal(sizes[1:]).astype("float32")

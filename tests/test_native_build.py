@@ -12,6 +12,7 @@ from pathlib import Path
 
 import keras
 import pytest
+from needs_native import require_native
 
 from keras_linrec.kernels.native import build
 
@@ -58,6 +59,12 @@ class Workplace:
         if not self.log.exists():
             return 0
         return self.log.read_text().count("-shared")
+
+
+@pytest.fixture
+def native():
+    """Asked for before the compiler is replaced."""
+    return require_native()
 
 
 @pytest.fixture
@@ -109,6 +116,28 @@ def test_a_build_that_failed_is_not_tried_again_unasked(workplace):
     assert len(workplace.log.read_text().splitlines()) == calls
     workplace.compiler(1)
     assert build.library("core", retry=True) == build.library("core")
+
+
+def test_arguments_in_the_compilers_name_count(workplace, monkeypatch):
+    workplace.compiler(1, broken=True)
+    with pytest.raises(build.BuildError, match="something is missing"):
+        build.library("core")
+    workplace.compiler(1)
+    plain = build.library("core", retry=True)
+    monkeypatch.setenv("CXX", f"{os.environ['CXX']} -march=native")
+    assert build.library("core") != plain
+
+
+def test_a_compiler_that_fails_leaves_what_another_one_built(workplace):
+    built = build.library("core")
+    workplace.compiler(2, broken=True)
+    assert build.library("core") == built
+
+
+def test_a_number_of_threads_that_is_none_is_named(workplace, monkeypatch):
+    monkeypatch.setenv("KERAS_LINREC_NUM_THREADS", "two")
+    with pytest.raises(build.BuildError, match="NUM_THREADS=two"):
+        build.core.__wrapped__()
 
 
 def test_a_damaged_library_is_built_anew_with_a_warning(workplace):
@@ -181,7 +210,7 @@ print(bool(kernels.available()["native"]))
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
-        ({"CC": "/bin/false", "CXX": "/bin/false"}, "no C++ compiler that"),
+        ({"CC": "/bin/false", "CXX": "/bin/false"}, "no compiler that"),
         ({"KERAS_LINREC_CACHE_DIR": "", "HOME": os.devnull}, "cannot be writ"),
     ],
     ids=["no_compiler", "read_only_home"],
@@ -200,7 +229,7 @@ def test_without_native_code_scans_run_with_one_warning(
     keras.backend.backend() != "torch",
     reason="builds the core itself, which is the same under every backend",
 )
-def test_the_core_survives_a_damaged_cache(workplace, monkeypatch):
+def test_the_core_survives_a_damaged_cache(native, workplace, monkeypatch):
     monkeypatch.delenv("CXX")
     path = build.library("core")
     content = path.read_bytes()

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 from autodiff import relative_error
 from definitions import scan as definition
+from needs_native import require_native
 
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import core
+
+require_native()
 
 FIELDS = {"real": 1, "complex": 2}
 DTYPES = ["float32", "float64"]
@@ -161,7 +164,7 @@ def test_projected_scan_equals_its_definition(
     operands = decay, inputs, into, out
     outputs, final = empty_like(d_outputs, initial)
     kept = [
-        np.empty((groups, batch, -(-time // block), parts, channels), dtype)
+        np.empty((groups, batch, time // block + 2, parts, channels), dtype)
     ]
     call(
         "projected_scan",
@@ -240,6 +243,18 @@ def test_a_decay_close_to_one_does_not_stall():
     assert abs(outputs[0, -1, 0] / expected - 1) < 1e-7
 
 
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+def test_silence_stays_silent_under_a_decay_that_grows(per_step):
+    # Threads share a long row, and 1.2^32768 is infinite.
+    sizes = (1, 1, 65536, 1)
+    zeros = np.zeros(sizes[1:], "float32")
+    decay = np.full((1,) if not per_step else sizes[1:], 1.2, "float32")
+    start, outputs = np.zeros((1, 1), "float32"), np.ones_like(zeros)
+    given = [decay], [zeros], [start]
+    call("scan", 2 * per_step, sizes, given, ([outputs], [start.copy()]))
+    assert not outputs.any()
+
+
 def test_two_runs_give_the_same_bits():
     random = Numbers("complex", "float32")
     sizes = (1, 3, 2000, 16, 32, 16)
@@ -248,7 +263,7 @@ def test_two_runs_give_the_same_bits():
     into, out = random.make(16, 32), random.make(32, 16)
     d_outputs, d_final = random.make(3, 2000, 16, parts=1), random.make(3, 32)
     block = block_length(64)
-    kept = [np.empty((3, -(-2000 // block), 2, 32), "float32")]
+    kept = [np.empty((3, 2000 // block + 2, 2, 32), "float32")]
     runs = []
     for _ in range(2):
         outputs, final = empty_like(d_outputs, initial)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from autodiff import relative_error
+from needs_native import require_native
 
 import keras_linrec
 from keras_linrec.kernels import projection
 from keras_linrec.kernels import registry
-from keras_linrec.kernels.tensorflow import native
+
+native = require_native()
 
 BATCH, TIME, CHANNELS, FEATURES, UNITS = 2, 7, 3, 4, 5
 

@@ -1,11 +1,18 @@
 """The native kernels as PyTorch's operators."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+from needs_native import require_native
 
 from keras_linrec import ops
+from keras_linrec.kernels import registry
 from keras_linrec.kernels.native import core
-from keras_linrec.kernels.torch import native
+
+native = require_native()
 
 BATCH, TIME, CHANNELS, FEATURES, UNITS = 2, 7, 3, 4, 5
 
@@ -130,6 +137,49 @@ def test_a_lazily_negated_tensor_is_read_as_what_it_means():
     assert torch.equal(outputs, expected)
 
 
+@pytest.mark.parametrize("time", [2, 9])
+def test_under_autocast_numbers_are_float32(time):
+    decay, _, state, into, out = arguments(2, False, torch.float32)
+    sequences = torch.rand(BATCH, time, FEATURES)
+    expected, _ = ops.projected_scan(decay, sequences, into, out, state)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, _ = ops.projected_scan(decay, sequences, into, out, state)
+    assert torch.allclose(got.float(), expected, rtol=0.05, atol=0.05)
+    half = [torch.ones(CHANNELS, dtype=torch.bfloat16)]
+    with pytest.raises(TypeError, match="Received: .*bfloat16"):
+        native._scan(0, half, [sequences[..., :3]], [state[0]])
+
+
+def test_it_is_checked_in_inference_mode_too():
+    registry._checked.pop("native", None)
+    with torch.inference_mode():
+        registry.select("native")
+    assert registry._checked["native"]
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    answer = subprocess.run(
+        [sys.executable, Path(__file__).parent / "fork_worker.py", "torch"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert answer.stdout.split() == ["child", "same", "parent", "same"], (
+        answer.stderr
+    )
+
+
+class Projected(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.given = arguments(2, False, torch.float32)
+
+    def forward(self, sequences):
+        decay, _, _, into, out = self.given
+        decay = [0.5 * part for part in decay]
+        return ops.projected_scan(decay, sequences, into, out)[0]
+
+
 class Both(torch.nn.Module):
     def forward(self, inputs, decay, rates):
         outputs, _ = ops.linear_scan(decay, inputs)
@@ -179,3 +229,11 @@ def test_it_exports_with_any_batch_and_length():
     assert sum("keras_linrec.scan" in target for target in called) == 2
     other = given(5, 30)
     assert torch.equal(program.module()(*other), Both()(*other))
+
+    model = Projected()
+    program = torch.export.export(
+        model, (torch.rand(2, 9, FEATURES),), dynamic_shapes=(sizes,)
+    )
+    for time in (2, 30, 3000):
+        other = torch.rand(5, time, FEATURES)
+        assert torch.allclose(program.module()(other), model(other), atol=1e-6)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from autodiff import relative_error
+from needs_native import require_jit_compiler
 from units import DEFINITIONS
 from units import UNITS
 from units import array
@@ -462,6 +463,8 @@ def train_at_several_lengths(name, form, lengths, jit_compile):
     layer = UNITS[name](5, **form)
     outputs = keras.layers.Dense(1)(layer(inputs))
     model = keras.Model(inputs, outputs)
+    if jit_compile:
+        require_jit_compiler()
     model.compile("adam", "mse", jit_compile=jit_compile)
     for time in lengths:
         data = sequences(time, batch=3)

@@ -1,6 +1,6 @@
 """What the adapter needs beyond the core's flags."""
 
-from keras_linrec.kernels.native import NotHere
+from keras_linrec.kernels.native import BuildError
 
 
 def flags():
@@ -8,8 +8,8 @@ def flags():
     import jax
 
     if not hasattr(jax, "ffi"):
-        raise NotHere(
-            f"the native kernels need JAX 0.5 or newer; this is "
-            f"{jax.__version__}"
+        raise BuildError(
+            f"the native kernels need JAX 0.5 or newer, and this is "
+            f"{jax.__version__}: upgrade it"
         )
     return "jaxlib", ("-isystem", jax.ffi.include_dir()), ()

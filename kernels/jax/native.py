@@ -12,6 +12,8 @@ from keras_linrec.kernels import projection
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native import checkpoint_count
+from keras_linrec.kernels.native import few_steps
 from keras_linrec.kernels.native.flags import flags_of
 
 _library = build.load("jax")
@@ -47,6 +49,8 @@ def projected_scan(
         tuple, (decay, input_kernel, output_kernel, initial_state)
     )
     arguments = decay, inputs, *rest
+    if few_steps(inputs.shape[1]):
+        return _plain_projected_scan(reverse, *arguments)
     outputs, final_state, _ = _projected_scan(bool(reverse), *arguments)
     return outputs, final_state
 
@@ -153,7 +157,7 @@ def _projected_scan(
     batch, time, _ = inputs.shape
     parts, channels = len(decay), decay[0].shape[-1]
     block = block_length(parts * channels)
-    checkpoints = (batch, -(-time // block), parts, channels)
+    checkpoints = (batch, checkpoint_count(time, block), parts, channels)
     outputs = (batch, time, output_kernel[0].shape[1])
     return _call(
         "keras_linrec_projected_scan",

@@ -42,12 +42,25 @@ _MANY_STEPS = 2**12
 
 def scan(decay, inputs, initial_state, reverse=False, interpret=False):
     """`(outputs, final_state)` of h_t = decay_t * h_{t-1} + inputs_t."""
-    batch, time, channels = inputs[0].shape
-    if batch * channels < _FEW_STATES and time > _MANY_STEPS:
-        outputs = associative(decay, inputs, initial_state, reverse)
+    if interpret:
+        return _scan(bool(reverse), True, decay, inputs, initial_state)
+
+    def tree(*arguments):
+        outputs = associative(*arguments, reverse)
         last = 0 if reverse else -1
         return outputs, tuple(part[:, last] for part in outputs)
-    return _scan(bool(reverse), interpret, decay, inputs, initial_state)
+
+    batch, time, channels = inputs[0].shape
+    if batch * channels < _FEW_STATES and time > _MANY_STEPS:
+        return tree(decay, inputs, initial_state)
+    kernel = partial(_scan, bool(reverse), False)
+    # Where there is a GPU, part of a program may run on the CPU all the same.
+    return lax.platform_dependent(
+        *(decay, inputs, initial_state),
+        cuda=kernel,
+        tpu=kernel,
+        default=tree,
+    )
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

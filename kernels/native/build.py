@@ -27,15 +27,18 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from keras_linrec.kernels.native import BuildError
 from keras_linrec.kernels.native import NotHere
 
 SOURCE = Path(__file__).parent / "source"
 
 _CACHE_VARIABLE = "KERAS_LINREC_CACHE_DIR"
+_THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
 
 _X86_SETS = {
     "avx512": (
@@ -47,17 +50,19 @@ _X86_SETS = {
 }
 
 
-class BuildError(RuntimeError):
-    """The native code cannot be compiled here; the message says why."""
-
-
 def cache_folder():
     """Where compiled libraries lie."""
     chosen = os.environ.get(_CACHE_VARIABLE)
     if chosen:
-        return Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "keras_linrec"
+        return Path(chosen).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(home or Path.home() / ".cache") / "keras_linrec"
+    except RuntimeError as failure:
+        raise BuildError(
+            f"there is no home folder to keep compiled kernels in ({failure}): "
+            f"name one in the environment variable {_CACHE_VARIABLE}"
+        ) from failure
 
 
 def load(adapter):
@@ -69,8 +74,18 @@ def load(adapter):
 @cache
 def core():
     """The core, with its symbols in sight of the adapters loaded later."""
+    _check_threads()
     # One core for all of a process's frameworks is one set of threads.
     return ctypes.CDLL(str(library("core")), mode=ctypes.RTLD_GLOBAL)
+
+
+def _check_threads():
+    threads = os.environ.get(_THREADS_VARIABLE, "1")
+    if not (threads.isdecimal() and int(threads) > 0):
+        raise BuildError(
+            f"{_THREADS_VARIABLE} should be a positive number. "
+            f"Received: {_THREADS_VARIABLE}={threads}"
+        )
 
 
 def library(adapter, retry=False):
@@ -90,21 +105,31 @@ def library(adapter, retry=False):
         return found
     if compiler is None:
         raise BuildError(
-            f"there is no C++ compiler that works ({recipe.compiler[0]}, from "
-            f"the environment variable {recipe.variable} or the PATH): "
-            f"install one, such as g++, or name it there"
+            f"there is no compiler that works ({recipe.compiler[0]}, from the "
+            f"environment variable {recipe.variable} or the PATH): install "
+            f"one, such as {'nvcc' if recipe.variable == 'NVCC' else 'g++'}, "
+            f"or name it there"
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder):
-            # Another process may have built it while this one waited.
-            found = _find(folder, compiler)
-            return found or _build_once(recipe, folder, compiler, retry)
-    except OSError as failure:
+        return _build_alone(recipe, folder, compiler, retry)
+    except (BuildError, OSError) as failure:
+        found = _find(folder, None)
+        if found:
+            return found
+        if isinstance(failure, BuildError):
+            raise
         raise BuildError(
             f"the cache {folder.parent} cannot be written ({failure}): name "
             f"another folder in the environment variable {_CACHE_VARIABLE}"
         ) from failure
+
+
+def _build_alone(recipe, folder, compiler, retry):
+    folder.mkdir(parents=True, exist_ok=True)
+    with _lock(folder):
+        # Another process may have built it while this one waited.
+        found = _find(folder, compiler)
+        return found or _build_once(recipe, folder, compiler, retry)
 
 
 def build(adapters):
@@ -113,7 +138,7 @@ def build(adapters):
         begin = time.perf_counter()
         try:
             result = library(adapter, retry=True)
-        except (BuildError, ImportError) as failure:
+        except (RuntimeError, ImportError) as failure:
             result = failure
         yield adapter, result, time.perf_counter() - begin
 
@@ -153,9 +178,9 @@ def _recipe(adapter):
         flags = importlib.import_module(
             "keras_linrec.kernels.torch.cuda"
         ).nvcc_flags()
-        nvcc = os.environ.get("NVCC") or shutil.which("nvcc") or "nvcc"
-        return _Recipe(adapter, [("cuda.cu", flags), ()], [nvcc], "NVCC")
-    compiler = shlex.split(os.environ.get("CXX", "")) or [_default_compiler()]
+        nvcc = shlex.split(os.environ.get("NVCC", "nvcc"))
+        return _Recipe(adapter, [("cuda.cu", flags), ()], nvcc, "NVCC")
+    compiler = list(cxx())
     common = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden")
     if adapter == "core":
         return _Recipe(adapter, _core_objects(common), compiler, "CXX")
@@ -194,13 +219,17 @@ def _core_objects(common):
     ]
 
 
-def _default_compiler():
+def cxx():
+    """The command of the C++ compiler, as a tuple."""
+    chosen = tuple(shlex.split(os.environ.get("CXX", "")))
+    if chosen:
+        return chosen
     found = (shutil.which(name) for name in ("c++", "g++", "clang++"))
-    return next((path for path in found if path), "c++")
+    return (next((path for path in found if path), "c++"),)
 
 
 @cache
-def _version_of(compiler):
+def version_of(compiler):
     """What a compiler says of itself, or None if it does not run."""
     try:
         answer = subprocess.run(
@@ -212,10 +241,11 @@ def _version_of(compiler):
 
 
 def _compiler_key(compiler):
-    version = _version_of(tuple(compiler))
+    version = version_of(tuple(compiler))
     if version is None:
         return None
-    return hashlib.sha256(version).hexdigest()[:16]
+    arguments = shlex.join(compiler[1:]).encode()
+    return hashlib.sha256(version + arguments).hexdigest()[:16]
 
 
 def _content_key(path):
@@ -260,17 +290,18 @@ def _announce(text):
 
 def _build_once(recipe, folder, compiler, retry):
     failure = folder / f"{compiler}.failed"
+    mend = (
+        f"once that is mended, run `python -m keras_linrec.kernels build "
+        f"{recipe.adapter}`"
+    )
     if failure.exists() and not retry:
-        raise BuildError(
-            f"it could not be compiled: {failure.read_text()}; once that is "
-            f"mended, run `python -m keras_linrec.kernels build "
-            f"{recipe.adapter}`"
-        )
+        raise BuildError(f"{failure.read_text()}; {mend}")
     try:
         path = _build(recipe, folder, compiler)
     except BuildError as error:
-        failure.write_text(str(error))
-        raise
+        with suppress(OSError):
+            failure.write_text(str(error))
+        raise BuildError(f"{error}; {mend}") from error
     failure.unlink(missing_ok=True)
     return path
 
@@ -311,7 +342,9 @@ def _compile(recipe, scratch):
 
 def _run(command):
     try:
-        answer = subprocess.run(command, capture_output=True, text=True)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, errors="replace"
+        )
     except OSError as failure:
         raise BuildError(f"{command[0]} does not run: {failure}") from failure
     if answer.returncode:

@@ -27,6 +27,8 @@ def call(name, flags, sizes, arrays, results):
     )
     if status == 1:
         raise MemoryError(f"{name} had not enough memory for {sizes}")
+    if status == 3:
+        raise RuntimeError(f"{name} failed for {sizes}")
     if status:
         raise ValueError(f"{name} was given sizes that do not fit: {sizes}")
 

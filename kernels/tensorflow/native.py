@@ -11,6 +11,7 @@ from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import NotHere
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native import few_steps
 
 if tf.config.get_visible_devices("GPU"):
     raise NotHere(
@@ -42,6 +43,8 @@ def projected_scan(
     decay, (inputs,), *rest = _tensors(
         decay, (inputs,), input_kernel, output_kernel, initial_state
     )
+    if few_steps(inputs.shape[1]):
+        return projection.projected_scan(scan, decay, inputs, *rest, reverse)
     outputs, final_state, _ = _operations.keras_linrec_projected_scan(
         *(decay, inputs, *rest),
         reverse=bool(reverse),

@@ -8,6 +8,7 @@ systems of their own.
 
 import ctypes
 import math
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from keras_linrec.kernels import projection
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native import few_steps
 from keras_linrec.kernels.native.flags import FLOAT64
 from keras_linrec.kernels.native.flags import REVERSE
 from keras_linrec.kernels.native.flags import flags_of
@@ -51,17 +54,27 @@ _lend_threads()
 
 @cache
 def _cuda_library():
-    return cuda.Library(build.library("cuda"))
+    """The library for GPUs, or None, with a warning, where it does not build.
 
-
-if torch.cuda.is_available():
-    # Now, so that a build that fails is known before it is relied on.
-    _cuda_library()
+    The CPU has its operators all the same.
+    """
+    try:
+        return cuda.Library(build.library("cuda"))
+    except (build.BuildError, OSError) as failure:
+        warnings.warn(
+            f"The kernel 'native' does not run on this GPU: {failure}. The "
+            "kernel 'associative' takes its place there: results are the "
+            "same, speed is not.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
 
 
 def scan(decay, inputs, initial_state, reverse=False):
     """Outputs and final state, tuples both."""
-    if _functional_gradient():
+    decay, inputs, initial_state = _alike(decay, inputs, initial_state)
+    if not _has_operators(inputs[0]):
         outputs = associative(decay, inputs, initial_state, reverse)
         last = 0 if reverse else -1
         return outputs, tuple(part[:, last] for part in outputs)
@@ -79,7 +92,8 @@ def projected_scan(
     reverse=False,
 ):
     """Outputs and final state, of which the latter is a tuple."""
-    if inputs.device.type != "cpu" or _functional_gradient():
+    short = not torch.compiler.is_compiling() and few_steps(inputs.shape[1])
+    if short or inputs.device.type == "cuda" or not _has_operators(inputs):
         return projection.projected_scan(
             scan,
             *(decay, inputs, input_kernel, output_kernel),
@@ -92,6 +106,20 @@ def projected_scan(
         *(list(input_kernel), list(output_kernel), list(initial_state)),
     )
     return outputs, tuple(final_state)
+
+
+def _alike(*quantities):
+    """All in the first one's number type, which `torch.autocast` may change."""
+    dtype = quantities[0][0].dtype
+    return [tuple(p.to(dtype) for p in parts) for parts in quantities]
+
+
+def _has_operators(tensor):
+    """Whether this module's operators run on a tensor, here and now."""
+    if tensor.device.type == "cuda":
+        return _cuda_library() is not None and not _functional_gradient()
+    # Nothing is computed on "meta": Keras traces shapes there.
+    return tensor.device.type in ("cpu", "meta") and not _functional_gradient()
 
 
 def _functional_gradient():
@@ -135,8 +163,16 @@ def _leading(tensor, axes):
 
 def _call_core(name, flags, sizes, arguments, results):
     arguments = [tensor.contiguous() for tensor in _flatten(arguments)]
-    if arguments[0].dtype == torch.float64:
+    dtypes = {tensor.dtype for tensor in arguments}
+    if dtypes == {torch.float64}:
         flags |= FLOAT64
+    elif dtypes != {torch.float32}:
+        raise TypeError(
+            f"`torch.ops.keras_linrec.{name}` takes tensors that are all "
+            f"float32 or all float64. Received: {sorted(map(str, dtypes))}"
+        )
+    # A thread that never asked is told OpenMP's default, not what was set.
+    torch.get_num_threads()
     core.call(
         f"keras_linrec_{name}",
         flags,
@@ -230,11 +266,13 @@ def _projected_results(decay, inputs, output_kernel, initial_state):
     *leading, time, _ = inputs.shape
     parts, (channels, units) = len(decay), output_kernel[0].shape[-2:]
     block = block_length(parts * channels)
-    blocks = (time + block - 1) // block
     return [
         inputs.new_empty((*leading, time, units)),
         *_empty_like(initial_state),
-        inputs.new_empty((*leading, blocks, parts, channels)),
+        # Zeros, since not all of them are written, and results are compared.
+        inputs.new_zeros(
+            (*leading, checkpoint_count(time, block), parts, channels)
+        ),
     ]
 
 

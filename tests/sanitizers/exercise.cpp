@@ -93,7 +93,7 @@ void projected_scans(int flags, int64_t b, int64_t t, int64_t f, int64_t n,
   const Quantity out = make<Real>(parts, n * u, 4);
   const Quantity state = make<Real>(parts, b * n, 5);
   Quantity outputs = make<Real>(1, b * t * u, 6), final_state = state;
-  Quantity kept = make<Real>(1, b * ((t + block - 1) / block) * parts * n, 7);
+  Quantity kept = make<Real>(1, b * (t / block + 2) * parts * n, 7);
   call<Real>(keras_linrec_projected_scan, flags, sizes,
              {&decay, &inputs, &into, &out, &state},
              {&outputs, &final_state, &kept});

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <vector>
 
@@ -75,6 +76,9 @@ int status_of(int flags, Call call) {
     return flags & kKerasLinrecFloat64 ? call(double{}) : call(float{});
   } catch (const std::bad_alloc&) {
     return kKerasLinrecOutOfMemory;
+  } catch (const std::exception&) {
+    // Nothing may pass through a C interface.
+    return kKerasLinrecFailed;
   }
 }
 

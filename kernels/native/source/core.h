@@ -16,6 +16,7 @@ enum KerasLinrecStatus {
   kKerasLinrecDone = 0,
   kKerasLinrecOutOfMemory = 1,
   kKerasLinrecBadSizes = 2,
+  kKerasLinrecFailed = 3,
 };
 
 extern "C" {
@@ -54,8 +55,9 @@ KERAS_LINREC_PUBLIC int keras_linrec_scan_backward(int flags,
 //     channels), output_kernel (channels, units), initial state; `inputs` is
 //     real, and so there once in any case
 //   to: outputs (batch, time, units), the final state, and checkpoints: the
-//     state that enters each block of `block` steps, (batch, blocks, channels),
-//     or null
+//     state that enters each block of `block` steps, (batch, time / block + 2,
+//     channels), or null; more than are needed, so that a compiler which does
+//     not know the time need not know either whether there is more than one
 KERAS_LINREC_PUBLIC int keras_linrec_projected_scan(int flags,
                                                     const int64_t* sizes,
                                                     const void* const* from,

@@ -47,6 +47,13 @@ KERAS_LINREC_DEVICE Number<Real, parts> add(Number<Real, parts> a,
   return a;
 }
 
+template <class Real, int parts>
+KERAS_LINREC_DEVICE bool is_zero(Number<Real, parts> a) {
+  bool zero = true;
+  for (int p = 0; p < parts; p++) zero = zero && a.part[p] == Real(0);
+  return zero;
+}
+
 // a * b + c
 template <class Real, int parts>
 KERAS_LINREC_DEVICE Number<Real, parts> multiply_add(Number<Real, parts> a,
@@ -252,7 +259,9 @@ struct HandOn {
         },
         [&](int64_t chunk, const Step<Real, parts>& now) {
           carries.store(at(chunk), state);
-          state = multiply_add(now.decay, state, now.input);
+          // Silence stays silent under a decay whose product overflows.
+          state = is_zero(state) ? now.input
+                                 : multiply_add(now.decay, state, now.input);
         });
     carries.store(at(last), state);
   }

@@ -157,12 +157,16 @@ void forget_pool() {
   openmp_runs.store(false);
 }
 
+void start_anew_after_forks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
+  (void)registered;
+}
+
 Pool& pool() {
   Pool* current = the_pool.load(std::memory_order_acquire);
   if (current) return *current;
+  start_anew_after_forks();
   std::lock_guard<std::mutex> lock(making_pool);
-  static const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
-  (void)registered;
   current = the_pool.load(std::memory_order_acquire);
   if (!current) {
     current = new Pool;
@@ -186,6 +190,7 @@ void parallel(int wanted, const std::function<void(int, int)>& work) {
 }
 
 void use_openmp(void* parallel, void* index, void* count, void* most) {
+  start_anew_after_forks();
   lent.parallel = reinterpret_cast<decltype(lent.parallel)>(parallel);
   lent.index = reinterpret_cast<decltype(lent.index)>(index);
   lent.count = reinterpret_cast<decltype(lent.count)>(count);

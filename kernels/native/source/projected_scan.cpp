@@ -38,6 +38,8 @@ struct Sizes {
   }
   int64_t parts() const { return complex ? 2 : 1; }
   int64_t blocks() const { return (time + block - 1) / block; }
+  // Numbers that a row's checkpoints take: see core.h.
+  int64_t kept() const { return (time / block + 2) * parts() * channels; }
   int64_t longest() const { return std::min(block, time); }
   int64_t work() const {
     return batch * time * parts() * channels * (features + units);
@@ -287,7 +289,7 @@ struct Block {
   }
   int64_t at(const Sizes& s) const { return row * s.time + first; }
   int64_t checkpoint(const Sizes& s) const {
-    return (row * s.blocks() + place) * s.parts() * s.channels;
+    return row * s.kept() + place * s.parts() * s.channels;
   }
 };
 
@@ -638,7 +640,7 @@ int projected_scan(const Sizes& s, const void* const* from, void* const* to) {
   const Out<Real> checkpoints = write.real_out();
   const int64_t rows = s.batch * s.time;
   prepare_to_write(outputs[0], s.groups * rows * s.units * sizeof(Real));
-  const int64_t kept = s.batch * s.blocks() * s.parts() * s.channels;
+  const int64_t kept = s.batch * s.kept();
   for (int64_t g = 0; g < s.groups; g++)
     forward<Real>(s, decay.at(g * decays_of(s)),
                   inputs[0] + g * rows * s.features,
@@ -667,7 +669,7 @@ int projected_scan_backward(const Sizes& s, const void* const* from,
   if (s.per_step)
     for (int64_t p = 0; p < s.parts(); p++)
       prepare_to_write(d_decay[p], s.groups * decays_of(s) * sizeof(Real));
-  const int64_t kept = s.batch * s.blocks() * s.parts() * s.channels;
+  const int64_t kept = s.batch * s.kept();
   for (int64_t g = 0; g < s.groups; g++) {
     Backward<Real> pass(s, decay.at(g * decays_of(s)),
                         inputs[0] + g * rows * s.features,

@@ -121,6 +121,8 @@ void narrow(const Out<double>& from, const Out<Real>& to, int64_t count) {
 void hand_on(const Out<double>& product, const Out<double>& before,
              const Out<double>& state, bool conjugate, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
+    // Silence stays silent under a decay whose product overflows.
+    if (before[0][i] == 0.0 && (!before[1] || before[1][i] == 0.0)) continue;
     if (!state[1]) {
       state[0][i] += product[0][i] * before[0][i];
       continue;
