@@ -36,7 +36,7 @@ PROJECTED_SCANS = (
 # A loop in Python over more steps would take minutes.
 LONGEST_LOOP = 20_000
 # What takes so long in all is not repeated again.
-LONGEST_MILLISECONDS = 1500
+LONGEST_MILLISECONDS = 800
 PRODUCT = 2048
 FOLDER = Path(__file__).parent / "results"
 
