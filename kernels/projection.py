@@ -7,6 +7,17 @@ no fused kernel, and where one is differentiated twice.
 from keras import ops
 
 
+def with_final_state(scan):
+    """A scan that returns its outputs, as one that returns both."""
+
+    def both(decay, inputs, initial_state, reverse=False):
+        outputs = scan(decay, inputs, initial_state, reverse)
+        last = 0 if reverse else -1
+        return outputs, tuple(part[:, last] for part in outputs)
+
+    return both
+
+
 def projected_scan(
     scan,
     decay,

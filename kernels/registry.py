@@ -166,21 +166,10 @@ def _kernel(name):
     if name == "reference":
         from keras_linrec.kernels import reference
 
-        return _with_projection(_with_final_state(reference.scan))
+        return _with_projection(projection.with_final_state(reference.scan))
     return _with_projection(
-        _with_final_state(getattr(_backend_kernels(), name))
+        projection.with_final_state(getattr(_backend_kernels(), name))
     )
-
-
-def _with_final_state(scan):
-    """A scan that returns its outputs, as one that returns both."""
-
-    def both(decay, inputs, initial_state, reverse=False):
-        outputs = scan(decay, inputs, initial_state, reverse)
-        last = 0 if reverse else -1
-        return outputs, tuple(part[:, last] for part in outputs)
-
-    return both
 
 
 def _with_projection(scan, projected_scan=None):

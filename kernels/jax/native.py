@@ -13,16 +13,12 @@ from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
+from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native import few_steps
 from keras_linrec.kernels.native.flags import flags_of
 
 _library = build.load("jax")
-for _name in (
-    "keras_linrec_scan",
-    "keras_linrec_scan_backward",
-    "keras_linrec_projected_scan",
-    "keras_linrec_projected_scan_backward",
-):
+for _name in core.FUNCTIONS:
     jax.ffi.register_ffi_target(
         _name,
         jax.ffi.pycapsule(getattr(_library, f"{_name}_xla")),

@@ -25,6 +25,7 @@ from keras_linrec.kernels.arithmetic import conjugate
 from keras_linrec.kernels.arithmetic import multiply
 from keras_linrec.kernels.arithmetic import multiply_add
 from keras_linrec.kernels.jax.scan import associative
+from keras_linrec.kernels.projection import with_final_state
 
 # Steps that a program reads before it takes the first of them: memory is
 # hundreds of cycles away on a GPU, Triton keeps reads and writes in their
@@ -46,9 +47,7 @@ def scan(decay, inputs, initial_state, reverse=False, interpret=False):
         return _scan(bool(reverse), True, decay, inputs, initial_state)
 
     def tree(*arguments):
-        outputs = associative(*arguments, reverse)
-        last = 0 if reverse else -1
-        return outputs, tuple(part[:, last] for part in outputs)
+        return with_final_state(associative)(*arguments, reverse)
 
     batch, time, channels = inputs[0].shape
     if batch * channels < _FEW_STATES and time > _MANY_STEPS:

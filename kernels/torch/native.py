@@ -75,9 +75,8 @@ def scan(decay, inputs, initial_state, reverse=False):
     """Outputs and final state, tuples both."""
     decay, inputs, initial_state = _alike(decay, inputs, initial_state)
     if not _has_operators(inputs[0]):
-        outputs = associative(decay, inputs, initial_state, reverse)
-        last = 0 if reverse else -1
-        return outputs, tuple(part[:, last] for part in outputs)
+        portable = projection.with_final_state(associative)
+        return portable(decay, inputs, initial_state, reverse)
     flags = flags_of(decay, reverse)
     results = _scan(flags, list(decay), list(inputs), list(initial_state))
     return _groups(results, (len(decay), len(decay)))
