@@ -1,7 +1,12 @@
 """Starting values that Keras does not have."""
 
 import keras
+import numpy as np
 from keras import ops
+
+from keras_linrec.ops.hippo import hippo
+from keras_linrec.ops.hippo import hippo_matrices
+from keras_linrec.ops.hippo import require_measure
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -77,4 +82,94 @@ class DecayLog(keras.initializers.Initializer):
             "gamma_min": self.gamma_min,
             "gamma_max": self.gamma_max,
             "seed": self.seed,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class HiPPO(keras.initializers.Initializer):
+    """A or B of a system x' = A x + B u that remembers u - Gu et al. 2021.
+
+    For a weight of a state-space layer: A fills the last two axes, B the
+    last, alike for all indices of the axes before.
+
+    Args:
+        measure: `"legs"` (the default), `"legt"`, `"lagt"`,
+            `"generalized_laguerre"`, `"chebyshev"`, `"gegenbauer"` or
+            `"jacobi"`; see `keras_linrec.ops.hippo.hippo_matrices`.
+        part: `"transition"` for A, the default, or `"input"` for B.
+        **parameters: those of the measure, by name.
+
+    Call arguments:
+        shape: (..., N, N) for A, (..., N) for B.
+        dtype: defaults to `keras.config.floatx()`.
+
+    Raises:
+        ValueError: at construction for an unknown measure, part or parameter,
+            or a parameter out of its range; at the call for a shape that the
+            part does not fit.
+
+    Reference:
+        [Combining Recurrent, Convolutional, and Continuous-time Models with
+        Linear State-Space Layers](https://arxiv.org/abs/2110.13985),
+        appendix D.
+
+    Example:
+
+    >>> from keras_linrec.initializers import HiPPO
+    >>> transition = HiPPO("gegenbauer", order=1.5)((3, 8, 8))
+    >>> tuple(transition.shape)
+    (3, 8, 8)
+    >>> HiPPO("generalized_laguerre", order=0.5).structured(8).q.shape
+    (8,)
+    """
+
+    def __init__(self, measure="legs", part="transition", **parameters):
+        if part not in ("transition", "input"):
+            raise ValueError(
+                "`part` should be 'transition' or 'input'. "
+                f"Received: part={part}"
+            )
+        self.measure = measure
+        self.part = part
+        self.parameters = require_measure(measure, parameters)
+
+    def structured(self, state_size):
+        """A as P (D + T^-1) Q, and B.
+
+        Args:
+            state_size: integer, N.
+
+        Returns:
+            A `StructuredTransition` of float64 NumPy arrays.
+
+        Raises:
+            ValueError: if the measure's A has no such form.
+        """
+        return hippo(self.measure, state_size, **self.parameters)
+
+    def __call__(self, shape, dtype=None):
+        shape = tuple(shape)
+        axes = 2 if self.part == "transition" else 1
+        if len(shape) < axes or len(set(shape[-axes:])) > 1:
+            expected = "(..., N, N)" if axes == 2 else "(..., N)"
+            raise ValueError(
+                f"`shape` should be {expected} for part='{self.part}'. "
+                f"Received: shape={shape}"
+            )
+        matrix, vector = hippo_matrices(
+            self.measure, shape[-1], **self.parameters
+        )
+        values = matrix if axes == 2 else vector
+        dtype = keras.backend.standardize_dtype(dtype)
+        return ops.convert_to_tensor(
+            # A copy, for PyTorch takes no array that it may not write to.
+            np.array(np.broadcast_to(values, shape), "float64"),
+            dtype=dtype,
+        )
+
+    def get_config(self):
+        return {
+            "measure": self.measure,
+            "part": self.part,
+            **self.parameters,
         }

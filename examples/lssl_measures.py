@@ -1,0 +1,193 @@
+"""What an LSSL's state remembers, for each of the measures.
+
+A signal drives the systems x' = A x + B u, discretised, and its past is read
+back from the state that is left at the end:
+
+    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    python examples/lssl_measures.py
+
+That takes seconds, downloads nothing, prints for every measure how far off
+the past is that its state holds, and leaves `lssl_measures.png`. With a
+larger state more is remembered:
+
+    python examples/lssl_measures.py --state-size 64
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+# No backend computes anything here, but Keras wants one that is installed.
+for backend in ("jax", "tensorflow", "torch"):
+    if importlib.util.find_spec(backend):
+        os.environ.setdefault("KERAS_BACKEND", backend)
+
+from keras_linrec.ops.hippo import hippo_matrices
+from keras_linrec.ops.hippo import measure_density
+from keras_linrec.ops.hippo import reconstruct
+
+PLOT_FILE = "lssl_measures.png"
+POINTS = 1000
+# Title, measure, parameters, and for how long the signal lasts: one window,
+# or a few times the measure's own time.
+MEASURES = (
+    ("LegS", "legs", {}, 12.0),
+    ("LagT", "lagt", {}, 12.0),
+    (
+        "generalised Laguerre, order 0.5",
+        "generalized_laguerre",
+        {"order": 0.5, "tilt": 0.5},
+        12.0,
+    ),
+    ("LegT", "legt", {}, 1.0),
+    ("Chebyshev, first kind", "chebyshev", {"kind": 1}, 1.0),
+    ("Gegenbauer, order 2", "gegenbauer", {"order": 2.0}, 1.0),
+    ("Jacobi (0, 3)", "jacobi", {"alpha": 0.0, "beta": 3.0}, 1.0),
+)
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(
+            f"{options.output}: expected a directory to write to. "
+            f"Received: {error.strerror}"
+        )
+    print(f"{'measure':34}error of the past, weighted by the measure")
+    memories = []
+    for title, measure, parameters, duration in MEASURES:
+        memory = remember(
+            measure, parameters, duration, options.state_size, options.steps
+        )
+        memories.append(memory)
+        print(f"{title:34}{100 * memory['error']:.2g}%")
+    plot(memories, options.output / PLOT_FILE)
+    print(f"Wrote {PLOT_FILE} to {options.output.resolve()}.")
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(
+        description="Draw what the state of an LSSL remembers of a signal, "
+        "for each of the measures.",
+    )
+    parser.add_argument(
+        "--state-size",
+        type=int,
+        default=20,
+        help="numbers in the state (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=4000,
+        help="time steps of the signal (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("."),
+        metavar="DIR",
+        help=f"where to write {PLOT_FILE} (default: the current directory)",
+    )
+    options = parser.parse_args(arguments)
+    for name, most in (("state_size", 256), ("steps", 10**6)):
+        value = getattr(options, name)
+        if not 1 <= value <= most:
+            parser.error(
+                f"argument --{name.replace('_', '-')}: expected a whole "
+                f"number from 1 to {most}, received {value}"
+            )
+    return options
+
+
+def signal(fraction):
+    """The signal, from 0, the present, to 1, when it began."""
+    waves = np.sin(9 * fraction + 1) + 0.7 * np.cos(31 * fraction)
+    # It rises from silence and falls back to it: the Laguerre measures are
+    # for signals that do.
+    return np.sin(np.pi * fraction) ** 2 * waves
+
+
+def remember(measure, parameters, duration, state_size, steps):
+    """The past of the signal, what the state holds of it, and the error."""
+    matrix, vector = hippo_matrices(measure, state_size, **parameters)
+    inputs = signal(np.linspace(1, 0, steps + 1))
+    state = drive(matrix, vector, inputs, duration / steps)
+
+    positions = (np.arange(POINTS) + 0.5) * duration / POINTS
+    past = signal(positions / duration)
+    remembered = reconstruct(measure, state, positions, **parameters)
+    density = measure_density(measure, positions, **parameters)
+    error = np.sum(density * (remembered - past) ** 2)
+    return {
+        "positions": positions,
+        "past": past,
+        "remembered": remembered,
+        "density": density,
+        "error": np.sqrt(error / np.sum(density * past**2)),
+    }
+
+
+def drive(matrix, vector, inputs, step):
+    """The state after the last input, by the bilinear transform."""
+    identity = np.eye(len(matrix))
+    implicit = identity - step / 2 * matrix
+    a_bar = np.linalg.solve(implicit, identity + step / 2 * matrix)
+    b_bar = np.linalg.solve(implicit, step / 2 * vector)
+    state = np.zeros(len(matrix))
+    for before, after in zip(inputs[:-1], inputs[1:]):
+        state = a_bar @ state + b_bar * (before + after)
+    return state
+
+
+def plot(memories, path):
+    figure = Figure(figsize=(14, 6), layout="constrained")
+    panels = figure.subplots(2, 4)
+    # The first row is for measures of all the past, the second for windows.
+    places = [*panels[0, :3], *panels[1]]
+    for axes, memory, (title, *_) in zip(places, memories, MEASURES):
+        draw(axes, memory, f"{title}: {100 * memory['error']:.2g}%")
+    handles, labels = places[0].get_legend_handles_labels()
+    panels[0, 3].set_axis_off()
+    panels[0, 3].legend(
+        handles,
+        labels,
+        loc="center",
+        frameon=False,
+        title="percent: the error, weighted by the measure",
+    )
+    figure.savefig(path, dpi=150)
+
+
+def draw(axes, memory, title):
+    positions, density = memory["positions"], memory["density"]
+    # Some densities are infinite at an end; the height of the area has no
+    # scale of its own.
+    height = np.minimum(density / np.quantile(density, 0.98), 1) - 2
+    axes.fill_between(
+        positions, -2, height, color="0.9", label="measure, not to scale"
+    )
+    axes.plot(
+        positions, memory["past"], color="0.55", linewidth=3, label="signal"
+    )
+    axes.plot(
+        positions,
+        memory["remembered"],
+        color="tab:blue",
+        label="remembered by the final state",
+    )
+    axes.set_title(title, fontsize="medium")
+    axes.set_xlabel("time before the present")
+    axes.set_xlim(positions[-1], positions[0])
+    axes.set_ylim(-2, 2)
+
+
+if __name__ == "__main__":
+    main()
