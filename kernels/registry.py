@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -33,12 +34,15 @@ _selected = {}
 class Kernel(NamedTuple):
     """One way of running the hot path.
 
-    Both functions take and return tuples of one tensor (real) or two
-    (complex), but for `inputs` and outputs of `projected_scan`, which are one.
+    The scans take and return tuples of one tensor (real) or two (complex),
+    but for `inputs` and outputs of `projected_scan`, which are one.
     """
 
     scan: Callable  # decay, inputs, initial_state, reverse
     projected_scan: Callable  # decay, inputs, input_kernel, output_kernel, ...
+    # p, d, q, t, b, timescale, output_matrix, time, alpha; where it is None,
+    # `keras_linrec.ops.structured_state` has the portable form.
+    impulse_response: Callable | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def select(name=None):
             f"`{_VARIABLE}` should name a kernel: 'auto' or one of "
             f"{KERNELS}. Received: {_VARIABLE}={name}"
         )
-    if _exporting():
+    if exporting():
         # What is exported is run where this library may not be.
         name = _preferred()
     wish = keras.backend.backend(), name
@@ -117,7 +121,7 @@ _EXPORTERS = (
 )
 
 
-def _exporting():
+def exporting():
     """Whether this is called from within `model.export` or one of its like.
 
     PyTorch's own exporter keeps custom operators, and is not asked.
@@ -161,7 +165,9 @@ def _kernel(name):
     if name == "native":
         module = _backend_kernels().compiled()
         return _with_projection(
-            module.scan, getattr(module, "projected_scan", None)
+            module.scan,
+            getattr(module, "projected_scan", None),
+            getattr(module, "impulse_response", None),
         )
     if name == "reference":
         from keras_linrec.kernels import reference
@@ -172,9 +178,11 @@ def _kernel(name):
     )
 
 
-def _with_projection(scan, projected_scan=None):
+def _with_projection(scan, projected_scan=None, impulse_response=None):
     return Kernel(
-        scan, projected_scan or partial(projection.projected_scan, scan)
+        scan,
+        projected_scan or partial(projection.projected_scan, scan),
+        impulse_response,
     )
 
 
@@ -190,13 +198,25 @@ def _check(name):
             failed=not isinstance(failure, NotHere),
         )
         return _checked[name]
-    if not _values_can_be_read():
+    if not _aside(_values_can_be_read):
         # Some tracers keep even constants abstract (`torch.export`) or forbid
         # a gradient (`torch.func`). What cannot be checked now is used, and
         # checked the next time.
         return Availability(True)
-    _checked[name] = _run_check(kernel)
+    _checked[name] = _aside(partial(_run_check, kernel))
     return _checked[name]
+
+
+def _aside(check):
+    """The result of a check, on PyTorch out of reach of the caller's modes.
+
+    Those belong to a thread. Within `torch.utils.checkpoint`, a gradient
+    would compute again all that the checkpoint holds, this check with it.
+    """
+    if keras.backend.backend() != "torch":
+        return check()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(check).result()
 
 
 def _run_check(kernel):

@@ -12,10 +12,10 @@ def relative_error(kernel, vjp):
         vjp: `vjp(function, tensors, cotangents)` of the current backend, which
             returns the outputs and the gradients of a function on a list.
     """
-    errors = [
-        _error(vjp, *case(kernel))
-        for case in (_scan_case, _projected_scan_case)
-    ]
+    cases = [_scan_case, _projected_scan_case]
+    if kernel.impulse_response:
+        cases.append(_impulse_response_case)
+    errors = [_error(vjp, *case(kernel)) for case in cases]
     # A NaN anywhere must not pass for a small number.
     return max(errors, key=lambda error: np.inf if error != error else error)
 
@@ -134,3 +134,51 @@ def _projected_scan_case(kernel):
         *_parts(carry),
     ]
     return function, arrays, cotangents, expected
+
+
+def _impulse_response_case(kernel):
+    """Two features, two channels, three states, five steps."""
+    arrays = [
+        1.0 + 0.3 * array
+        for array in _numbers((3,), (3,), (3,), (3, 3), (3,), (2,))
+    ]
+    # A feature of small steps, and one of large.
+    arrays[5] *= np.array([0.02, 0.5], "float32")
+    arrays[0] = -arrays[0]
+    arrays[3][0, -1] = arrays[3][2, -1] = 0.0
+    arrays += _numbers((2, 2, 3))
+    (cotangent,) = _numbers((2, 2, 5))
+
+    def function(tensors):
+        return [kernel.impulse_response(*tensors, 5, 0.5)]
+
+    wide = [array.astype("float64") for array in arrays]
+    expected = [_impulse_response(*wide)]
+    for index, array in enumerate(wide):
+        # Along the imaginary axis, a difference has no rounding of its own.
+        slope = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            moved = array.astype("complex128")
+            moved[place] += 1e-30j
+            response = _impulse_response(
+                *wide[:index], moved, *wide[index + 1 :]
+            )
+            slope[place] = np.sum(cotangent * response.imag) / 1e-30
+        expected.append(slope)
+    return function, arrays, [cotangent], expected
+
+
+def _impulse_response(p, d, q, t, b, timescale, output_matrix):
+    """Its definition, with alpha = 0.5 and five steps."""
+    bands = np.diag(t[0, :-1], 1) + np.diag(t[1]) + np.diag(t[2, :-1], -1)
+    matrix = p[:, None] * (np.diag(d) + np.linalg.inv(bands)) * q
+    identity = np.eye(len(p))
+    response = []
+    for step, rows in zip(timescale, output_matrix):
+        inverse = np.linalg.inv(identity - 0.5 * step * matrix)
+        transition = inverse @ (identity + 0.5 * step * matrix)
+        states = [step * inverse @ b]
+        for _ in range(4):
+            states.append(transition @ states[-1])
+        response.append(rows @ np.stack(states, axis=-1))
+    return np.stack(response)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from autodiff import backend_gradients
 from autodiff import tensors
 from autodiff import to_numpy
 from needs_native import require_native
@@ -164,6 +165,20 @@ def imported(path):
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield node.module.split(".")[0]
+
+
+def test_the_first_use_may_be_inside_a_checkpoint(fresh):
+    """Whose second pass computes again what it holds, and no check."""
+
+    def run(inputs):
+        return ops.linear_scan(np.ones(2, "float32"), inputs)[0]
+
+    remembered = keras.remat(run)
+    inputs = np.ones((1, 3, 2))
+    (gradient,) = backend_gradients(
+        lambda given: [remembered(given[0])], [inputs], [np.ones((1, 3, 2))]
+    )
+    assert gradient[0, :, 0].tolist() == [3.0, 2.0, 1.0]
 
 
 def test_a_framework_is_known_to_its_own_kernels_only():

@@ -81,6 +81,50 @@ def test_vmap_of_the_projected_scan_equals_a_loop(numbers):
         assert relative_error(slopes[index], slope) < 1e-5
 
 
+def systems(numbers, several):
+    """Arguments of so many impulse responses at once."""
+    bands = 1.5 + uniform(numbers, several, 3, 3)
+    vectors = [1.5 + uniform(numbers, several, 3) for _ in range(4)]
+    p, d, q, b = vectors
+    steps = 1.0 + uniform(numbers, several, 2)
+    output_matrix = uniform(numbers, several, 2, 2, 3)
+    return -p, d, q, bands, b, steps, output_matrix
+
+
+@pytest.mark.parametrize("batched", [(0, 1, 2, 3, 4, 5, 6), (6,), (3, 5)])
+def test_vmap_of_the_impulse_response_equals_a_loop(numbers, batched):
+    axes = tuple(0 if index in batched else None for index in range(7))
+    given = [
+        array if axis == 0 else array[0]
+        for array, axis in zip(systems(numbers, 4), axes)
+    ]
+
+    def loss(*given):
+        return jnp.sum(native.impulse_response(*given, 6, 0.5) ** 2)
+
+    run = jax.value_and_grad(loss, tuple(range(7)))
+    got = jax.jit(jax.vmap(run, axes))(*given)
+    for index in range(4):
+        expected = run(
+            *(
+                array[index] if axis == 0 else array
+                for array, axis in zip(given, axes)
+            )
+        )
+        for one, other in zip(*map(jax.tree.leaves, (got, expected))):
+            assert relative_error(one[index], other) < 1e-5
+
+
+def test_the_native_impulse_response_is_in_the_program(numbers):
+    given = [array[0] for array in systems(numbers, 1)]
+
+    def run(*given):
+        return native.impulse_response(*given, 6, 0.5)
+
+    text = jax.jit(run).lower(*given).as_text()
+    assert "keras_linrec_impulse_response" in text
+
+
 def test_the_second_derivative_is_that_of_the_plain_form(numbers):
     inputs = uniform(numbers, BATCH, TIME, FEATURES)
     decay, into, out = (

@@ -103,6 +103,39 @@ def test_an_argument_that_is_used_again_is_not_overwritten(jit_compile):
     assert relative_error(doubled, 2.0 * inputs) == 0
 
 
+def systems():
+    """Arguments of an impulse response: 2 features, 2 channels, 3 states."""
+    p, d, q, b = (1.5 + uniform(seed, 3) for seed in range(4))
+    bands = 1.5 + uniform(0, 3, 3)
+    return [-p, d, q, bands, b, 1.0 + uniform(0, 2), uniform(0, 2, 2, 3)]
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("order", [gradients, second_gradients])
+def test_gradients_of_the_impulse_response_in_graphs(jit_compile, order):
+    run = order(
+        lambda given: tf.reduce_sum(
+            native.impulse_response(*given, 6, 0.5) ** 2
+        )
+    )
+    got = tf.function(run, jit_compile=jit_compile)(systems())
+    for one, other in zip(got, run(systems()), strict=True):
+        assert relative_error(one, other) < 1e-5
+
+
+def test_the_impulse_response_has_a_shape_before_it_runs():
+    @tf.function
+    def run(*given):
+        response = native.impulse_response(*given, 6, 0.5)
+        assert response.shape == (2, 2, 6)
+        return response
+
+    *given, output_matrix = systems()
+    assert run(*given, output_matrix).shape == (2, 2, 6)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`output_matrix`"):
+        native.impulse_response(*given, output_matrix[..., 1:], 6, 0.5)
+
+
 def test_xla_calls_the_native_code():
     @tf.function(jit_compile=True)
     def run(decay, inputs):

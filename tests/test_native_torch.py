@@ -84,6 +84,59 @@ def test_first_and_second_derivatives_of_the_projected_scan(case, reverse):
     assert torch.autograd.gradgradcheck(run, given)
 
 
+def systems(dtype=torch.float64):
+    """Arguments of an impulse response: 2 features, 2 channels, 3 states."""
+    p, d, q, b = (1 + rand(3, dtype=dtype) for _ in range(4))
+    bands = rand(3, 3, dtype=dtype) + torch.eye(3, dtype=dtype)[[1, 1, 0]]
+    given = -p, d, q, bands, b, rand(2, dtype=dtype), rand(2, 2, 3, dtype=dtype)
+    return [tensor.detach().requires_grad_() for tensor in given]
+
+
+def test_the_operator_of_the_impulse_response_is_what_pytorch_expects():
+    given = 5, 0.5, systems(torch.float32)
+    torch.library.opcheck(native._impulse_response, given)
+
+
+def test_first_and_second_derivatives_of_the_impulse_response():
+    given = systems()
+
+    def run(*given):
+        return native.impulse_response(*given, 5, 0.7)
+
+    assert torch.autograd.gradcheck(run, given)
+    assert torch.autograd.gradgradcheck(run, given)
+
+
+def test_vmap_of_the_impulse_response_equals_a_loop():
+    *given, output_matrix = systems()
+    several = torch.rand(4, *output_matrix.shape, dtype=torch.float64)
+
+    def run(output_matrix):
+        return native.impulse_response(*given, output_matrix, 5, 0.5)
+
+    got = torch.vmap(run)(several)
+    assert torch.equal(got, torch.stack([run(one) for one in several]))
+    slope = torch.func.grad(lambda c: run(c).square().sum())(several[0])
+    expected = torch.autograd.functional.jacobian(
+        lambda c: run(c).square().sum(), several[0]
+    )
+    assert torch.allclose(slope, expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_impulse_response_compiles_without_a_graph_break():
+    given = systems(torch.float32)
+
+    def run(*given):
+        return native.impulse_response(*given, 5, 0.5).square()
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*given), run(*given))
+    got = torch.autograd.grad(compiled(*given).sum(), given)
+    expected = torch.autograd.grad(run(*given).sum(), given)
+    assert all(torch.equal(*pair) for pair in zip(got, expected))
+
+
 def test_third_derivatives_exist():
     decay, inputs = rand(CHANNELS), rand(BATCH, TIME, CHANNELS)
 
@@ -152,6 +205,7 @@ def test_under_autocast_numbers_are_float32(time):
 
 def test_it_is_checked_in_inference_mode_too():
     registry._checked.pop("native", None)
+    registry._selected.clear()
     with torch.inference_mode():
         registry.select("native")
     assert registry._checked["native"]

@@ -127,7 +127,13 @@ def test_gradients_over_500_steps_equal_those_of_the_definition(name):
     arguments.append(inputs.astype("float64"))
 
     def run(tensors):
-        return [layer.stateless_call(tensors[:count], [], tensors[count])[0]]
+        return [
+            layer.stateless_call(
+                tensors[:count],
+                layer.non_trainable_variables,
+                tensors[count],
+            )[0]
+        ]
 
     def run_definition(arrays):
         weights = dict(zip(names, arrays))
@@ -314,7 +320,9 @@ def test_no_lapack_call_waits_inside_xla(name):
     layer.build((2, 9, 3))
 
     def loss(weights, inputs):
-        (outputs, _), _ = layer.stateless_call(weights, [], inputs)
+        (outputs, _), _ = layer.stateless_call(
+            weights, layer.non_trainable_variables, inputs
+        )
         return outputs.sum()
 
     values = [weight.value for weight in layer.trainable_variables]

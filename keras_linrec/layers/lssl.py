@@ -1,19 +1,37 @@
 """LSSL: a continuous-time memory for every feature, discretised."""
 
 import math
+from typing import NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_linrec.constraints import AccretiveBands
+from keras_linrec.constraints import Between
+from keras_linrec.constraints import ContractiveBands
 from keras_linrec.initializers import FanInNormal
+from keras_linrec.initializers import HiPPO
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.layers.sequence_layer import require_between
 from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.ops import krylov_cache
 from keras_linrec.ops import structured_state
+from keras_linrec.ops import structured_step
 from keras_linrec.ops.fft_convolution import fft_convolution
-from keras_linrec.ops.hippo import MEASURES
+from keras_linrec.ops.finite import require_bounded
 from keras_linrec.ops.hippo import StructuredTransition
-from keras_linrec.ops.hippo import hippo
+
+# What keeps A in the class of matrices that can be inverted, and stable.
+_LEAST_SCALE = 1e-3
+
+
+class Spectrum(NamedTuple):
+    """The eigenvalues of an LSSL, see `LSSL.spectrum`."""
+
+    continuous: np.ndarray
+    discrete: np.ndarray
+    dissipative: bool
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -55,8 +73,10 @@ subdiagonal (last entry 0) |
         state_size: integer, N. Defaults to 64.
         channels: integer, the outputs of each feature's system. Defaults to 1.
         measure: which past A and B remember at first: `"legs"` (all of it),
-            `"legt"` (a window of 1 / dt steps) or `"lagt"` (exponentially
-            decaying). Defaults to `"legs"`.
+            `"legt"` (a window of 1 / dt steps), `"lagt"` (exponentially
+            decaying) or another name or `HiPPO` initializer of
+            `keras_linrec.initializers`, if its A has the form above.
+            Defaults to `"legs"`.
         trainable_transition: whether A and B are trained. Defaults to `True`;
             the paper's LSSL-fixed takes `False` here and in
             `trainable_timescale`.
@@ -67,6 +87,13 @@ subdiagonal (last entry 0) |
         alpha: float in [0, 1], the discretisation: 0 is Euler's method, 1
             backward Euler, 0.5 the bilinear one, which keeps a stable system
             stable. Defaults to 0.5.
+        stable_transition: whether constraints keep A dissipative, and so
+            stable, in training: see `keras_linrec.constraints`. Needs an
+            `alpha` of at least 0.5. Defaults to `False`: training may make
+            the system unstable, which `spectrum` shows.
+        timescale_scale: positive float, multiplies dt. A model trained at one
+            sampling rate takes a signal of half the rate with 2. It may be
+            set at any time, on compiled models too. Defaults to 1.
         activation: between the systems and the mixing. Defaults to `"gelu"`.
         use_bias: whether the mixing has a bias. Defaults to `True`.
         kernel_initializer: for `kernel`. Defaults to `"glorot_uniform"`.
@@ -89,6 +116,18 @@ subdiagonal (last entry 0) |
         mask: boolean tensor, (batch, time). A step where it is false carries
             the state and repeats the previous output.
         training: whether dropout applies.
+        timescales: float tensor, (batch, time), how long each step lasts, in
+            multiples of dt: for irregular sampling, and for steps that are
+            missing, whose time the next one takes. Zero leaves the state as
+            it is; negative numbers have no meaning. The recurrence then runs
+            step by step, at O(N) a step and feature, and can be
+            differentiated once. Defaults to `None`, all 1.
+        timescale_scale: positive number or scalar tensor that multiplies dt
+            in this call, beside the layer's own. Defaults to `None`, 1.
+
+    A layer whose A and dt are not trained keeps what follows from these, as
+    long as they stay as they are: `variables` holds it, `weights` and files
+    do not.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -96,7 +135,10 @@ subdiagonal (last entry 0) |
         whatever the policy.
 
     Raises:
-        ValueError: for an argument out of its range, at construction.
+        ValueError: for an argument out of its range, at construction, and for
+            timescales of a wrong shape.
+        Where the response of a system grows beyond 1e30, or is NaN, a call
+        raises TensorFlow's or PyTorch's error; under JAX it warns.
 
     Reference:
         [Combining Recurrent, Convolutional, and Continuous-time Models with
@@ -131,6 +173,8 @@ subdiagonal (last entry 0) |
         dt_min=1e-3,
         dt_max=1e-1,
         alpha=0.5,
+        stable_transition=False,
+        timescale_scale=1.0,
         activation="gelu",
         use_bias=True,
         kernel_initializer="glorot_uniform",
@@ -146,14 +190,17 @@ subdiagonal (last entry 0) |
         super().__init__(units, **kwargs)
         require_count("state_size", state_size)
         require_count("channels", channels)
-        if measure not in MEASURES:
-            raise ValueError(
-                f"`measure` should be one of {MEASURES}. "
-                f"Received: measure={measure}"
-            )
+        if isinstance(measure, dict):
+            measure = keras.initializers.deserialize(measure)
+        if not isinstance(measure, HiPPO):
+            measure = HiPPO(measure)
+        start = measure.structured(state_size)
         require_between("dt_min", dt_min, 0, math.inf, "()")
         require_between("dt_max", dt_max, dt_min, math.inf, "()")
         require_between("alpha", alpha, 0, 1)
+        require_between("timescale_scale", timescale_scale, 0, math.inf, "()")
+        if stable_transition:
+            _require_stable(start, alpha, measure)
         self.state_size = state_size
         self.channels = channels
         self.measure = measure
@@ -162,6 +209,11 @@ subdiagonal (last entry 0) |
         self.dt_min = dt_min
         self.dt_max = dt_max
         self.alpha = alpha
+        self.stable_transition = stable_transition
+        self._timescale_scale = float(timescale_scale)
+        self._timescale_variable = None
+        self._cache_size = None
+        self._cache = []
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -187,6 +239,57 @@ subdiagonal (last entry 0) |
             )
         return [(features, self.state_size)]
 
+    def build(
+        self,
+        sequences_shape,
+        initial_state_shape=None,
+        timescales_shape=None,
+        timescale_scale_shape=None,
+    ):
+        super().build(sequences_shape, initial_state_shape)
+        self._timescale_variable = self.add_parameter(
+            "timescale_scale",
+            (),
+            keras.initializers.Constant(self._timescale_scale),
+            trainable=False,
+        )
+        if not (self.trainable_transition or self.trainable_timescale):
+            self._build_cache(*sequences_shape[1:])
+
+    def _build_cache(self, time, features):
+        """Variables for what follows from A and dt alone, and for these.
+
+        They are compared, and all is computed anew where one is different, so
+        that it does not matter who changed a weight, and when.
+        """
+        self._cache_size = krylov_cache.cache_size(self.state_size, time)
+        columns, powers = krylov_cache.cached_shapes(
+            self._cache_size, features, self.state_size
+        )
+        known = features + 7 * self.state_size
+        for name, shape in (
+            ("known", (known,)),
+            ("columns", columns),
+            ("powers", powers),
+        ):
+            # No weight equals NaN: nothing is known yet.
+            self._cache.append(
+                self.add_parameter(
+                    f"cached_{name}",
+                    shape,
+                    keras.initializers.Constant(math.nan),
+                    trainable=False,
+                )
+            )
+
+    def run_time_variables(self):
+        scale = self._timescale_variable
+        return [
+            *super().run_time_variables(),
+            *([] if scale is None else [scale]),
+            *self._cache,
+        ]
+
     def build_unit(self, features):
         self.log_timescale = self.add_parameter(
             "log_timescale",
@@ -196,7 +299,8 @@ subdiagonal (last entry 0) |
             ),
             trainable=self.trainable_timescale,
         )
-        start = hippo(self.measure, self.state_size)
+        start = self.measure.structured(self.state_size)
+        constraints = _constraints(start) if self.stable_transition else {}
         (
             self.transition_p,
             self.transition_d,
@@ -209,17 +313,9 @@ subdiagonal (last entry 0) |
                 value.shape,
                 _constant(value),
                 trainable=self.trainable_transition,
+                constraint=constraints.get(name),
             )
-            for name, value in zip(
-                (
-                    "transition_p",
-                    "transition_d",
-                    "transition_q",
-                    "transition_t",
-                    "input_vector",
-                ),
-                start,
-            )
+            for name, value in zip(_TRANSITION, start)
         )
         self.output_matrix = self.add_parameter(
             "output_matrix",
@@ -248,65 +344,234 @@ subdiagonal (last entry 0) |
                 constraint=self.bias_constraint,
             )
 
-    def _discretise(self):
-        """Abar - I and Bbar of every feature."""
-        transition = StructuredTransition(
-            *(
-                ops.convert_to_tensor(weight)
-                for weight in (
-                    self.transition_p,
-                    self.transition_d,
-                    self.transition_q,
-                    self.transition_t,
-                    self.input_vector,
-                )
-            )
-        )
-        return structured_state.discretise(
-            *transition, ops.exp(self.log_timescale), self.alpha
+    # The timescale, and calls that say more about it.
+
+    @property
+    def timescale_scale(self):
+        """What multiplies dt: a float, which may be set at any time."""
+        return self._timescale_scale
+
+    @timescale_scale.setter
+    def timescale_scale(self, value):
+        require_between("timescale_scale", value, 0, math.inf, "()")
+        self._timescale_scale = float(value)
+        if self._timescale_variable is not None:
+            self._timescale_variable.assign(self._timescale_scale)
+
+    def call(
+        self,
+        sequences,
+        initial_state=None,
+        mask=None,
+        training=False,
+        timescales=None,
+        timescale_scale=None,
+        sequences_mask=None,
+    ):
+        if timescales is not None:
+            _check_timescales(timescales, sequences)
+            timescales = ops.cast(timescales, self.recurrence_dtype)[..., None]
+        return self.call_unit(
+            sequences,
+            initial_state,
+            mask,
+            training,
+            sequences_mask,
+            beside=timescales,
+            timescale_scale=timescale_scale,
         )
 
-    def run(self, sequences, states, lengths):
-        delta, input_vector = self._discretise()
-        output_matrix = ops.convert_to_tensor(self.output_matrix)
-        time = ops.shape(sequences)[1]
-        blocks = structured_state.Blocks(delta, time)
-        response = structured_state.impulse_response(
-            blocks, input_vector, output_matrix
+    def compute_output_spec(
+        self, sequences, timescales=None, timescale_scale=None, **options
+    ):
+        if timescales is not None:
+            _check_timescales(timescales, sequences)
+        return super().compute_output_spec(sequences, **options)
+
+    def _transition(self):
+        return StructuredTransition(
+            *(
+                ops.convert_to_tensor(getattr(self, name))
+                for name in _TRANSITION
+            )
         )
-        inputs = ops.transpose(sequences, (0, 2, 1))[:, :, None]
-        outputs = fft_convolution(inputs, response)
+
+    def _timescale(self, scale):
+        """dt of every feature."""
+        timescale = ops.exp(self.log_timescale) * self._timescale_variable
+        if scale is None:
+            return timescale
+        return timescale * ops.cast(scale, self.recurrence_dtype)
+
+    # Whole sequences.
+
+    def run(self, sequences, states, lengths, timescale_scale=None):
+        features = self.feedthrough.shape[0]
+        timescale = self._timescale(timescale_scale)
+        inputs = sequences
+        if sequences.shape[-1] > features:
+            inputs = sequences[..., :features]
+            timescales = sequences[..., features:] * timescale
+            outputs, states = self._run_varying(inputs, states, timescales)
+        else:
+            outputs, states = self._run_even(inputs, states, lengths, timescale)
+        # An index of `None` costs TensorFlow a copy for the gradient.
+        outputs = outputs + ops.expand_dims(inputs, -1) * self.feedthrough
+        return self._mix(outputs), states
+
+    def _run_even(self, inputs, states, lengths, timescale):
+        """C x_t by convolution with the systems' impulse response."""
+        transition = self._transition()
+        output_matrix = ops.convert_to_tensor(self.output_matrix)
+        time = ops.shape(inputs)[1]
+        wants_states = self.return_state or self.stateful
+        blocks = None
+        if states is None and not wants_states:
+            response = self._response(transition, timescale, time)
+        else:
+            delta, input_vector = structured_state.discretise(
+                *transition, timescale, self.alpha
+            )
+            blocks = structured_state.Blocks(delta, time)
+            response = structured_state.blocked_response(
+                blocks, input_vector, output_matrix
+            )
+        response = self._require_bounded(response)
+        by_feature = ops.expand_dims(ops.transpose(inputs, (0, 2, 1)), 2)
+        outputs = fft_convolution(by_feature, response)
         if states is not None:
             outputs = outputs + structured_state.free_response(
                 blocks, states[0], output_matrix
             )
-        outputs = outputs + inputs * self.feedthrough[..., None]
-        outputs = self._mix(ops.transpose(outputs, (0, 3, 1, 2)))
-
-        if not (self.return_state or self.stateful):
+        outputs = ops.transpose(outputs, (0, 3, 1, 2))
+        if not wants_states:
             return outputs, None
-        batch = ops.shape(sequences)[0]
+        batch = ops.shape(inputs)[0]
         if states is None:
             states = self.get_initial_state(batch)
         if lengths is None:
             lengths = ops.full((batch,), time, dtype="int32")
         final_states = structured_state.final_states(
-            blocks, input_vector, sequences, states[0], lengths
+            blocks, input_vector, inputs, states[0], lengths
         )
         return outputs, [final_states]
 
-    def run_step(self, inputs, states):
-        delta, input_vector = self._discretise()
-        state = states[0]
-        # The change is added to the state, and not the state transformed, so
-        # that rounding does not grow with the number of steps.
-        state = state + (
-            ops.einsum("fnm,bfm->bfn", delta, state)
-            + input_vector * inputs[:, :, None]
+    def _response(self, transition, timescale, time):
+        output_matrix = ops.convert_to_tensor(self.output_matrix)
+        size = self._cache_size
+        if size is None or not isinstance(time, int) or time > size.longest:
+            return structured_state.impulse_response(
+                transition, timescale, output_matrix, time, self.alpha
+            )
+        columns, powers = self._cached(transition, timescale)
+        return krylov_cache.cached_response(
+            columns, powers, output_matrix, time
         )
+
+    def _cached(self, transition, timescale):
+        """Columns and powers of A and dt, computed where these are new."""
+        known = ops.concatenate(
+            [timescale, *(ops.reshape(part, (-1,)) for part in transition)]
+        )
+        known = ops.stop_gradient(known)
+        old, *parts = (ops.convert_to_tensor(part) for part in self._cache)
+
+        def compute():
+            delta, input_vector = structured_state.discretise(
+                *transition, timescale, self.alpha
+            )
+            return krylov_cache.cached_parts(
+                self._cache_size, delta, input_vector
+            )
+
+        parts = ops.cond(
+            ops.all(ops.equal(known, old)), lambda: tuple(parts), compute
+        )
+        parts = [ops.stop_gradient(part) for part in parts]
+        for variable, value in zip(self._cache, (known, *parts)):
+            variable.assign(value)
+        return parts
+
+    def _run_varying(self, inputs, states, timescales):
+        """C x_t step by step, for steps that differ in length."""
+        if states is None:
+            states = self.get_initial_state(ops.shape(inputs)[0])
+        outputs, state = structured_step.varying_response(
+            self._transition(),
+            timescales,
+            inputs,
+            states[0],
+            ops.convert_to_tensor(self.output_matrix),
+            self.alpha,
+        )
+        return outputs, [self._require_bounded(state)]
+
+    def _require_bounded(self, tensor):
+        return require_bounded(
+            tensor,
+            f"Layer '{self.name}' grows beyond all bounds, or is NaN: its "
+            "inputs or weights may be, or its systems are unstable. "
+            "`spectrum()` shows the latter, and `stable_transition=True` "
+            "keeps them from becoming so.",
+        )
+
+    # Single steps.
+
+    def run_step(self, inputs, states, timescales=None, timescale_scale=None):
+        timescale = self._timescale(timescale_scale)
+        if timescales is not None:
+            timescales = ops.cast(timescales, self.recurrence_dtype)
+            timescale = timescales[:, None] * timescale
+        transition = self._transition()
+        state = structured_step.step(
+            transition,
+            structured_step.factorise(transition, timescale, self.alpha),
+            timescale,
+            inputs,
+            ops.transpose(states[0], (0, 2, 1)),
+        )
+        state = ops.transpose(state, (0, 2, 1))
         outputs = ops.einsum("fcn,bfn->bfc", self.output_matrix, state)
         outputs = outputs + inputs[:, :, None] * self.feedthrough
         return self._mix(outputs), [state]
+
+    # Stability.
+
+    def spectrum(self):
+        """The eigenvalues of A and of Abar, computed in float64.
+
+        Returns:
+            A named tuple of `continuous`, complex (N,), those of A, which are
+            stable if no real part is positive; `discrete`, complex (features,
+            N), those of each feature's Abar, stable if no modulus is above 1;
+            and `dissipative`, whether A is stable by the criterion of
+            `keras_linrec.constraints`, which is exact. The eigenvalues of
+            matrices such as LegS, far from normal, move much with the last
+            digits of their entries: trust `dissipative` where it is true, and
+            small positive real parts little.
+
+        Example:
+
+        >>> import keras_linrec
+        >>> layer = keras_linrec.layers.LSSL(state_size=4)
+        >>> layer.build((None, None, 1))
+        >>> sorted(layer.spectrum().continuous.real.round(3).tolist())
+        [-4.0, -3.0, -2.0, -1.0]
+        """
+        weights = (
+            ops.convert_to_numpy(getattr(self, name)) for name in _TRANSITION
+        )
+        p, d, q, t, _ = (np.asarray(weight, "float64") for weight in weights)
+        matrix = _balanced(p, d, q, t)
+        continuous = np.linalg.eigvals(matrix).astype("complex128")
+        timescale = np.exp(
+            np.asarray(ops.convert_to_numpy(self.log_timescale), "float64")
+        )
+        timescale = timescale[:, None] * self.timescale_scale
+        discrete = (1 + (1 - self.alpha) * timescale * continuous) / (
+            1 - self.alpha * timescale * continuous
+        )
+        return Spectrum(continuous, discrete, _is_dissipative(p, d, q, t))
 
     def _mix(self, outputs):
         """Activation and mixing of (..., features, channels)."""
@@ -316,17 +581,25 @@ subdiagonal (last entry 0) |
         outputs = outputs @ ops.convert_to_tensor(self.kernel)
         return outputs if self.bias is None else outputs + self.bias
 
+    def _measure_config(self):
+        """The measure by its name, if it has no parameters."""
+        if self.measure.parameters:
+            return keras.initializers.serialize(self.measure)
+        return self.measure.measure
+
     def get_config(self):
         return {
             **super().get_config(),
             "state_size": self.state_size,
             "channels": self.channels,
-            "measure": self.measure,
+            "measure": self._measure_config(),
             "trainable_transition": self.trainable_transition,
             "trainable_timescale": self.trainable_timescale,
             "dt_min": self.dt_min,
             "dt_max": self.dt_max,
             "alpha": self.alpha,
+            "stable_transition": self.stable_transition,
+            "timescale_scale": self.timescale_scale,
             "activation": keras.activations.serialize(self.activation),
             "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(
@@ -361,3 +634,82 @@ def _constant(value):
         return ops.cast(ops.convert_to_tensor(value), dtype)
 
     return initializer
+
+
+_TRANSITION = (
+    "transition_p",
+    "transition_d",
+    "transition_q",
+    "transition_t",
+    "input_vector",
+)
+
+
+def _check_timescales(timescales, sequences):
+    known = zip(timescales.shape, sequences.shape[:2])
+    if len(timescales.shape) != 2 or any(
+        None not in pair and pair[0] != pair[1] for pair in known
+    ):
+        raise ValueError(
+            "`timescales` should have the shape (batch, time) of the "
+            f"sequences. Received: timescales.shape={tuple(timescales.shape)}, "
+            f"sequences.shape={tuple(sequences.shape)}"
+        )
+
+
+def _tridiagonal(t):
+    return np.diag(t[1]) + np.diag(t[0, :-1], 1) + np.diag(t[2, :-1], -1)
+
+
+def _balanced(p, d, q, t):
+    """A with P and Q made alike, which does not change its eigenvalues."""
+    if (p * q < 0).all():
+        q = np.sqrt(-p * q)
+        p = -q
+    inner = np.linalg.inv(_tridiagonal(t)) + np.diag(d)
+    return p[:, None] * inner * q
+
+
+def _is_dissipative(p, d, q, t):
+    """Whether -R (D + T^-1) R has a negative semidefinite symmetric part."""
+    if not (p * q < 0).all():
+        return False
+    tridiagonal = _tridiagonal(t)
+    form = tridiagonal + tridiagonal.T + 2 * tridiagonal * d @ tridiagonal.T
+    eigenvalues = np.linalg.eigvalsh(form)
+    # Of weights in float32.
+    return bool(eigenvalues[0] >= -1e-6 * max(1.0, eigenvalues[-1]))
+
+
+def _constraints(start):
+    """What keeps a transition of `_TRANSITION` dissipative."""
+    contractive = start.d.min() < 0
+    return {
+        "transition_p": Between(maximum=-_LEAST_SCALE),
+        "transition_q": Between(minimum=_LEAST_SCALE),
+        "transition_d": Between(minimum=-0.5 if contractive else 0.0),
+        "transition_t": (
+            ContractiveBands() if contractive else AccretiveBands()
+        ),
+    }
+
+
+def _require_stable(start, alpha, measure):
+    if alpha < 0.5:
+        raise ValueError(
+            "`stable_transition` needs an `alpha` of at least 0.5: with less, "
+            "the discretised system may be unstable though A is stable. "
+            f"Received: stable_transition=True, alpha={alpha}"
+        )
+    constraints = _constraints(start)
+    for name, value in zip(_TRANSITION, start):
+        constraint = constraints.get(name)
+        if constraint is None:
+            continue
+        kept = ops.convert_to_numpy(constraint(value.astype("float32")))
+        if not np.allclose(kept, value, atol=1e-5):
+            raise ValueError(
+                "`stable_transition` should be False for this measure, which "
+                "does not start from where the constraints keep A. Received: "
+                f"stable_transition=True, measure={measure.get_config()}"
+            )

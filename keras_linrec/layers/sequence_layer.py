@@ -110,21 +110,27 @@ class SequenceLayer(keras.layers.Layer):
         """Create the weights for inputs of `features` features."""
         raise NotImplementedError
 
-    def run(self, sequences, states, lengths):
+    def run(self, sequences, states, lengths, **options):
         """Map whole sequences to `(outputs, final_states)`.
 
         Args:
-            sequences: (batch, time, features), in the recurrence's dtype.
+            sequences: (batch, time, features), in the recurrence's dtype;
+                with what accompanies the steps behind the features.
             states: list of the states before the first step, or `None`: zero.
             lengths: `None`, or an integer tensor (batch,): the final states
                 wanted are those after so many steps of each row, and the
                 steps from there on are zero. Outputs after them are not used.
+            **options: those of `call_unit`.
         """
         raise NotImplementedError
 
-    def run_step(self, inputs, states):
+    def run_step(self, inputs, states, **options):
         """Map (batch, features) of one step to `(outputs, new_states)`."""
         raise NotImplementedError
+
+    def run_time_variables(self):
+        """Variables that no file, and no list of weights, should know."""
+        return self.states or []
 
     @property
     def output_units(self):
@@ -146,6 +152,16 @@ class SequenceLayer(keras.layers.Layer):
             autocast=False,
             **kwargs,
         )
+
+    @property
+    def weights(self):
+        """The weights, which a file holds.
+
+        What belongs to the run, such as the states that a stateful layer
+        carries, is among the `variables` alone, as Keras' random seeds are.
+        """
+        hidden = {id(variable) for variable in self.run_time_variables()}
+        return [w for w in super().weights if id(w) not in hidden]
 
     # Building and shapes.
 
@@ -310,6 +326,28 @@ class SequenceLayer(keras.layers.Layer):
         training=False,
         sequences_mask=None,
     ):
+        return self.call_unit(
+            sequences, initial_state, mask, training, sequences_mask
+        )
+
+    def call_unit(
+        self,
+        sequences,
+        initial_state=None,
+        mask=None,
+        training=False,
+        sequences_mask=None,
+        beside=None,
+        **options,
+    ):
+        """What `call` does, for a unit whose call takes more arguments.
+
+        Args:
+            beside: tensor (batch, time, count) of what accompanies each step.
+                It goes the way of the features, is not dropped out, and
+                reaches `run` behind them. Defaults to `None`.
+            **options: reach `run` as they are.
+        """
         if sequences.shape[1] == 0:
             raise ValueError(
                 f"Layer '{self.name}' needs at least one time step. "
@@ -336,16 +374,20 @@ class SequenceLayer(keras.layers.Layer):
         states = self._starting_states(initial_state, sequences.shape[0])
         if training and self.dropout:
             sequences = sequences * self._dropout_mask(sequences)
+        if beside is not None:
+            sequences = ops.concatenate([sequences, beside], axis=-1)
         if self.go_backwards:
             sequences = ops.flip(sequences, axis=1)
             mask = None if mask is None else ops.flip(mask, axis=1)
 
         if mask is None:
-            outputs, final_states = self.run(sequences, states, None)
+            outputs, final_states = self.run(sequences, states, None, **options)
             if not self.return_sequences:
                 outputs = outputs[:, -1]
         else:
-            outputs, final_states = self._run_masked(sequences, states, mask)
+            outputs, final_states = self._run_masked(
+                sequences, states, mask, options
+            )
 
         if self.stateful:
             for variable, state in zip(self.states, final_states):
@@ -360,7 +402,7 @@ class SequenceLayer(keras.layers.Layer):
             seed=self.seed_generator,
         )
 
-    def _run_masked(self, sequences, states, mask):
+    def _run_masked(self, sequences, states, mask, options):
         """Move the steps that count to the front, run, and spread back.
 
         To the recurrence a masked step does not happen. Without it, the steps
@@ -372,9 +414,9 @@ class SequenceLayer(keras.layers.Layer):
         packed = steps.pack(sequences, mask)
         if states is None and not self.return_state and not self.stateful:
             # Nobody asks for the states after the last step that counts.
-            outputs, final_states = self.run(packed, None, None)
+            outputs, final_states = self.run(packed, None, None, **options)
         else:
-            outputs, final_states = self.run(packed, states, lengths)
+            outputs, final_states = self.run(packed, states, lengths, **options)
         if not self.return_sequences:
             mask = mask[:, -1:]
             last = ops.maximum(lengths - 1, 0)[:, None]
@@ -391,13 +433,14 @@ class SequenceLayer(keras.layers.Layer):
             outputs = outputs[:, 0]
         return outputs, final_states
 
-    def step(self, inputs, states):
+    def step(self, inputs, states, **options):
         """One time step, at a cost that does not grow with the time passed.
 
         Args:
             inputs: float tensor, (batch, features).
             states: list of tensors, from `get_initial_state`, from the last
                 step or from a call with `return_state=True`.
+            **options: what else the unit's call takes, for this step.
 
         Returns:
             `(outputs, states)`: (batch, units), and the new states.
@@ -416,37 +459,24 @@ class SequenceLayer(keras.layers.Layer):
         if not self.built:
             self.build((inputs.shape[0], None, inputs.shape[1]))
         outputs, states = self.run_step(
-            inputs, self._standardise_states(states)
+            inputs, self._standardise_states(states), **options
         )
         return ops.cast(outputs, self.compute_dtype), list(states)
 
     # Saving.
 
-    def _saved_weights(self):
-        # States belong to the run, and would tie a file to one batch size.
-        states = self.states or []
-        return [
-            weight
-            for weight in (
-                *self._trainable_variables,
-                *self._non_trainable_variables,
-            )
-            if not any(weight is state for state in states)
-        ]
-
     def save_own_variables(self, store):
-        for weight in self._saved_weights():
+        for weight in self.weights:
             store[weight.name] = weight
 
     def load_own_variables(self, store):
-        weights = self._saved_weights()
-        expected = sorted(weight.name for weight in weights)
+        expected = sorted(weight.name for weight in self.weights)
         if sorted(store.keys()) != expected:
             raise ValueError(
                 f"Layer '{self.name}' has the weights {expected}. "
                 f"Received: a file with {sorted(store.keys())}"
             )
-        for weight in weights:
+        for weight in self.weights:
             weight.assign(store[weight.name])
 
     def get_config(self):

@@ -16,13 +16,59 @@ def fft_convolution(inputs, response):
     """
     time = ops.shape(inputs)[-1]
     length = fast_length(2 * time) if isinstance(time, int) else 2 * time
-    inputs_real, inputs_imag = ops.rfft(inputs, length)
-    response_real, response_imag = ops.rfft(response, length)
-    product = (
-        inputs_real * response_real - inputs_imag * response_imag,
-        inputs_real * response_imag + inputs_imag * response_real,
-    )
-    return ops.irfft(product, length)[..., :time]
+
+    # Left to itself, the gradient would transform sequences that are sums
+    # before they are summed, and XLA whole spectra where halves will do.
+    @ops.custom_gradient
+    def convolve(inputs, response):
+        def spectra():
+            return ops.rfft(inputs, length), ops.rfft(response, length)
+
+        def back(spectrum):
+            return ops.irfft(spectrum, length)[..., :time]
+
+        of_inputs, of_response = spectra()
+        outputs = back(
+            (
+                of_inputs[0] * of_response[0] - of_inputs[1] * of_response[1],
+                of_inputs[0] * of_response[1] + of_inputs[1] * of_response[0],
+            )
+        )
+
+        def gradient(*arguments, upstream=None):
+            if upstream is None:
+                (upstream,), known = arguments, (of_inputs, of_response)
+            else:
+                # PyTorch, whose second derivatives see through what is
+                # computed here, and not above.
+                known = spectra()
+            real, imag = ops.rfft(upstream, length)
+
+            def correlation(other, shape):
+                return back(
+                    (
+                        _summed_to(real * other[0] + imag * other[1], shape),
+                        _summed_to(imag * other[0] - real * other[1], shape),
+                    )
+                )
+
+            return (
+                correlation(known[1], inputs.shape),
+                correlation(known[0], response.shape),
+            )
+
+        return outputs, gradient
+
+    return convolve(inputs, response)
+
+
+def _summed_to(tensor, shape):
+    """The sum over the leading axes along which `shape` was broadcast."""
+    more = len(tensor.shape) - len(shape)
+    if more:
+        tensor = ops.sum(tensor, axis=tuple(range(more)))
+    ones = tuple(axis for axis, size in enumerate(shape[:-1]) if size == 1)
+    return ops.sum(tensor, axis=ones, keepdims=True) if ones else tensor
 
 
 def fast_length(length):

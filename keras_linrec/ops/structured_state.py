@@ -7,15 +7,89 @@ the difference that matters.
 
 import math
 
+import keras
 from keras import ops
 
+from keras_linrec import config
+from keras_linrec import kernels
 from keras_linrec.ops import steps
-from keras_linrec.ops.scan import linear_scan
+from keras_linrec.ops.generating_function import generating_function_response
 
 # Where the number of steps is unknown until it runs: the steps in a block, and
 # how often blocks may double, which reaches 4 million steps.
 _BLOCK = 64
 _BLOCK_DOUBLINGS = 16
+# What reading a matrix costs, in products of it with a row: about 5 by XLA on
+# 2 CPU cores, 12 by TensorFlow (N = 128). Both are within 10% of their best
+# with what is between.
+_READING = 8
+
+# Loops of so many steps are written out: outside of programs JAX would compile
+# them anew each time, 0.2 s.
+_UNROLLED = 16
+
+# From how many entries of all Delta on memory decides. Blocks take some 11
+# times as much for a gradient: at 2^24 entries (64 features, N = 512, 1024
+# steps, JAX on 2 CPU cores) 743 MB where the generating function takes 62, in
+# the same time. At N = 256 they take 2/3 of its time, at N = 128 1/5, and on
+# TensorFlow 1/6 and less. They also keep their digits where A is unstable, so
+# they run up to 11 GB.
+_MANY_ENTRIES = 2**28
+
+
+def impulse_response(transition, timescale, output_matrix, time, alpha=0.5):
+    """K_k = C Abar^k Bbar, the output k steps after a unit impulse (LSSL, 4).
+
+    The native kernel computes it where there is one. Of the portable forms,
+    blocks of powers of Abar take O(N^3 log(time)) and are the faster ones up
+    to N = 256 at least; where matrices of every feature would fill the memory,
+    the generating function takes their place, see there for its limits.
+
+    Args:
+        transition: `StructuredTransition` of tensors.
+        timescale: tensor (features,), dt.
+        output_matrix: tensor (features, channels, N), C.
+        time: integer, the number of steps, or a tensor if it is unknown until
+            it runs.
+        alpha: float in [0, 1]; 0.5 is the bilinear method. Defaults to 0.5.
+
+    Returns:
+        A tensor (features, channels, time).
+
+    Example: an integrator that forgets, x' = -x + u.
+
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from keras_linrec.ops.hippo import hippo
+    >>> from keras_linrec.ops.structured_state import impulse_response
+    >>> transition = [
+    ...     ops.convert_to_tensor(part.astype("float32"))
+    ...     for part in hippo("legs", 1)
+    ... ]
+    >>> response = impulse_response(
+    ...     transition, ops.ones(1), ops.ones((1, 1, 1)), 3, alpha=1.0
+    ... )
+    >>> [float(value) for value in response[0, 0]]
+    [0.5, 0.25, 0.125]
+    """
+    features, _, state_size = output_matrix.shape
+    arguments = (*transition, timescale)
+    if not isinstance(time, int):
+        delta, input_vector = discretise(*arguments, alpha)
+        return blocked_response(
+            Blocks(delta, time), input_vector, output_matrix
+        )
+    kernel = kernels.select(config.get_kernel())
+    native = getattr(kernel, "impulse_response", None)
+    dtype = keras.backend.standardize_dtype(output_matrix.dtype)
+    if native is not None and dtype in ("float32", "float64"):
+        return native(*arguments, output_matrix, time, alpha)
+    if features * state_size**2 >= _MANY_ENTRIES:
+        return generating_function_response(
+            *arguments, output_matrix, time, alpha
+        )
+    delta, input_vector = discretise(*arguments, alpha)
+    return krylov_response(delta, input_vector, output_matrix, time)
 
 
 def discretise(p, d, q, t, b, timescale, alpha):
@@ -36,9 +110,10 @@ def discretise(p, d, q, t, b, timescale, alpha):
     Returns:
         `(delta, input_vector)`: (features, N, N) and (features, N).
     """
-    timescale = timescale[:, None]
-    scale = 1.0 / (p * q) - alpha * timescale * d
-    above, diagonal, below = t[0, :-1], t[1], t[2, :-1]
+    above, diagonal, below = t[0], t[1], t[2]
+    # M is divided by dt and multiplied by Q here, on its bands, rather than
+    # the N times larger solution.
+    scale = 1.0 / (p[:, None] * timescale) - alpha * (d * q)[:, None]
     right = ops.concatenate(
         [
             _tridiagonal(t) * (d * q) + _diagonal(q),
@@ -47,13 +122,22 @@ def discretise(p, d, q, t, b, timescale, alpha):
         axis=1,
     )
     solution = _solve_tridiagonal(
-        above * scale[:, 1:],
-        diagonal * scale - alpha * timescale,
-        below * scale[:, :-1],
-        right,
+        above[:, None] * _from_below(scale),
+        diagonal[:, None] * scale - alpha * q[:, None],
+        _from_above(below[:, None] * scale),
+        right[:, None],
     )
-    solution = solution * timescale[:, :, None] / q[:, None]
     return solution[:, :, :-1], solution[:, :, -1]
+
+
+def _from_above(rows):
+    """Each row moves one down; the first becomes zero."""
+    return ops.concatenate([ops.zeros_like(rows[:1]), rows[:-1]], axis=0)
+
+
+def _from_below(rows):
+    """Each row moves one up; the last becomes zero."""
+    return ops.concatenate([rows[1:], ops.zeros_like(rows[:1])], axis=0)
 
 
 def _diagonal(vector, offset=0):
@@ -75,43 +159,95 @@ def _tridiagonal(bands):
 def _solve_tridiagonal(above, diagonal, below, right):
     """Solve many tridiagonal systems with the same right-hand sides.
 
-    Gaussian elimination in the order of the rows, which suits these systems:
-    one recurrence for the pivots, and a linear scan each way. `ops.solve`
-    would do, but JAX' batched LAPACK calls wait for each other for ever where
-    XLA has two threads (seen with jaxlib 0.10.2 and two LSSL in a model).
+    Gaussian elimination in the order of the rows, which suits these systems.
+    `ops.solve` would do, but JAX' batched LAPACK calls wait for each other for
+    ever where XLA has two threads (seen with jaxlib 0.10.2 and two LSSL in a
+    model). The gradient takes one more solution, of the transposed systems.
 
     Args:
-        above, below: tensors (systems, N - 1).
-        diagonal: tensor (systems, N).
-        right: tensor (N, columns).
+        above, diagonal, below: tensors (N, systems); row n holds the entries
+            of row n, and the last of `above` and the first of `below` are 0.
+        right: tensor (N, 1, columns).
 
     Returns:
         A tensor (systems, N, columns).
     """
-    pivots = _pivots(diagonal, above * below)
-    shape = (*ops.shape(diagonal), right.shape[1])
-    forward = ops.pad(-below / pivots[:, :-1], [[0, 0], [1, 0]])
-    eliminated, _ = linear_scan(
-        ops.broadcast_to(forward[:, :, None], shape),
-        ops.broadcast_to(right, shape),
+
+    @ops.custom_gradient
+    def solve(above, diagonal, below, right):
+        solution = _eliminate(above, diagonal, below, right)
+
+        def gradient(*arguments, upstream=None):
+            if upstream is None:
+                (upstream,), found = arguments, solution
+            else:
+                # PyTorch, whose second derivatives see through what is
+                # computed here, and not above.
+                found = _eliminate(above, diagonal, below, right)
+            adjoint = _eliminate(
+                _from_below(below),
+                diagonal,
+                _from_above(above),
+                ops.transpose(upstream, (1, 0, 2)),
+            )
+            _, systems, columns = found.shape
+            dtype = found.dtype
+            # XLA sums by a product several times as fast as by a sum.
+            ones = ops.ones((columns, 1), dtype)
+
+            def entries(moved):
+                return -((adjoint * moved) @ ones)[:, :, 0]
+
+            return (
+                entries(_from_below(found)),
+                entries(found),
+                entries(_from_above(found)),
+                ops.ones((1, systems), dtype) @ adjoint,
+            )
+
+        return ops.transpose(solution, (1, 0, 2)), gradient
+
+    return solve(above, diagonal, below, right)
+
+
+def _eliminate(above, diagonal, below, right):
+    """The solution of `_solve_tridiagonal`, as (N, systems, columns)."""
+    _, pivots = ops.scan(
+        _next_pivot,
+        ops.ones_like(diagonal[0]),
+        (diagonal, below * _from_above(above)),
     )
-    backward = ops.pad(-above, [[0, 0], [0, 1]]) / pivots
-    solution, _ = linear_scan(
-        ops.broadcast_to(backward[:, :, None], shape),
-        eliminated / pivots[:, :, None],
-        reverse=True,
+    # Starting from zeros keeps the loops' results whole: XLA is slow with what
+    # is put together from two parts.
+    zeros = ops.zeros_like(right[0] + pivots[0][:, None])
+    factors = below * _from_above(1.0 / pivots)
+    _, eliminated = ops.scan(_forward_step, zeros, (factors, right))
+    _, solution = ops.scan(
+        _backward_step, zeros, (above, pivots, eliminated), reverse=True
     )
     return solution
 
 
-def _pivots(diagonal, products):
-    """p_n = diagonal_n - products_{n-1} / p_{n-1}, over the last axis."""
-    products = ops.unstack(products, axis=1) if products.shape[1] else []
-    first, *rest = ops.unstack(diagonal, axis=1)
-    pivots = [first]
-    for entry, product in zip(rest, products):
-        pivots.append(entry - product / pivots[-1])
-    return ops.stack(pivots, axis=1)
+# Outside of programs, JAX knows again a loop that it has compiled only by its
+# function: these are none that are made in each call.
+
+
+def _next_pivot(pivot, row):
+    diagonal, product = row
+    pivot = diagonal - product / pivot
+    return pivot, pivot
+
+
+def _forward_step(last, row):
+    factor, right = row
+    last = right - factor[:, None] * last
+    return last, last
+
+
+def _backward_step(last, row):
+    above, pivot, eliminated = row
+    last = (eliminated - above[:, None] * last) / pivot[:, None]
+    return last, last
 
 
 class Blocks:
@@ -197,7 +333,145 @@ def _apply(delta, states, columns=""):
     )
 
 
-def impulse_response(blocks, input_vector, output_matrix):
+def krylov_response(delta, input_vector, output_matrix, time):
+    """K_k = C Abar^k Bbar, the output k steps after a unit impulse.
+
+    Columns Abar^i Bbar for i < S, rows C Abar^(jS) for the j that remain, and
+    their products.
+
+    Args:
+        delta: tensor (features, N, N), Abar - I.
+        input_vector: tensor (features, N), Bbar.
+        output_matrix: tensor (features, channels, N), C.
+        time: integer, the number of steps.
+
+    Returns:
+        A tensor (features, channels, time).
+    """
+    features, channels, state_size = output_matrix.shape
+    within, whole = doublings(state_size, time, channels)
+    columns, rows = input_vector[:, :, None], output_matrix
+    for doubling in range(within + whole):
+        if doubling < within:
+            more = columns + delta @ columns
+            columns = ops.concatenate([columns, more], axis=2)
+        else:
+            rows = ops.concatenate([rows, rows + rows @ delta], axis=1)
+        if 2 ** (doubling + 1) < time:
+            delta = _doubled(delta)
+    count = -(-time // 2 ** (within + whole))
+    response = _advance(rows, delta, count) @ columns
+    size = 2**within
+    response = ops.reshape(response, (features, -1, channels, size))
+    response = ops.transpose(response, (0, 2, 1, 3))
+    return ops.reshape(response, (features, channels, -1))[:, :, :time]
+
+
+def doublings(state_size, time, channels):
+    """How often columns and rows double before a loop adds the other rows.
+
+    In units of a product of one row with every feature's N x N matrix, with
+    its gradient: a doubling squares the matrices, 3 N; a step of the loop
+    takes its rows three times, and twice what reading the matrices takes.
+    """
+
+    def cost(plan):
+        within, whole = plan
+        rows = channels * 2**whole
+        steps = -(-time // 2 ** (within + whole))
+        loop = (steps - 1) * (rows + 2 * max(rows, _READING))
+        squarings = within + whole - (steps == 1)
+        return 3 * (squarings * state_size + 2**within + rows) + loop
+
+    most = (time - 1).bit_length()
+    return min(
+        (
+            (within, whole)
+            for within in range(most + 1)
+            for whole in range(most + 1 - within)
+        ),
+        key=cost,
+    )
+
+
+def _advance(rows, delta, count):
+    """Rows C Abar^j for j < count.
+
+    Args:
+        rows: tensor (features, rows, N).
+        delta: tensor (features, N, N).
+        count: integer.
+
+    Returns:
+        A tensor (features, count * rows, N).
+    """
+    if count == 1:
+        return rows
+    features, size, state_size = rows.shape
+
+    @ops.custom_gradient
+    def advance(rows, delta):
+        all_rows = _repeat(delta, rows, count)
+
+        # Left to itself, the gradient would add up N x N matrices in each
+        # step; one product of all steps does it at once.
+        def gradient(*arguments, upstream=None):
+            if upstream is None:
+                (upstream,), found = arguments, all_rows
+            else:
+                # As in `_solve_tridiagonal`.
+                found = _repeat(delta, rows, count)
+            upstream = ops.reshape(
+                upstream, (features, count, size, state_size)
+            )
+            adjoint = _repeat(
+                ops.transpose(delta, (0, 2, 1)),
+                ops.zeros_like(rows),
+                count,
+                ops.flip(ops.transpose(upstream, (1, 0, 2, 3)), axis=0),
+            )
+            # From the last to the first now.
+            later = ops.flip(adjoint[:-1], axis=0)
+            before = ops.transpose(_by_feature(found[:-1]), (0, 2, 1))
+            return adjoint[-1], before @ _by_feature(later)
+
+        return _by_feature(all_rows), gradient
+
+    return advance(rows, delta)
+
+
+def _repeat(delta, rows, count, additions=None):
+    """x_0 = rows, x_j = x_{j-1} + x_{j-1} Delta, all of them, for j < count.
+
+    With additions u, (count, ...), it is x_j = x_{j-1} + x_{j-1} Delta + u_j,
+    where `rows` is x_{-1}.
+    """
+
+    def step(last, addition):
+        after = last + last @ delta
+        if additions is None:
+            return after, last
+        after = after + addition
+        return after, after
+
+    if count > _UNROLLED:
+        return ops.scan(step, rows, additions, length=count)[1]
+    added = [None] * count if additions is None else ops.unstack(additions)
+    found = []
+    for addition in added:
+        rows, kept = step(rows, addition)
+        found.append(kept)
+    return ops.stack(found)
+
+
+def _by_feature(rows):
+    """(count, features, rows, N) to (features, count * rows, N)."""
+    _, features, _, state_size = rows.shape
+    rows = ops.transpose(rows, (1, 0, 2, 3))
+    return ops.reshape(rows, (features, -1, state_size))
+
+
+def blocked_response(blocks, input_vector, output_matrix):
     """K_k = C Abar^k Bbar, the output k steps after a unit impulse.
 
     Args:

@@ -8,6 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import projection
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import block_length
@@ -15,6 +16,7 @@ from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native import few_steps
+from keras_linrec.kernels.native.flags import bits_of
 from keras_linrec.kernels.native.flags import flags_of
 
 _library = build.load("jax")
@@ -49,6 +51,12 @@ def projected_scan(
         return _plain_projected_scan(reverse, *arguments)
     outputs, final_state, _ = _projected_scan(bool(reverse), *arguments)
     return outputs, final_state
+
+
+def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
+    """What `keras_linrec.kernels.impulse_response` computes."""
+    arguments = p, d, q, t, b, timescale, output_matrix
+    return _impulse_response(time, float(alpha), arguments)
 
 
 def _call(name, results, arguments, aliases=None, **attributes):
@@ -221,4 +229,67 @@ def _projected_scan_backward_cotangents(reverse, residuals, cotangents):
 
 _projected_scan_backward.defvjp(
     _projected_scan_backward_forward, _projected_scan_backward_cotangents
+)
+
+
+# The impulse response.
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _impulse_response(time, alpha, arguments):
+    output_matrix = arguments[-1]
+    return _call(
+        "keras_linrec_impulse_response",
+        jax.ShapeDtypeStruct(
+            (*output_matrix.shape[:2], time), output_matrix.dtype
+        ),
+        arguments,
+        time=time,
+        alpha=bits_of(alpha),
+    )
+
+
+def _impulse_response_forward(time, alpha, arguments):
+    return _impulse_response(time, alpha, arguments), arguments
+
+
+def _impulse_response_cotangents(time, alpha, arguments, d_response):
+    return (_impulse_response_backward(time, alpha, arguments, d_response),)
+
+
+_impulse_response.defvjp(
+    _impulse_response_forward, _impulse_response_cotangents
+)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _impulse_response_backward(time, alpha, arguments, d_response):
+    return _call(
+        "keras_linrec_impulse_response_backward",
+        _like(arguments),
+        (arguments, d_response),
+        time=time,
+        alpha=bits_of(alpha),
+    )
+
+
+def _impulse_response_backward_forward(time, alpha, *given):
+    return _impulse_response_backward(time, alpha, *given), given
+
+
+def _impulse_response_backward_cotangents(time, alpha, given, cotangents):
+    def gradients(arguments, d_response):
+        _, pull_back = jax.vjp(
+            lambda *arguments: plain.impulse_response(
+                scan, *arguments, time, alpha
+            ),
+            *arguments,
+        )
+        return pull_back(d_response)
+
+    return jax.vjp(gradients, *given)[1](cotangents)
+
+
+_impulse_response_backward.defvjp(
+    _impulse_response_backward_forward, _impulse_response_backward_cotangents
 )

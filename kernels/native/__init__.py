@@ -1,4 +1,5 @@
-"""The C++ core: the scan at the speed of memory, and the fused projected scan.
+"""The C++ core: the scan at the speed of memory, the fused projected scan, and
+the impulse response of structured systems.
 
 `source/` holds the code, `build.py` compiles it on first use and keeps the
 result, `core.py` calls it with plain pointers. A framework's own folder binds

@@ -213,7 +213,10 @@ def _core_objects(common):
         ),
         *(
             (f"{name}.cpp", common)
-            for name in ("projected_scan", "scan", "parallel", "dispatch")
+            for name in (
+                *("impulse_response", "projected_scan", "scan"),
+                *("parallel", "dispatch"),
+            )
         ),
         ("-pthread",),
     ]

@@ -9,6 +9,8 @@ FUNCTIONS = (
     "keras_linrec_scan_backward",
     "keras_linrec_projected_scan",
     "keras_linrec_projected_scan_backward",
+    "keras_linrec_impulse_response",
+    "keras_linrec_impulse_response_backward",
 )
 
 

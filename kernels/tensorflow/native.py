@@ -6,12 +6,15 @@ mode, in graphs and under XLA; `source/tensorflow.cpp` defines them.
 
 import tensorflow as tf
 
+from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import projection
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import NotHere
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import few_steps
+from keras_linrec.kernels.native.flags import bits_of
+from keras_linrec.kernels.native.flags import number_of
 
 if tf.config.get_visible_devices("GPU"):
     raise NotHere(
@@ -51,6 +54,15 @@ def projected_scan(
         block=block_length(len(decay) * decay[0].shape[-1]),
     )
     return outputs, tuple(final_state)
+
+
+def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
+    """What `keras_linrec.kernels.impulse_response` computes."""
+    return _operations.keras_linrec_impulse_response(
+        *(p, d, q, t, b, timescale, output_matrix),
+        time=time,
+        alpha=bits_of(alpha),
+    )
 
 
 def _tensors(*quantities):
@@ -172,6 +184,32 @@ def _projected_second_gradient(operation, *cotangents):
     )
     # None for the checkpoints: what depends on them is in the others already.
     return [*d_operands, None, *d_given, *d_initial_state]
+
+
+@tf.RegisterGradient("KerasLinrecImpulseResponse")
+def _impulse_response_gradient(operation, d_response):
+    return _operations.keras_linrec_impulse_response_backward(
+        *(*operation.inputs, d_response),
+        time=operation.get_attr("time"),
+        alpha=operation.get_attr("alpha"),
+    )
+
+
+@tf.RegisterGradient("KerasLinrecImpulseResponseBackward")
+def _impulse_response_second_gradient(operation, *cotangents):
+    time = operation.get_attr("time")
+    alpha = number_of(operation.get_attr("alpha"))
+
+    def response(tensors):
+        return plain.impulse_response(scan, *tensors, time, alpha)
+
+    def gradients(tensors):
+        *arguments, d_response = tensors
+        return _pull_back(response, arguments, d_response)
+
+    return _pull_back(
+        gradients, operation.inputs, _filled(cotangents, operation.outputs)
+    )
 
 
 def _pull_back(function, tensors, cotangents):

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import projection
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import block_length
@@ -24,6 +25,7 @@ from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native import few_steps
 from keras_linrec.kernels.native.flags import FLOAT64
 from keras_linrec.kernels.native.flags import REVERSE
+from keras_linrec.kernels.native.flags import bits_of
 from keras_linrec.kernels.native.flags import flags_of
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.scan import associative
@@ -105,6 +107,17 @@ def projected_scan(
         *(list(input_kernel), list(output_kernel), list(initial_state)),
     )
     return outputs, tuple(final_state)
+
+
+def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
+    """What `keras_linrec.kernels.impulse_response` computes."""
+    arguments = p, d, q, t, b, timescale, output_matrix
+    ((p, d, q, t, b, timescale, output_matrix),) = _alike(arguments)
+    arguments = p, d, q, t, b, timescale, output_matrix
+    if p.device.type == "cuda" or not _has_operators(p):
+        return plain.impulse_response(scan, *arguments, time, alpha)
+    (response,) = _impulse_response(time, float(alpha), list(arguments))
+    return response
 
 
 def _alike(*quantities):
@@ -353,24 +366,80 @@ def _projected_scan_backward_shapes(
     return _empty_like(_flatten(operands))
 
 
+# The impulse response.
+
+
+def _response_sizes(time, alpha, output_matrix):
+    # Blocks of a length that the core chooses.
+    return (
+        _leading(output_matrix, 3),
+        *output_matrix.shape[-3:],
+        *(time, bits_of(alpha), 0),
+    )
+
+
+@torch.library.custom_op(
+    "keras_linrec::impulse_response", mutates_args=(), device_types="cpu"
+)
+def _impulse_response(
+    time: int, alpha: float, arguments: list[Tensor]
+) -> list[Tensor]:
+    return _call_core(
+        "impulse_response",
+        0,
+        _response_sizes(time, alpha, arguments[-1]),
+        (arguments,),
+        _impulse_response_shapes(time, alpha, arguments),
+    )
+
+
+@_impulse_response.register_fake
+def _impulse_response_shapes(time, alpha, arguments):
+    output_matrix = arguments[-1]
+    return [output_matrix.new_empty((*output_matrix.shape[:-1], time))]
+
+
+@torch.library.custom_op(
+    "keras_linrec::impulse_response_backward",
+    mutates_args=(),
+    device_types="cpu",
+)
+def _impulse_response_backward(
+    time: int, alpha: float, arguments: list[Tensor], d_response: Tensor
+) -> list[Tensor]:
+    return _call_core(
+        "impulse_response_backward",
+        0,
+        _response_sizes(time, alpha, arguments[-1]),
+        (arguments, d_response),
+        _empty_like(arguments),
+    )
+
+
+@_impulse_response_backward.register_fake
+def _impulse_response_backward_shapes(time, alpha, arguments, d_response):
+    return _empty_like(arguments)
+
+
 # Gradients.
 
 
-def _gradient(operator, keep, backward):
+def _gradient(operator, keep, backward, settings=1):
     """Registers an operator's gradient.
 
     Args:
-        operator: the custom operator.
+        operator: the custom operator, whose first arguments are so many
+            `settings`: its flags, or other numbers that are no tensors.
         keep: `keep(arguments, results)`, what `backward` needs of the forward
             pass: a list of tensors and of lists of tensors.
-        backward: `backward(flags, kept, cotangents)`, the gradients of all
-            arguments in a flat sequence.
+        backward: `backward(*settings, kept, cotangents)`, the gradients of
+            all other arguments in a flat sequence.
     """
 
     def setup_context(ctx, inputs, output):
-        flags, *arguments = inputs
+        arguments = inputs[settings:]
         kept = keep(arguments, output)
-        ctx.flags = flags
+        ctx.settings = inputs[:settings]
         ctx.kept = [None if isinstance(k, Tensor) else len(k) for k in kept]
         ctx.arguments = [
             None if isinstance(a, Tensor) else len(a) for a in arguments
@@ -379,8 +448,8 @@ def _gradient(operator, keep, backward):
 
     def run_backward(ctx, cotangents):
         kept = _nest(ctx.saved_tensors, ctx.kept)
-        gradients = backward(ctx.flags, kept, cotangents)
-        return None, *_nest(gradients, ctx.arguments)
+        gradients = backward(*ctx.settings, kept, cotangents)
+        return *(settings * (None,)), *_nest(gradients, ctx.arguments)
 
     operator.register_autograd(run_backward, setup_context=setup_context)
 
@@ -462,6 +531,25 @@ def _projected_second_gradient(flags, arguments, cotangents):
     return _pull_back(plain, arguments, cotangents, torch.is_grad_enabled())
 
 
+def _response_gradient(time, alpha, kept, cotangents):
+    (arguments,), (d_response,) = kept, cotangents
+    return _impulse_response_backward(time, alpha, arguments, d_response)
+
+
+def _response_second_gradient(time, alpha, given, cotangents):
+    def gradients(arguments, d_response):
+        return _pull_back(
+            lambda arguments: [
+                plain.impulse_response(scan, *arguments, time, alpha)
+            ],
+            [arguments],
+            [d_response],
+            True,
+        )
+
+    return _pull_back(gradients, given, cotangents, torch.is_grad_enabled())
+
+
 _gradient(
     _scan,
     lambda arguments, results: (
@@ -476,14 +564,23 @@ _gradient(
     _projected_scan, lambda a, results: (*a, results[-1]), _projected_gradient
 )
 _gradient(_projected_scan_backward, lambda a, _: a, _projected_second_gradient)
+_gradient(_impulse_response, lambda a, _: a, _response_gradient, settings=2)
+_gradient(
+    _impulse_response_backward,
+    lambda a, _: a,
+    _response_second_gradient,
+    settings=2,
+)
 
 
 # `torch.vmap`.
 
 
-def _batched(operator):
+def _batched(operator, settings=1):
     @operator.register_vmap
-    def run(info, in_dims, flags, *arguments):
+    def run(info, in_dims, *given):
+        arguments = given[settings:]
+
         def to_front(tensor, dim):
             if dim is None:
                 return tensor.expand(info.batch_size, *tensor.shape)
@@ -493,9 +590,9 @@ def _batched(operator):
             to_front(argument, dims)
             if isinstance(argument, Tensor)
             else [to_front(*pair) for pair in zip(argument, dims)]
-            for argument, dims in zip(arguments, in_dims[1:])
+            for argument, dims in zip(arguments, in_dims[settings:])
         ]
-        results = operator(flags, *moved)
+        results = operator(*given[:settings], *moved)
         return results, [0] * len(results)
 
 
@@ -506,3 +603,5 @@ for _operator in (
     _projected_scan_backward,
 ):
     _batched(_operator)
+for _operator in (_impulse_response, _impulse_response_backward):
+    _batched(_operator, settings=2)

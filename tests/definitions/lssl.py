@@ -33,8 +33,20 @@ def gelu(x):
     return 0.5 * x * (1 + erf(x / np.sqrt(2)))
 
 
-def lssl(weights, inputs, initial_state=None, alpha=0.5, activation=gelu):
-    """The layer's outputs and the final state."""
+def lssl(
+    weights,
+    inputs,
+    initial_state=None,
+    alpha=0.5,
+    activation=gelu,
+    timescales=None,
+    timescale_scale=1.0,
+):
+    """The layer's outputs and the final state.
+
+    `timescales` (batch, time) are the lengths of the steps in multiples of
+    dt.
+    """
     batch, time, features = inputs.shape
     _, channels, size = weights["output_matrix"].shape
     state = initial_state
@@ -42,19 +54,25 @@ def lssl(weights, inputs, initial_state=None, alpha=0.5, activation=gelu):
         state = np.zeros((batch, features, size))
     state = state.copy()
     matrix = transition(weights)
+    timescale = timescale_scale * np.exp(weights["log_timescale"])
     systems = [
-        discretise(matrix, weights["input_vector"], np.exp(log_dt), alpha)
-        for log_dt in weights["log_timescale"]
+        discretise(matrix, weights["input_vector"], dt, alpha)
+        for dt in timescale
     ]
     outputs = np.zeros((batch, time, features, channels))
-    for step in range(time):
-        for feature, (a_bar, b_bar) in enumerate(systems):
-            u = inputs[:, step, feature, None]
-            state[:, feature] = state[:, feature] @ a_bar.T + u * b_bar
-            outputs[:, step, feature] = (
-                state[:, feature] @ weights["output_matrix"][feature].T
-                + u * weights["feedthrough"][feature]
+    for row, step, feature in np.ndindex(batch, time, features):
+        a_bar, b_bar = systems[feature]
+        if timescales is not None:
+            dt = timescales[row, step] * timescale[feature]
+            a_bar, b_bar = discretise(
+                matrix, weights["input_vector"], dt, alpha
             )
+        u = inputs[row, step, feature]
+        state[row, feature] = a_bar @ state[row, feature] + b_bar * u
+        outputs[row, step, feature] = (
+            weights["output_matrix"][feature] @ state[row, feature]
+            + weights["feedthrough"][feature] * u
+        )
     outputs = activation(outputs).reshape(batch, time, features * channels)
     outputs = outputs @ weights["kernel"]
     return outputs + weights.get("bias", 0.0), state

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
@@ -104,8 +105,51 @@ void projected_scans(int flags, int64_t b, int64_t t, int64_t f, int64_t n,
              {&d_decay, &d_inputs, &d_into, &d_out, &d_state});
 }
 
+// first + random * scale
+template <class Real>
+Quantity around(double first, double scale, int64_t count, unsigned seed) {
+  Quantity quantity = make<Real>(1, count, seed);
+  Real* numbers = reinterpret_cast<Real*>(quantity.parts[0].data());
+  for (int64_t i = 0; i < count; i++)
+    numbers[i] = static_cast<Real>(first + scale * numbers[i]);
+  return quantity;
+}
+
+template <class Real>
+void impulse_responses(int64_t g, int64_t h, int64_t m, int64_t n, int64_t t,
+                       int64_t block) {
+  const int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
+  const double alpha = 0.5;
+  std::vector<int64_t> sizes = {g, h, m, n, t, 0, block};
+  std::memcpy(&sizes[5], &alpha, sizeof alpha);
+  const Quantity p = around<Real>(-1.5, 1.0, g * n, 1);
+  const Quantity d = around<Real>(0.5, 0.5, g * n, 2);
+  const Quantity q = around<Real>(1.5, 1.0, g * n, 3);
+  Quantity bands = around<Real>(0.0, 0.3, g * 3 * n, 4);
+  for (int64_t i = 0; i < g * 3 * n; i++)
+    if (i / n % 3 == 1)
+      reinterpret_cast<Real*>(bands.parts[0].data())[i] += Real{2};
+  const Quantity b = make<Real>(1, g * n, 5);
+  const Quantity timescale = around<Real>(0.1, 0.1, g * h, 6);
+  const Quantity matrix = make<Real>(1, g * h * m * n, 7);
+  Quantity response = make<Real>(1, g * h * m * t, 8);
+  call<Real>(keras_linrec_impulse_response, flags, sizes,
+             {&p, &d, &q, &bands, &b, &timescale, &matrix}, {&response});
+  Quantity d_p = p, d_d = d, d_q = q, d_bands = bands, d_b = b;
+  Quantity d_timescale = timescale, d_matrix = matrix;
+  call<Real>(keras_linrec_impulse_response_backward, flags, sizes,
+             {&p, &d, &q, &bands, &b, &timescale, &matrix, &response},
+             {&d_p, &d_d, &d_q, &d_bands, &d_b, &d_timescale, &d_matrix});
+}
+
 template <class Real>
 void everything() {
+  for (int64_t block : {-1, 0, 1, 8, 64}) {
+    impulse_responses<Real>(1, 1, 1, 1, 1, block);
+    impulse_responses<Real>(2, 3, 2, 5, 50, block);
+    impulse_responses<Real>(1, 40, 1, 33, 70, block);
+    impulse_responses<Real>(1, 2, 3, 130, 20, block);
+  }
   for (int flags = 0; flags < 8; flags++) {
     scans<Real>(flags, 1, 1, 1, 1);
     scans<Real>(flags, 2, 3, 50, 7);

@@ -26,7 +26,8 @@ for sanitizer in address,undefined thread; do
         objects+=("$scratch/$set.o")
     done
     wait
-    "$compiler" "${flags[@]}" exercise.cpp "$source"/{scan,projected_scan}.cpp \
+    "$compiler" "${flags[@]}" exercise.cpp \
+        "$source"/{impulse_response,projected_scan,scan}.cpp \
         "$source"/{parallel,dispatch}.cpp "${objects[@]}" -pthread \
         -o "$scratch/exercise"
     for set in "${!sets[@]}"; do

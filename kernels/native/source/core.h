@@ -69,4 +69,24 @@ KERAS_LINREC_PUBLIC int keras_linrec_projected_scan(int flags,
 KERAS_LINREC_PUBLIC int keras_linrec_projected_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
+// response[h, m, k] = C[h, m] Abar[h]^k Bbar[h], the output k steps after an
+// impulse of systems x' = A x + B u, A = P (D + T^-1) Q, that are discretised
+// by the generalised bilinear transform with a timescale for each feature.
+//   sizes: groups, features, channels, state, time, the bits of alpha as a
+//     double, and the steps in a block: a power of two, -1 for none (step by
+//     step), or 0 for what is fastest
+//   from: p, d, q (state,), t (3, state): superdiagonal, diagonal,
+//     subdiagonal, the outer ones with a last number that counts for nothing;
+//     b (state,), timescale (features,), C (features, channels, state)
+//   to: response (features, channels, time)
+KERAS_LINREC_PUBLIC int keras_linrec_impulse_response(int flags,
+                                                      const int64_t* sizes,
+                                                      const void* const* from,
+                                                      void* const* to);
+
+//   from: the same, and d_response
+//   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C
+KERAS_LINREC_PUBLIC int keras_linrec_impulse_response_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
 }  // extern "C"

@@ -100,12 +100,38 @@ ffi::Error projected_scan(ffi::RemainingArgs arguments,
                        arrays.to.data()));
 }
 
+template <Core core>
+ffi::Error impulse_response(ffi::RemainingArgs arguments,
+                            ffi::RemainingRets results, int64_t time,
+                            int64_t alpha) {
+  const Arrays arrays(arguments, results);
+  if (arrays.error.failure()) return arrays.error;
+  constexpr size_t output_matrix = 6;
+  const int64_t sizes[] = {arrays.groups(output_matrix, 3),
+                           arrays.axis(output_matrix, 3),
+                           arrays.axis(output_matrix, 2),
+                           arrays.axis(output_matrix, 1),
+                           time,
+                           alpha,
+                           0};
+  return error_of(core(arrays.flags(0), sizes, arrays.from.data(),
+                       arrays.to.data()));
+}
+
 auto scan_binding() {
   return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<int64_t>(
       "flags");
 }
 
 auto projected_scan_binding() { return scan_binding().Attr<int64_t>("block"); }
+
+auto impulse_response_binding() {
+  return ffi::Ffi::Bind()
+      .RemainingArgs()
+      .RemainingRets()
+      .Attr<int64_t>("time")
+      .Attr<int64_t>("alpha");
+}
 
 }  // namespace
 
@@ -119,3 +145,7 @@ HANDLER(keras_linrec_scan_backward, scan, scan_binding);
 HANDLER(keras_linrec_projected_scan, projected_scan, projected_scan_binding);
 HANDLER(keras_linrec_projected_scan_backward, projected_scan,
         projected_scan_binding);
+HANDLER(keras_linrec_impulse_response, impulse_response,
+        impulse_response_binding);
+HANDLER(keras_linrec_impulse_response_backward, impulse_response,
+        impulse_response_binding);

@@ -476,6 +476,226 @@ void scan_tile_backward(const ScanTileBackward<Real>& s) {
   }
 }
 
+// --- tridiagonal matrices -------------------------------------------------
+
+constexpr int64_t band_width = VECTOR_BYTES / 8;
+
+INLINE Doubles band(const double* from, int64_t row, int64_t column) {
+  return *reinterpret_cast<const DoublesInMemory*>(from + row * band_columns +
+                                                   column);
+}
+
+INLINE void keep_band(double* to, int64_t row, int64_t column, Doubles value) {
+  *reinterpret_cast<DoublesInMemory*>(to + row * band_columns + column) = value;
+}
+
+void solve_bands(const BandSolve& s) {
+  for (int64_t n = s.first + 1; n < s.size; n++)
+    for (int64_t c = 0; c < band_columns; c += band_width)
+      keep_band(s.right, n, c,
+                band(s.right, n, c) -
+                    s.factors[n] * band(s.right, n - 1, c));
+  for (int64_t n = s.size - 1; n >= 0; n--)
+    for (int64_t c = 0; c < band_columns; c += band_width) {
+      Doubles value = band(s.right, n, c);
+      if (n + 1 < s.size) value -= s.above[n] * band(s.right, n + 1, c);
+      keep_band(s.right, n, c, s.inverses[n] * value);
+    }
+}
+
+void multiply_bands(const BandProduct& s) {
+  for (int64_t n = 0; n < s.size; n++)
+    for (int64_t c = 0; c < band_columns; c += band_width) {
+      Doubles value = s.middle[n] * band(s.from, n, c);
+      if (n > 0) value += s.left[n] * band(s.from, n - 1, c);
+      if (n + 1 < s.size) value += s.right[n] * band(s.from, n + 1, c);
+      keep_band(s.to, n, c, value);
+    }
+}
+
+INLINE double row_product(const double* a, const double* b) {
+  Doubles sum = {};
+  for (int64_t c = 0; c < band_columns; c += band_width)
+    sum += band(a, 0, c) * band(b, 0, c);
+  double total = 0.0;
+  for (int64_t i = 0; i < band_width; i++) total += sum[i];
+  return total;
+}
+
+void add_bands(const BandSums& s) {
+  for (int64_t n = 0; n < s.size; n++) {
+    const double* a = s.a + n * band_columns;
+    const double* b = s.b + n * band_columns;
+    s.middle[n] += row_product(a, b);
+    if (n > 0) s.left[n] += row_product(a, b - band_columns);
+    if (n + 1 < s.size) s.right[n] += row_product(a, b + band_columns);
+  }
+}
+
+// --- structured systems step by step --------------------------------------
+
+// Lanes are taken in groups of two vectors, so that one's sums are under way
+// while the other's are awaited.
+constexpr int64_t group_lanes = 2 * band_width;
+
+struct Group {
+  Doubles part[2];
+  static INLINE Group load(const double* from) {
+    return {{*reinterpret_cast<const DoublesInMemory*>(from),
+             *reinterpret_cast<const DoublesInMemory*>(from + band_width)}};
+  }
+  INLINE void keep(double* to) const {
+    *reinterpret_cast<DoublesInMemory*>(to) = part[0];
+    *reinterpret_cast<DoublesInMemory*>(to + band_width) = part[1];
+  }
+};
+
+INLINE Group operator+(Group a, Group b) {
+  return {{a.part[0] + b.part[0], a.part[1] + b.part[1]}};
+}
+INLINE Group operator-(Group a, Group b) {
+  return {{a.part[0] - b.part[0], a.part[1] - b.part[1]}};
+}
+INLINE Group operator*(Group a, Group b) {
+  return {{a.part[0] * b.part[0], a.part[1] * b.part[1]}};
+}
+INLINE Group operator*(double a, Group b) {
+  return {{a * b.part[0], a * b.part[1]}};
+}
+
+// One step of the lanes from `first` on.
+INLINE void step_group(const LaneSteps& s, int64_t first, int64_t step) {
+  const double* from = s.state + step * s.stride + first;
+  double* to = s.state + (step + 1) * s.stride + first;
+  double* scratch = s.scratch + first;
+  Group before{}, here = Group::load(from), eliminated{};
+  for (int64_t n = 0; n < s.size; n++) {
+    const int64_t row = n * lanes;
+    const Group next = Group::load(from + row + lanes);
+    eliminated = s.middle[n] * here + s.left[n] * before + s.right[n] * next -
+                 Group::load(s.factors + first + row) * eliminated;
+    eliminated.keep(scratch + row);
+    before = here;
+    here = next;
+  }
+  for (int64_t m = 0; m < s.channels; m++) {
+    const double* read_out = s.read_out + m * s.size * lanes + first;
+    Group even{}, odd{};
+    int64_t n = 0;
+    for (; n + 1 < s.size; n += 2) {
+      const int64_t row = n * lanes;
+      even = even + Group::load(read_out + row) * Group::load(from + row);
+      odd = odd + Group::load(read_out + row + lanes) *
+                      Group::load(from + row + lanes);
+    }
+    if (n < s.size)
+      even = even +
+             Group::load(read_out + n * lanes) * Group::load(from + n * lanes);
+    (even + odd).keep(s.outputs + (step * s.channels + m) * lanes + first);
+  }
+  Group moved{};
+  for (int64_t n = s.size - 1; n >= 0; n--) {
+    const int64_t row = n * lanes;
+    moved = Group::load(scratch + row) *
+                Group::load(s.inverses + first + row) -
+            Group::load(s.above + first + row) * moved;
+    (Group::load(from + row) + moved).keep(to + row);
+  }
+}
+
+void step_lanes(const LaneSteps& s) {
+  for (int64_t first = 0; first < lanes; first += group_lanes)
+    for (int64_t step = 0; step < s.steps; step++) step_group(s, first, step);
+}
+
+INLINE void step_group_backward(const LaneStepsBackward& s, int64_t first,
+                                int64_t step) {
+  double* scratch = s.scratch + first;
+  double* slopes = s.slopes + step * s.size * lanes + first;
+  Group slope{};
+  for (int64_t n = s.size - 1; n >= 0; n--) {
+    const int64_t row = n * lanes;
+    slope = Group::load(scratch + row) *
+                Group::load(s.inverses + first + row) -
+            Group::load(s.transposed_above + first + row) * slope;
+    slope.keep(slopes + row);
+  }
+  // The cotangent of the state before the step, and half of what M^-T makes
+  // of it.
+  const double* d_outputs = s.d_outputs + step * s.channels * lanes + first;
+  Group below{}, here = slope, eliminated{};
+  for (int64_t n = 0; n < s.size; n++) {
+    const int64_t row = n * lanes + first;
+    Group next{};
+    if (n + 1 < s.size) next = Group::load(slopes + (n + 1) * lanes);
+    Group d_state = Group::load(s.d_state + row) +
+                    s.transposed_middle[n] * here +
+                    s.transposed_left[n] * below +
+                    s.transposed_right[n] * next;
+    for (int64_t m = 0; m < s.channels; m++)
+      d_state = d_state + Group::load(s.read_out + m * s.size * lanes + row) *
+                              Group::load(d_outputs + m * lanes);
+    d_state.keep(s.d_state + row);
+    eliminated = d_state - Group::load(s.transposed_factors + row) * eliminated;
+    eliminated.keep(scratch + n * lanes);
+    below = here;
+    here = next;
+  }
+}
+
+void step_lanes_backward(const LaneStepsBackward& s) {
+  for (int64_t first = 0; first < lanes; first += group_lanes)
+    for (int64_t step = s.steps - 1; step >= 0; step--)
+      step_group_backward(s, first, step);
+}
+
+INLINE void add_group(double* to, Group sum) {
+  (Group::load(to) + sum).keep(to);
+}
+
+// One row, over all steps: its sums are in registers.
+INLINE void add_row(const LaneSums& s, int64_t first, int64_t n) {
+  const int64_t row = n * lanes + first;
+  // Beyond the first row and the last: something finite, that counts for
+  // nothing.
+  const int64_t left = n > 0 ? row - lanes : row;
+  const double* states = s.states;
+  const double* slopes = s.slopes + row;
+  Group before[3]{}, after[3]{};
+  Group here[3] = {Group::load(states + left), Group::load(states + row),
+                   Group::load(states + row + lanes)};
+  for (int64_t step = 0; step < s.steps; step++) {
+    const Group slope = Group::load(slopes + step * s.size * lanes);
+    states += s.stride;
+    const Group next[3] = {Group::load(states + left),
+                           Group::load(states + row),
+                           Group::load(states + row + lanes)};
+    for (int band = 0; band < 3; band++) {
+      before[band] = before[band] + slope * here[band];
+      after[band] = after[band] + slope * next[band];
+      here[band] = next[band];
+    }
+  }
+  for (int band = 0; band < 3; band++) {
+    add_group(s.before[band] + row, before[band]);
+    add_group(s.after[band] + row, after[band]);
+  }
+  for (int64_t m = 0; m < s.channels; m++) {
+    Group sum{};
+    for (int64_t step = 0; step < s.steps; step++)
+      sum = sum +
+            Group::load(s.states + step * s.stride + row) *
+                Group::load(s.d_outputs + (step * s.channels + m) * lanes +
+                            first);
+    add_group(s.d_read_out + m * s.size * lanes + row, sum);
+  }
+}
+
+void add_lanes(const LaneSums& s) {
+  for (int64_t first = 0; first < lanes; first += group_lanes)
+    for (int64_t n = 0; n < s.size; n++) add_row(s, first, n);
+}
+
 template <class Real>
 constexpr Kernels<Real> table() {
   return {2 * Types<Real>::width, scan_rows<Real>, scan_rows_backward<Real>,
@@ -488,6 +708,13 @@ constexpr Kernels<Real> table() {
 #define TEXT(name) TEXT_OF(name)
 extern const InstructionSet KERAS_LINREC_SET;
 const InstructionSet KERAS_LINREC_SET = {TEXT(KERAS_LINREC_SET),
-                                         table<float>(), table<double>()};
+                                         table<float>(),
+                                         table<double>(),
+                                         solve_bands,
+                                         multiply_bands,
+                                         add_bands,
+                                         step_lanes,
+                                         step_lanes_backward,
+                                         add_lanes};
 
 }  // namespace keras_linrec

@@ -30,7 +30,8 @@ namespace ffi = xla::ffi;
 namespace tf = tensorflow;
 
 // Axes are letters: Batch, Time, Features, Channels, Units, blocKs of time,
-// Parts. A decay's are "c" or, where it is given per step, "btc".
+// Parts, the Numbers of a state; "3" is three. A decay's are "c" or, where it
+// is given per step, "btc".
 constexpr char decay_axes[] = "decay";
 
 struct Quantity {
@@ -43,13 +44,20 @@ struct Quantity {
   int parts(int parts) const { return real ? 1 : parts; }
 };
 
+// An operation's attributes, beside the number type.
+constexpr int has_parts = 1, has_reverse = 2, has_block = 4, has_time = 8,
+              has_alpha = 16;
+constexpr int of_scan = has_parts | has_reverse;
+
 struct Operation {
   const char* name;
   int (*core)(int, const int64_t*, const void* const*, void* const*);
-  // The core's sizes behind its groups, of which there is one; `block` is last.
+  // The core's sizes behind its groups, of which there is one.
   std::string sizes;
-  bool blocks;
+  int attributes;
   std::vector<Quantity> from, to;
+
+  bool has(int attribute) const { return attributes & attribute; }
 
   // The first tensor of an argument.
   int argument(int quantity, int parts) const {
@@ -63,13 +71,13 @@ const Operation operations[] = {
     {"KerasLinrecScan",
      keras_linrec_scan,
      "btc",
-     false,
+     of_scan,
      {{"decay", decay_axes}, {"inputs", "btc"}, {"initial_state", "bc"}},
      {{"outputs", "btc", false, 1}, {"final_state", "bc"}}},
     {"KerasLinrecScanBackward",
      keras_linrec_scan_backward,
      "btc",
-     false,
+     of_scan,
      {{"decay", decay_axes},
       {"outputs", "btc"},
       {"initial_state", "bc"},
@@ -81,7 +89,7 @@ const Operation operations[] = {
     {"KerasLinrecProjectedScan",
      keras_linrec_projected_scan,
      "btfcu",
-     true,
+     of_scan | has_block,
      {{"decay", decay_axes},
       {"inputs", "btf", true},
       {"input_kernel", "fc"},
@@ -95,7 +103,7 @@ const Operation operations[] = {
     {"KerasLinrecProjectedScanBackward",
      keras_linrec_projected_scan_backward,
      "btfcu",
-     true,
+     of_scan | has_block,
      {{"decay", decay_axes},
       {"inputs", "btf", true},
       {"input_kernel", "fc"},
@@ -109,6 +117,37 @@ const Operation operations[] = {
       {"d_input_kernel", "fc"},
       {"d_output_kernel", "cu"},
       {"d_initial_state", "bc"}}},
+    {"KerasLinrecImpulseResponse",
+     keras_linrec_impulse_response,
+     "fcnt",
+     has_time | has_alpha,
+     {{"p", "n"},
+      {"d", "n"},
+      {"q", "n"},
+      {"t", "3n"},
+      {"b", "n"},
+      {"timescale", "f"},
+      {"output_matrix", "fcn"}},
+     {{"response", "fct"}}},
+    {"KerasLinrecImpulseResponseBackward",
+     keras_linrec_impulse_response_backward,
+     "fcnt",
+     has_time | has_alpha,
+     {{"p", "n"},
+      {"d", "n"},
+      {"q", "n"},
+      {"t", "3n"},
+      {"b", "n"},
+      {"timescale", "f"},
+      {"output_matrix", "fcn"},
+      {"d_response", "fct"}},
+     {{"d_p", "n"},
+      {"d_d", "n"},
+      {"d_q", "n"},
+      {"d_t", "3n"},
+      {"d_b", "n"},
+      {"d_timescale", "f"},
+      {"d_output_matrix", "fcn"}}},
 };
 
 const Operation& operation_of(const std::string& name) {
@@ -133,14 +172,21 @@ absl::Status infer_shapes(const Operation& operation,
                           tf::shape_inference::InferenceContext* context) {
   using tf::shape_inference::DimensionHandle;
   using tf::shape_inference::ShapeHandle;
-  int parts;
-  TF_RETURN_IF_ERROR(context->GetAttr("parts", &parts));
+  int parts = 1;
+  if (operation.has(has_parts))
+    TF_RETURN_IF_ERROR(context->GetAttr("parts", &parts));
   const ShapeHandle decay = context->input(0);
   const bool decay_known = context->RankKnown(decay);
   const bool per_step = decay_known && context->Rank(decay) == 3;
 
   std::map<char, DimensionHandle> axes;
   axes['p'] = context->MakeDim(parts);
+  axes['3'] = context->MakeDim(3);
+  if (operation.has(has_time)) {
+    int64_t time;
+    TF_RETURN_IF_ERROR(context->GetAttr("time", &time));
+    axes['t'] = context->MakeDim(time);
+  }
   auto axis = [&](char letter) -> DimensionHandle& {
     return axes.emplace(letter, context->UnknownDim()).first->second;
   };
@@ -157,7 +203,7 @@ absl::Status infer_shapes(const Operation& operation,
             context->Merge(known, context->Dim(shape, i), &known));
       }
     }
-  if (operation.blocks && context->ValueKnown(axis('t'))) {
+  if (operation.has(has_block) && context->ValueKnown(axis('t'))) {
     int64_t block;
     TF_RETURN_IF_ERROR(context->GetAttr("block", &block));
     axes['k'] = context->MakeDim(blocks_of(context->Value(axes['t']), block));
@@ -186,12 +232,18 @@ bool define_operations() {
                                            tf::OpRegistrationData* data) {
       const Operation& operation = *from_table;
       tf::OpDefBuilder builder(operation.name);
-      builder.Attr("T: {float, double}").Attr("parts: int >= 1");
-      builder.Attr("reverse: bool");
-      if (operation.blocks) builder.Attr("block: int >= 1");
-      auto tensors = [](const Quantity& quantity) {
-        return absl::StrCat(quantity.name,
-                            quantity.real ? ": T" : ": parts * T");
+      builder.Attr("T: {float, double}");
+      for (auto [attribute, description] :
+           {std::pair(has_parts, "parts: int >= 1"),
+            std::pair(has_reverse, "reverse: bool"),
+            std::pair(has_block, "block: int >= 1"),
+            std::pair(has_time, "time: int >= 1"),
+            // The bits of a double: an attribute `float` has half as many.
+            std::pair(has_alpha, "alpha: int")})
+        if (operation.has(attribute)) builder.Attr(description);
+      auto tensors = [&](const Quantity& quantity) {
+        const bool one = quantity.real || !operation.has(has_parts);
+        return absl::StrCat(quantity.name, one ? ": T" : ": parts * T");
       };
       for (const Quantity& from : operation.from) builder.Input(tensors(from));
       for (const Quantity& to : operation.to) builder.Output(tensors(to));
@@ -213,19 +265,28 @@ struct Attributes {
   tf::DataType type = tf::DT_INVALID;
   int parts = 1;
   bool reverse = false;
-  int64_t block = 1;
+  int64_t block = 1, time = 1, alpha = 0;
 
   explicit Attributes(tf::OpKernelConstruction* context)
       : operation(operation_of(context->def().op())) {
     OP_REQUIRES_OK(context, context->GetAttr("T", &type));
-    OP_REQUIRES_OK(context, context->GetAttr("parts", &parts));
-    OP_REQUIRES_OK(context, context->GetAttr("reverse", &reverse));
-    if (operation.blocks)
-      OP_REQUIRES_OK(context, context->GetAttr("block", &block));
+    get(context, has_parts, "parts", &parts);
+    get(context, has_reverse, "reverse", &reverse);
+    get(context, has_block, "block", &block);
+    get(context, has_time, "time", &time);
+    get(context, has_alpha, "alpha", &alpha);
     OP_REQUIRES(context, parts <= 2,
                 absl::InvalidArgumentError(absl::StrCat(
                     operation.name, ": a number has one part or two, not ",
                     parts)));
+  }
+
+ private:
+  template <class Value>
+  void get(tf::OpKernelConstruction* context, int attribute, const char* name,
+           Value* value) {
+    if (operation.has(attribute))
+      OP_REQUIRES_OK(context, context->GetAttr(name, value));
   }
 };
 
@@ -237,6 +298,8 @@ class Call {
   absl::Status read(const std::vector<tf::TensorShape>& shapes) {
     per_step_ = shapes[0].dims() == 3;
     axes_['p'] = attributes_.parts;
+    axes_['3'] = 3;
+    if (operation_.has(has_time)) axes_['t'] = attributes_.time;
     size_t tensor = 0;
     for (const Quantity& quantity : operation_.from)
       for (int p = 0; p < quantity.parts(attributes_.parts); p++)
@@ -262,7 +325,10 @@ class Call {
   std::vector<int64_t> sizes() const {
     std::vector<int64_t> sizes = {1};
     for (char letter : operation_.sizes) sizes.push_back(axes_.at(letter));
-    if (operation_.blocks) sizes.push_back(attributes_.block);
+    if (operation_.has(has_block)) sizes.push_back(attributes_.block);
+    // The core may choose the length of its blocks.
+    if (operation_.has(has_alpha))
+      sizes.insert(sizes.end(), {attributes_.alpha, 0});
     return sizes;
   }
 
@@ -297,7 +363,7 @@ class Call {
     static const std::map<char, const char*> names = {
         {'b', "batch"},    {'t', "time"},  {'f', "features"},
         {'c', "channels"}, {'u', "units"}, {'k', "blocks"},
-        {'p', "parts"}};
+        {'p', "parts"},    {'n', "state"}, {'3', "bands"}};
     // Whatever sizes are known from the arguments before this one.
     std::vector<std::string> expected;
     for (char letter : letters) {
@@ -485,5 +551,7 @@ KERNELS("KerasLinrecScan");
 KERNELS("KerasLinrecScanBackward");
 KERNELS("KerasLinrecProjectedScan");
 KERNELS("KerasLinrecProjectedScanBackward");
+KERNELS("KerasLinrecImpulseResponse");
+KERNELS("KerasLinrecImpulseResponseBackward");
 
 }  // namespace

@@ -1,0 +1,128 @@
+"""What keeps weights where a unit is stable.
+
+A = P (D + T^-1) Q of `LSSL` is stable where three things hold, each of which
+is about one weight, so that each can be a constraint of its own:
+
+1. P Q < 0, entry by entry. Then W = (-Q / P)^(1/2) and R = (-P Q)^(1/2) give
+   W A W^-1 = -R (D + T^-1) R.
+2. D >= c.
+3. T + T^T + 2 c T T^T is positive semidefinite, and so, from both sides by
+   T^-1, is T^-1 + T^-T + 2 c I.
+
+For then W A W^-1 + (W A W^-1)^T = -R (2 D + T^-1 + T^-T) R is negative
+semidefinite: left to itself the system never grows in the norm of W x, and no
+eigenvalue of A has a positive real part. The bilinear transform keeps that
+norm from growing too, at any timescale (alpha >= 1/2).
+
+With c = -1/2 the third says |I - T| <= 1 in the spectral norm, where LegS and
+the Laguerre measures are (I - T is a shift); with c = 0 it says that T's
+symmetric part is positive semidefinite, as that of windows is.
+"""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class Between(keras.constraints.Constraint):
+    """Entries are moved into an interval.
+
+    Args:
+        minimum: float or `None`, the default, for none.
+        maximum: float or `None`, the default, for none.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec.constraints import Between
+    >>> np.asarray(Between(minimum=0.5)(np.array([0.2, 0.7]))).tolist()
+    [0.5, 0.7]
+    """
+
+    def __init__(self, minimum=None, maximum=None):
+        self.minimum = minimum
+        self.maximum = maximum
+
+    def __call__(self, weight):
+        weight = ops.convert_to_tensor(weight)
+        if self.minimum is not None:
+            weight = ops.where(weight < self.minimum, self.minimum, weight)
+        if self.maximum is not None:
+            weight = ops.where(weight > self.maximum, self.maximum, weight)
+        return weight
+
+    def get_config(self):
+        return {"minimum": self.minimum, "maximum": self.maximum}
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class ContractiveBands(keras.constraints.Constraint):
+    """|I - T| <= 1 for a tridiagonal T, given as its bands (3, N).
+
+    Rows of I - T whose absolute sum is above 1 are divided by it, and then
+    columns: the product of the largest two such sums bounds the square of the
+    spectral norm. Rows and columns below 1 stay as they are.
+
+    Example: the matrix T of LegS is at the edge, and stays.
+
+    >>> import numpy as np
+    >>> from keras_linrec.constraints import ContractiveBands
+    >>> from keras_linrec.ops.hippo import hippo
+    >>> bands = hippo("legs", 5).t
+    >>> bool(np.allclose(ContractiveBands()(bands), bands))
+    True
+    """
+
+    def __call__(self, weight):
+        above, diagonal, below = ops.unstack(ops.convert_to_tensor(weight))
+        above, diagonal, below = -above[:-1], 1.0 - diagonal, -below[:-1]
+        rows = _least_one(
+            ops.abs(diagonal) + _after(ops.abs(above)) + _before(ops.abs(below))
+        )
+        above = above / rows[:-1]
+        diagonal = diagonal / rows
+        below = below / rows[1:]
+        columns = _least_one(
+            ops.abs(diagonal) + _before(ops.abs(above)) + _after(ops.abs(below))
+        )
+        above = above / columns[1:]
+        diagonal = diagonal / columns
+        below = below / columns[:-1]
+        return ops.stack([_after(-above), 1.0 - diagonal, _after(-below)])
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class AccretiveBands(keras.constraints.Constraint):
+    """T + T^T positive semidefinite for a tridiagonal T, as bands (3, N).
+
+    Entries of the diagonal that are below half the absolute sum of what is
+    beside them in T + T^T are raised to it (Gershgorin's theorem).
+
+    Example: the matrix T of LegT is skew but at its ends, and stays.
+
+    >>> import numpy as np
+    >>> from keras_linrec.constraints import AccretiveBands
+    >>> from keras_linrec.ops.hippo import hippo
+    >>> bands = hippo("legt", 5).t
+    >>> bool(np.allclose(AccretiveBands()(bands), bands))
+    True
+    """
+
+    def __call__(self, weight):
+        above, diagonal, below = ops.unstack(ops.convert_to_tensor(weight))
+        beside = 0.5 * ops.abs(above[:-1] + below[:-1])
+        least = _after(beside) + _before(beside)
+        diagonal = ops.where(diagonal < least, least, diagonal)
+        return ops.stack([above, diagonal, below])
+
+
+def _after(vector):
+    return ops.pad(vector, [[0, 1]])
+
+
+def _before(vector):
+    return ops.pad(vector, [[1, 0]])
+
+
+def _least_one(vector):
+    return ops.where(vector < 1.0, 1.0, vector)

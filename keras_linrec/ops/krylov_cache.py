@@ -1,0 +1,85 @@
+"""What stays the same of an impulse response while A and dt do.
+
+Step jS + i of K_k = C Abar^k Bbar is R_j X_i with R_j = C Abar^(jS) and
+X_i = Abar^i Bbar: columns X and powers Abar^(S 2^k) - I, which know no C, take
+O(H N (N log(L / S) + S)) of memory where the Krylov matrix takes H N L.
+"""
+
+import math
+from typing import NamedTuple
+
+from keras import ops
+
+# The sequences to be ready for where their length is unknown.
+_LONGEST = 16384
+
+
+class CacheSize(NamedTuple):
+    """S, and how often blocks of S steps are doubled to the longest."""
+
+    block: int
+    doublings: int
+
+    @property
+    def longest(self):
+        return self.block * 2**self.doublings
+
+
+def cache_size(state_size, time=None):
+    """The sizes for sequences of `time` steps; if `None`, of up to 16384.
+
+    Columns are cheap beside powers until there are N of them.
+    """
+    time = _LONGEST if time is None else time
+    wanted = min(max(state_size, math.sqrt(time)), time)
+    block = 2 ** math.ceil(math.log2(wanted))
+    doublings = math.ceil(math.log2(time / block)) if time > block else 0
+    return CacheSize(block, doublings)
+
+
+def cached_shapes(size, features, state_size):
+    """The shapes of the columns and of the powers."""
+    return (
+        (features, state_size, size.block),
+        (size.doublings, features, state_size, state_size),
+    )
+
+
+def cached_parts(size, delta, input_vector):
+    """The columns and the powers.
+
+    Args:
+        size: `CacheSize`.
+        delta: tensor (features, N, N), Abar - I.
+        input_vector: tensor (features, N), Bbar.
+    """
+    columns = input_vector[..., None]
+    while columns.shape[-1] < size.block:
+        columns = ops.concatenate([columns, columns + delta @ columns], axis=-1)
+        delta = 2.0 * delta + delta @ delta
+    powers = [delta]
+    for _ in range(1, size.doublings):
+        powers.append(2.0 * powers[-1] + powers[-1] @ powers[-1])
+    return columns, ops.stack(powers[: size.doublings]) if size.doublings else (
+        ops.zeros((0, *delta.shape), delta.dtype)
+    )
+
+
+def cached_response(columns, powers, output_matrix, time):
+    """K_k for k < time, (features, channels, time).
+
+    Args:
+        columns, powers: as from `cached_parts`.
+        output_matrix: tensor (features, channels, N), C.
+        time: integer, the number of steps, at most the longest.
+    """
+    features, channels, _ = output_matrix.shape
+    count = -(-time // columns.shape[-1])
+    rows = output_matrix[None]
+    for delta in ops.unstack(powers) if powers.shape[0] else ():
+        begun = rows[: max(count - rows.shape[0], 0)]
+        begun = begun + ops.einsum("jfmn,fnk->jfmk", begun, delta)
+        rows = ops.concatenate([rows, begun])
+    response = ops.einsum("jfmn,fni->fmji", rows, columns)
+    response = ops.reshape(response, (features, channels, -1))
+    return response[..., :time]

@@ -1,0 +1,395 @@
+"""Steps of systems with A = P (D + T^-1) Q, at O(N) a step and feature.
+
+A whole sequence with one timescale is a convolution (`structured_state`).
+What is here is for streams, and for sequences whose steps differ in length.
+"""
+
+import math
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_linrec.ops.hippo import StructuredTransition
+from keras_linrec.ops.scan import linear_scan
+
+# Steps of which all states are kept at a time, for the gradient. Of the others
+# only every so many is, and they are computed again.
+_BLOCK = 16
+
+
+class Factors(NamedTuple):
+    """M = T diag(scale) - alpha dt I, scale = 1 / (P Q) - alpha dt D.
+
+    All parts are (..., N, features), but for the bands beside the diagonal,
+    which have an entry less.
+    """
+
+    above: object
+    below: object
+    # Of Gaussian elimination in the order of the rows, which needs no
+    # exchange of rows here.
+    pivots: object
+    scale: object
+
+
+def factorise(transition, timescale, alpha):
+    """The factors of every system.
+
+    Args:
+        transition: `StructuredTransition` of tensors.
+        timescale: tensor (..., features), dt.
+        alpha: float, the discretisation.
+    """
+    p, d, q, t, _ = transition
+    timescale = alpha * timescale[..., None, :]
+    scale = 1.0 / (p * q)[:, None] - timescale * d[:, None]
+    above = t[0, :-1, None] * scale[..., 1:, :]
+    diagonal = t[1][:, None] * scale - timescale
+    below = t[2, :-1, None] * scale[..., :-1, :]
+    pivots = _pivots(above * below, diagonal)
+    return Factors(above, below, pivots, scale)
+
+
+def _pivots(products, diagonal):
+    """p_n = diagonal_n - products_{n-1} / p_{n-1}, over the last but one."""
+    first, *rest = ops.unstack(diagonal, axis=-2)
+    pivots = [first]
+    if rest:
+        for entry, product in zip(rest, ops.unstack(products, axis=-2)):
+            pivots.append(entry - product / pivots[-1])
+    return ops.stack(pivots, axis=-2)
+
+
+def _solve(factors, right):
+    """M^-1 right, tensors (batch, N, features)."""
+    above, below, pivots, _ = factors
+    return _eliminate(above, below, pivots, right)
+
+
+def _solve_transposed(factors, right):
+    """M^-T right, tensors (batch, N, features)."""
+    above, below, pivots, _ = factors
+    return _eliminate(below, above, pivots, right)
+
+
+def _eliminate(above, below, pivots, right):
+    forward = _shifted_down(-below / pivots[..., :-1, :])
+    backward = _shifted_up(-above) / pivots
+    shape = ops.shape(right)
+    solution, _ = linear_scan(ops.broadcast_to(forward, shape), right)
+    solution, _ = linear_scan(
+        ops.broadcast_to(backward, shape), solution / pivots, reverse=True
+    )
+    return solution
+
+
+def _shifted_down(tensor):
+    """An entry more, the first, which is zero, over the last axis but one."""
+    padding = [[0, 0]] * (len(tensor.shape) - 2) + [[1, 0], [0, 0]]
+    return ops.pad(tensor, padding)
+
+
+def _shifted_up(tensor):
+    """An entry more, the last, which is zero, over the last axis but one."""
+    padding = [[0, 0]] * (len(tensor.shape) - 2) + [[0, 1], [0, 0]]
+    return ops.pad(tensor, padding)
+
+
+def _right_side(transition, inputs, state):
+    """(T D + I) Q x + T P^-1 B u."""
+    p, d, q, t, b = (part[..., None] for part in transition)
+    scaled = q * state
+    through = d * scaled + (b / p) * inputs[..., None, :]
+    return (
+        scaled
+        + t[1] * through
+        + t[0] * _shifted_up(through[..., 1:, :])
+        + _shifted_down(t[2, :-1] * through[..., :-1, :])
+    )
+
+
+def step(transition, factors, timescale, inputs, state):
+    """x + dt Q^-1 M^-1 [(T D + I) Q x + T P^-1 B u], one step.
+
+    The change is added to the state, and not the state transformed, so that
+    rounding does not grow with the number of steps.
+
+    Args:
+        transition: `StructuredTransition` of tensors.
+        factors: `Factors`, (N, features) or (batch, N, features).
+        timescale: tensor (features,) or (batch, features), dt.
+        inputs: tensor (batch, features), u.
+        state: tensor (batch, N, features), x.
+    """
+    solution = _solve(factors, _right_side(transition, inputs, state))
+    return state + timescale[..., None, :] / transition.q[:, None] * solution
+
+
+def varying_response(
+    transition, timescales, inputs, state, output_matrix, alpha
+):
+    """C x_t of systems whose steps differ in length.
+
+    Memory is that of the states of every 16th step. It is differentiable in
+    every argument, once.
+
+    Args:
+        transition: `StructuredTransition` of tensors.
+        timescales: tensor (batch, time, features), dt of each step; one of
+            zero leaves the state as it is.
+        inputs: tensor (batch, time, features), u.
+        state: tensor (batch, features, N), x before the first step.
+        output_matrix: tensor (features, channels, N), C.
+        alpha: float, the discretisation.
+
+    Returns:
+        `(outputs, final_state)`: (batch, time, features, channels) and
+        (batch, features, N).
+    """
+    batch, time, features = ops.shape(inputs)
+    size, channels = output_matrix.shape[2], output_matrix.shape[1]
+    blocks = -(-time // _BLOCK)
+
+    def in_blocks(tensor):
+        filling = [[0, 0], [0, blocks * _BLOCK - time], [0, 0]]
+        tensor = ops.transpose(ops.pad(tensor, filling), (1, 0, 2))
+        return ops.reshape(tensor, (blocks, _BLOCK, batch, features))
+
+    system = _VaryingSystem(alpha, blocks, batch, size, features, channels)
+    # Copies of weights: to TensorFlow, a variable that comes in as it is, is
+    # one that the function uses behind its caller's back.
+    result = system.response()(
+        in_blocks(timescales),
+        in_blocks(inputs),
+        ops.transpose(state, (0, 2, 1)),
+        *map(ops.copy, (output_matrix, *transition)),
+    )
+    # One result, for `custom_gradient` of PyTorch knows no more: the outputs
+    # and, behind them, the state.
+    outputs, state = system.parts(result)
+    outputs = ops.reshape(
+        outputs, (blocks * _BLOCK, batch, features, channels)
+    )[:time]
+    return (
+        ops.transpose(outputs, (1, 0, 2, 3)),
+        ops.transpose(state, (0, 2, 1)),
+    )
+
+
+class _VaryingSystem:
+    """The recurrence in blocks of steps, and its adjoint.
+
+    In what follows, for a step of the length dt, with s = Q x, v = P^-1 B,
+    z = D s + v u and r = s + T z, the new state is x + dt Q^-1 y, M y = r.
+    """
+
+    def __init__(self, alpha, blocks, batch, size, features, channels):
+        self.alpha = alpha
+        self.blocks = blocks
+        self.state_shape = (batch, size, features)
+        self.output_shape = (_BLOCK, batch, features, channels)
+        # TensorFlow finds the number of blocks only where it is unknown.
+        static = isinstance(blocks, int)
+        self.length = {"length": blocks} if static else {}
+
+    def response(self):
+        @ops.custom_gradient
+        def run(timescales, inputs, state, output_matrix, *transition):
+            transition = StructuredTransition(*transition)
+            outputs, states = self._forward(
+                timescales, inputs, state, output_matrix, transition
+            )
+
+            def gradient(*args, upstream=None):
+                return self._backward(
+                    timescales,
+                    inputs,
+                    ops.concatenate([state[None], states[:-1]]),
+                    output_matrix,
+                    transition,
+                    args[-1] if upstream is None else upstream,
+                )
+
+            return self._joined(outputs, states[-1]), gradient
+
+        return run
+
+    def _joined(self, outputs, state):
+        return ops.concatenate(
+            [ops.reshape(outputs, (-1,)), ops.reshape(state, (-1,))]
+        )
+
+    def parts(self, result):
+        count = ops.size(result) - math.prod(self.state_shape)
+        return (
+            ops.reshape(result[:count], (self.blocks, *self.output_shape)),
+            ops.reshape(result[count:], self.state_shape),
+        )
+
+    def _states(self, transition, factors, timescales, inputs, state):
+        """The solutions y of a block's steps, and the states after them."""
+
+        def body(carry, block):
+            *parts, dt, u = block
+            factors = Factors(*parts)
+            right = _right_side(transition, u, carry[1])
+            solution = _solve(factors, right)
+            change = dt[:, None, :] / transition.q[:, None] * solution
+            carry = solution, carry[1] + change
+            return carry, carry
+
+        _, (solutions, states) = ops.scan(
+            body,
+            (ops.zeros_like(state), state),
+            (*factors, timescales, inputs),
+            length=_BLOCK,
+        )
+        return solutions, states
+
+    def _forward(self, timescales, inputs, state, output_matrix, transition):
+        """The outputs, and the states after each block."""
+
+        # On TensorFlow what a scan stacks has the shapes of what it carries.
+        def body(carry, block):
+            factors = factorise(transition, block[0], self.alpha)
+            _, states = self._states(transition, factors, *block, carry[0])
+            outputs = ops.einsum("fcn,sbnf->sbfc", output_matrix, states)
+            carry = states[-1], outputs
+            return carry, carry
+
+        _, (states, outputs) = ops.scan(
+            body,
+            (state, ops.zeros(self.output_shape, state.dtype)),
+            (timescales, inputs),
+            **self.length,
+        )
+        return outputs, states
+
+    def _backward(
+        self, timescales, inputs, starts, output_matrix, transition, upstream
+    ):
+        """The gradients of what `run` takes, from the states before blocks."""
+        d_outputs, d_state = self.parts(upstream)
+
+        def body(carry, block):
+            *block, d_outputs = block
+            carry = self._block_backward(
+                block, d_outputs, output_matrix, transition, carry
+            )
+            return carry, carry
+
+        nothing = ops.zeros_like
+        (d_state, _, _, d_output_matrix, *sums), ys = ops.scan(
+            body,
+            (
+                d_state,
+                nothing(timescales[0]),
+                nothing(inputs[0]),
+                nothing(output_matrix),
+                *map(nothing, transition),
+            ),
+            (timescales, inputs, starts, d_outputs),
+            reverse=True,
+            **self.length,
+        )
+        return (
+            *ys[1:3],
+            d_state,
+            d_output_matrix,
+            *self._of_parameters(transition, *sums),
+        )
+
+    def _block_backward(
+        self, block, d_outputs, output_matrix, transition, carry
+    ):
+        timescales, inputs, state = block
+        d_state, _, _, d_output_matrix, *sums = carry
+        p, d, q, t, b = (part[..., None] for part in transition)
+        factors = factorise(transition, timescales, self.alpha)
+        solutions, states = self._states(
+            transition, factors, timescales, inputs, state
+        )
+        before = ops.concatenate([state[None], states[:-1]])
+
+        def body(carry, step):
+            *parts, dt, d_state = step
+            d_state = d_state + carry[0]
+            adjoint = _solve_transposed(
+                Factors(*parts), dt[:, None, :] / q * d_state
+            )
+            through = _transposed(t, adjoint)
+            carry = d_state + q * (adjoint + d * through), adjoint
+            # Stacked are the gradients by the state after the step.
+            return carry, (d_state, adjoint)
+
+        (d_state, _), (d_states, adjoints) = ops.scan(
+            body,
+            (d_state, ops.zeros_like(d_state)),
+            (
+                *factors,
+                timescales,
+                ops.einsum("fcn,sbfc->sbnf", output_matrix, d_outputs),
+            ),
+            length=_BLOCK,
+            reverse=True,
+        )
+        through = _transposed(t, adjoints)
+        scaled = q * before
+        timescales, inputs = timescales[:, :, None], inputs[:, :, None]
+        error = d * scaled + b / p * inputs - factors.scale * solutions
+        change = d_states * solutions / q
+        both = solutions * through
+        of_transition = (
+            -_total(both),
+            _total(through * scaled + self.alpha * timescales * both),
+            _total((adjoints + d * through) * before - timescales * change / q),
+            ops.stack(
+                [
+                    ops.pad(
+                        _total(adjoints[..., :-1, :] * error[..., 1:, :]),
+                        [[0, 1]],
+                    ),
+                    _total(adjoints * error),
+                    ops.pad(
+                        _total(adjoints[..., 1:, :] * error[..., :-1, :]),
+                        [[0, 1]],
+                    ),
+                ]
+            ),
+            _total(through * inputs),
+        )
+        return (
+            d_state,
+            ops.sum(
+                change + self.alpha * (d * both + adjoints * solutions), axis=2
+            ),
+            ops.sum(b / p * through, axis=2),
+            d_output_matrix + ops.einsum("sbfc,sbnf->fcn", d_outputs, states),
+            *(one + other for one, other in zip(sums, of_transition)),
+        )
+
+    def _of_parameters(self, transition, d_scale, d_d, d_q, d_t, d_input):
+        """From those by scale, D, Q, T and v = P^-1 B to those by P ... B."""
+        p, _, q, _, b = transition
+        d_log = d_scale / (p * q)
+        return (
+            -(d_log + d_input * b / p) / p,
+            d_d,
+            d_q - d_log / q,
+            d_t,
+            d_input / p,
+        )
+
+
+def _transposed(t, tensor):
+    """T^T tensor for the bands t (3, N, 1), over the last axis but one."""
+    return (
+        t[1] * tensor
+        + _shifted_down(t[0, :-1] * tensor[..., :-1, :])
+        + _shifted_up(t[2, :-1] * tensor[..., 1:, :])
+    )
+
+
+def _total(tensor):
+    """The sum over all but the state, (steps, batch, N, features)."""
+    return ops.sum(tensor, axis=(0, 1, 3))

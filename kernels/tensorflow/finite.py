@@ -1,0 +1,12 @@
+"""An error about numbers that grow beyond all bounds."""
+
+import tensorflow as tf
+
+from keras_linrec.kernels.finite import LARGEST
+
+
+def require_bounded(tensor, message):
+    """What `keras_linrec.kernels.finite` says."""
+    bounded = tf.reduce_max(tf.abs(tensor)) < LARGEST
+    with tf.control_dependencies([tf.debugging.Assert(bounded, [message])]):
+        return tf.identity(tensor)

@@ -1,0 +1,471 @@
+"""What LSSL does beyond what every sequence unit does."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from autodiff import backend_gradients
+from autodiff import numerical_gradients
+from autodiff import relative_error
+from definitions import lssl as definition
+from keras import ops
+from units import array
+from units import initial_states
+from units import make_lssl
+from units import randomise
+from units import sequences
+from units import weights_of
+
+from keras_linrec import constraints
+from keras_linrec.initializers import HiPPO
+from keras_linrec.layers import LSSL
+from keras_linrec.ops import krylov_cache
+from keras_linrec.ops.hippo import hippo
+
+FIXED = {"trainable_transition": False, "trainable_timescale": False}
+
+
+def durations(time, batch=2, seed=5):
+    """How long steps last: some long, some short, some not at all."""
+    generator = np.random.default_rng([seed, time])
+    return generator.choice([0.0, 0.3, 1.0, 2.5], (batch, time)).astype(
+        "float32"
+    )
+
+
+def built(inputs, **arguments):
+    layer = make_lssl(**arguments)
+    layer.build(inputs.shape)
+    return randomise(layer)
+
+
+def copy_weights(layer, other):
+    """By name: which weights are trained sets their order."""
+    values = weights_of(layer)
+    for weight in other.weights:
+        weight.assign(values[weight.name])
+
+
+# Steps that differ in length.
+
+
+@pytest.mark.parametrize(("time", "alpha"), [(1, 0.5), (37, 0.5), (16, 1.0)])
+def test_steps_of_any_length_equal_the_definition(time, alpha):
+    inputs = sequences(time)
+    layer = built(inputs, return_state=True, alpha=alpha)
+    states = initial_states(layer)
+    got = layer(inputs, initial_state=states, timescales=durations(time))
+    expected = definition.lssl(
+        weights_of(layer),
+        inputs.astype("float64"),
+        states[0].astype("float64"),
+        alpha=alpha,
+        timescales=durations(time),
+    )
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(array(one), other) < 5e-5
+
+
+def test_gradients_through_steps_of_any_length_equal_the_definitions():
+    inputs = sequences(19)
+    layer = built(inputs, return_state=True)
+    names = [weight.name for weight in layer.trainable_variables]
+    count = len(names)
+    arguments = [weights_of(layer)[name] for name in names]
+    arguments += [
+        array.astype("float64")
+        for array in (inputs, *initial_states(layer), durations(19) + 0.1)
+    ]
+
+    def run(tensors):
+        return layer.stateless_call(
+            tensors[:count],
+            layer.non_trainable_variables,
+            tensors[count],
+            initial_state=[tensors[count + 1]],
+            timescales=tensors[count + 2],
+        )[0]
+
+    def run_definition(arrays):
+        return definition.lssl(
+            dict(zip(names, arrays)),
+            *arrays[count : count + 2],
+            timescales=arrays[count + 2],
+        )
+
+    generator = np.random.default_rng(2)
+    cotangents = [
+        generator.standard_normal(output.shape)
+        for output in run_definition(arguments)
+    ]
+    got = backend_gradients(run, arguments, cotangents)
+    names = [*names, "inputs", "state", "timescales"]
+    for index, (name, argument) in enumerate(zip(names, arguments)):
+        # One random direction an argument.
+        direction = generator.standard_normal(argument.shape)
+        if name == "transition_t":
+            direction[[0, 2], -1] = 0
+
+        def moved(length, index=index, direction=direction):
+            place = list(arguments)
+            place[index] = place[index] + length[0] * direction
+            return run_definition(place)
+
+        (slope,) = numerical_gradients(moved, [np.zeros(1)], cotangents)
+        size = np.sqrt(np.sum(got[index] ** 2) * np.sum(direction**2))
+        error = abs(np.sum(got[index] * direction) - slope[0])
+        assert error < 1e-4 * size, name
+
+
+def test_steps_of_length_one_equal_the_convolution():
+    inputs = sequences(70)
+    layer = built(inputs, return_state=True)
+    even = layer(inputs)
+    stepped = layer(inputs, timescales=np.ones((2, 70), "float32"))
+    for one, other in zip(stepped, even):
+        assert relative_error(array(one), array(other)) < 1e-5
+
+
+def test_a_step_of_no_length_leaves_the_state():
+    inputs = sequences(9)
+    layer = built(inputs, return_state=True)
+    lasting = np.ones((2, 9), "float32")
+    lasting[:, 4:] = 0
+    _, state = layer(inputs, timescales=lasting)
+    _, expected = layer(inputs[:, :4])
+    assert relative_error(array(state), array(expected)) < 1e-5
+
+
+def test_masked_steps_take_no_time():
+    inputs, lasting = sequences(12), durations(12)
+    layer = built(inputs, return_state=True)
+    mask = np.ones((2, 12), bool)
+    mask[:, [0, 3, 4, 11]] = False
+    outputs, state = layer(inputs, mask=mask, timescales=lasting)
+    expected, expected_state = layer(
+        inputs[:, mask[0]], timescales=lasting[:, mask[0]]
+    )
+    got = array(outputs)[:, mask[0]]
+    assert relative_error(got, array(expected)) < 1e-5
+    assert relative_error(array(state), array(expected_state)) < 1e-5
+
+
+def test_streaming_takes_the_length_of_each_step():
+    inputs, lasting = sequences(8), durations(8)
+    layer = built(inputs)
+    whole = array(layer(inputs, timescales=lasting, timescale_scale=0.5))
+    states = layer.get_initial_state(2)
+    for time in range(8):
+        output, states = layer.step(
+            inputs[:, time],
+            states,
+            timescales=lasting[:, time],
+            timescale_scale=0.5,
+        )
+        assert relative_error(array(output), whole[:, time]) < 1e-5
+
+
+def test_a_functional_model_takes_the_lengths_of_its_steps():
+    inputs = keras.Input((None, 3))
+    lasting = keras.Input((None,))
+    layer = make_lssl()
+    model = keras.Model([inputs, lasting], layer(inputs, timescales=lasting))
+    model.compile("sgd", "mse")
+    data = [sequences(20), durations(20)]
+    expected = array(layer(data[0], timescales=data[1]))
+    assert relative_error(model.predict(data, verbose=0), expected) < 1e-5
+    model.fit(data, np.zeros((2, 20, 4), "float32"), verbose=0)
+    assert np.isfinite(model.predict(data, verbose=0)).all()
+
+
+def test_reading_backwards_takes_each_step_with_its_length():
+    inputs, lasting = sequences(7), durations(7)
+    layer = built(inputs, go_backwards=True)
+    got = array(layer(inputs, timescales=lasting))
+    layer.go_backwards = False
+    expected = array(layer(inputs[:, ::-1], timescales=lasting[:, ::-1]))
+    assert relative_error(got, expected) < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 8), (3, 9), (2, 9, 1)])
+def test_lengths_of_a_wrong_shape_are_named(shape):
+    with pytest.raises(ValueError, match="`timescales` should .* Received"):
+        make_lssl()(sequences(9), timescales=np.ones(shape, "float32"))
+
+
+# The scale of all timescales.
+
+
+def test_the_scale_is_a_shift_of_the_log_timescales():
+    inputs = sequences(50)
+    layer = built(inputs)
+    by_call = array(layer(inputs, timescale_scale=3.0))
+    layer.timescale_scale = 3.0
+    by_layer = array(layer(inputs))
+    layer.timescale_scale = 1.0
+    layer.log_timescale.assign(layer.log_timescale + np.log(3.0))
+    expected = array(layer(inputs))
+    assert relative_error(by_call, expected) < 1e-5
+    assert relative_error(by_layer, expected) < 1e-5
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_compiled_model_sees_a_new_scale(fixed):
+    layer = make_lssl(**(FIXED if fixed else {}))
+    model = keras.Sequential([keras.Input((40, 3)), layer])
+    inputs = sequences(40)
+    before = model.predict(inputs, verbose=0)
+    layer.timescale_scale = 2.0
+    after = model.predict(inputs, verbose=0)
+    assert relative_error(after, before) > 1e-2
+    expected = array(layer(inputs))
+    assert relative_error(after, expected) < 1e-5
+
+
+def test_the_scale_is_part_of_the_configuration_and_of_no_file(tmp_path):
+    layer = make_lssl(timescale_scale=2.0)
+    model = keras.Sequential([keras.Input((None, 3)), layer])
+    inputs = sequences(30)
+    expected = array(layer(inputs))
+    assert "timescale_scale" not in [w.name for w in layer.weights]
+    path = tmp_path / "model.keras"
+    model.save(path)
+    again = keras.saving.load_model(path, compile=False)
+    assert again.layers[-1].timescale_scale == 2.0
+    assert relative_error(array(again(inputs)), expected) < 1e-6
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, float("nan"), "2"])
+def test_a_wrong_scale_is_named(scale):
+    with pytest.raises(ValueError, match="`timescale_scale` .* Received"):
+        make_lssl(timescale_scale=scale)
+    layer = make_lssl()
+    with pytest.raises(ValueError, match="`timescale_scale` .* Received"):
+        layer.timescale_scale = scale
+
+
+# What a fixed system keeps.
+
+
+@pytest.mark.parametrize("built_for", [None, 40])
+def test_a_fixed_layer_equals_one_that_is_not(built_for):
+    layer = make_lssl(**FIXED)
+    layer.build((2, built_for, 3))
+    randomise(layer)
+    other = make_lssl()
+    other.build((2, built_for, 3))
+    copy_weights(layer, other)
+    # Twice each, so that one call finds what another left.
+    for time in (40, 40, 1, 70):
+        got, expected = layer(sequences(time)), other(sequences(time))
+        assert relative_error(array(got), array(expected)) < 1e-5
+
+
+def test_what_is_kept_is_no_weight():
+    layer = make_lssl(**FIXED)
+    layer.build((2, 50, 3))
+    names = [weight.name for weight in layer.weights]
+    plain = make_lssl()
+    plain.build((2, 50, 3))
+    assert sorted(names) == sorted(weight.name for weight in plain.weights)
+    assert len(layer.variables) > len(layer.weights)
+
+
+def test_what_is_kept_is_used():
+    layer = make_lssl(**FIXED)
+    inputs = sequences(50)
+    before = array(layer(inputs))
+    _, columns, _ = layer._cache
+    columns.assign(0.0 * columns)
+    assert relative_error(array(layer(inputs)), before) > 1e-2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["log_timescale", "transition_t", "input_vector"],
+)
+def test_what_is_kept_is_never_stale(name):
+    layer = make_lssl(**FIXED)
+    inputs = sequences(40)
+    model = keras.Sequential([keras.Input((40, 3)), layer])
+    before = model.predict(inputs, verbose=0)
+    weight = getattr(layer, name)
+    weight.assign(weight * 1.1)
+    other = make_lssl()
+    other.build((2, 40, 3))
+    copy_weights(layer, other)
+    expected = array(other(inputs))
+    assert relative_error(expected, before) > 1e-4
+    assert relative_error(model.predict(inputs, verbose=0), expected) < 1e-5
+    assert relative_error(array(layer(inputs)), expected) < 1e-5
+
+
+def test_a_fixed_layer_trains_as_one_does_that_keeps_nothing():
+    inputs = sequences(40, batch=4)
+    targets = np.random.default_rng(1).standard_normal((4, 40, 4))
+    losses = []
+    for keeps in (True, False):
+        keras.utils.set_random_seed(3)
+        layer = make_lssl(**FIXED)
+        model = keras.Sequential([keras.Input((40, 3)), layer])
+        if not keeps:
+            layer._cache_size = None
+        model.compile("sgd", "mse")
+        history = model.fit(inputs, targets, epochs=4, verbose=0)
+        losses.append(history.history["loss"])
+    assert losses[0][-1] < losses[0][0]
+    assert np.allclose(*losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("state_size", [1, 3, 64, 256])
+@pytest.mark.parametrize("time", [1, 2, 63, 784, 16384, None])
+def test_what_is_kept_is_ready_for_the_sequences_it_is_for(state_size, time):
+    size = krylov_cache.cache_size(state_size, time)
+    assert size.longest >= (time or 16384)
+    entries = sum(
+        np.prod(shape)
+        for shape in krylov_cache.cached_shapes(size, 1, state_size)
+    )
+    whole = state_size * (time or 16384)
+    assert entries <= max(2 * whole, 2 * state_size * 16 * state_size)
+
+
+# Stability.
+
+
+@pytest.mark.parametrize("measure", ["legs", "legt", "lagt"])
+def test_constraints_leave_the_measures_as_they_are(measure):
+    plain, kept = (
+        make_lssl(measure=measure, stable_transition=stable)
+        for stable in (False, True)
+    )
+    for layer in (plain, kept):
+        layer.build((None, None, 3))
+    for one, other in zip(plain.weights, kept.weights):
+        if other.constraint is not None:
+            expected = array(other)
+            got = array(other.constraint(ops.convert_to_tensor(one)))
+            assert np.allclose(got, expected, atol=1e-6)
+    assert kept.spectrum().dissipative
+
+
+@pytest.mark.parametrize("measure", ["legs", "legt", "lagt"])
+def test_constraints_keep_the_transition_stable(measure):
+    layer = LSSL(state_size=12, measure=measure, stable_transition=True)
+    layer.build((None, None, 3))
+    generator = np.random.default_rng(0)
+    for weight in layer.weights:
+        noise = generator.standard_normal(weight.shape)
+        if weight.name == "transition_t":
+            noise[[0, 2], -1] = 0
+        weight.assign(weight + 0.5 * noise)
+    unstable = not layer.spectrum().dissipative
+    for weight in layer.weights:
+        if weight.constraint is not None:
+            weight.assign(weight.constraint(ops.convert_to_tensor(weight)))
+    assert unstable
+    spectrum = layer.spectrum()
+    assert spectrum.dissipative
+    assert spectrum.continuous.real.max() < 1e-5
+    assert np.abs(spectrum.discrete).max() < 1 + 1e-6
+
+
+def test_training_with_constraints_stays_stable():
+    keras.utils.set_random_seed(0)
+    inputs = sequences(30, batch=8)
+    free, kept = (
+        LSSL(4, state_size=8, dt_min=0.1, dt_max=1.0, stable_transition=stable)
+        for stable in (False, True)
+    )
+    for layer in (free, kept):
+        model = keras.Sequential([keras.Input((30, 3)), layer])
+        model.compile(keras.optimizers.SGD(1.0, clipnorm=1.0), "mse")
+        model.fit(inputs, np.ones((8, 30, 4)), epochs=20, verbose=0)
+    assert kept.spectrum().dissipative
+    assert not free.spectrum().dissipative
+
+
+def test_the_spectrum_of_legs_is_that_of_its_diagonal():
+    layer = LSSL(state_size=5, alpha=0.5, timescale_scale=2.0)
+    layer.build((None, None, 2))
+    spectrum = layer.spectrum()
+    assert np.allclose(np.sort(spectrum.continuous.real), -np.arange(5, 0, -1))
+    half = np.exp(array(layer.log_timescale))[:, None]
+    expected = (1 + half * spectrum.continuous) / (
+        1 - half * spectrum.continuous
+    )
+    assert np.allclose(spectrum.discrete, expected)
+
+
+def test_the_spectrum_shows_an_unstable_transition():
+    layer = LSSL(state_size=5)
+    layer.build((None, None, 2))
+    layer.transition_p.assign(-layer.transition_p)
+    spectrum = layer.spectrum()
+    assert spectrum.continuous.real.max() > 0
+    assert np.abs(spectrum.discrete).max() > 1
+    assert not spectrum.dissipative
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_an_unstable_layer_says_so(uneven):
+    layer = LSSL(state_size=5, dt_min=0.4, dt_max=0.5, name="wild")
+    inputs = sequences(400)
+    layer.build(inputs.shape)
+    layer.transition_p.assign(-layer.transition_p)
+    lasting = {"timescales": np.ones((2, 400), "float32")} if uneven else {}
+    message = "'wild' grows beyond all bounds"
+    if keras.backend.backend() == "jax":
+        import jax
+
+        with pytest.warns(RuntimeWarning, match=message):
+            layer(inputs, **lasting)
+            jax.effects_barrier()
+        return
+    with pytest.raises(Exception, match=message):
+        array(layer(inputs, **lasting))
+
+
+def test_a_stable_layer_says_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_lssl()(sequences(100))
+
+
+def test_constraints_need_a_discretisation_that_keeps_stability():
+    with pytest.raises(ValueError, match="`alpha` of at least 0.5"):
+        LSSL(stable_transition=True, alpha=0.4)
+
+
+def test_contractive_bands_have_a_spectral_norm_of_at_most_one():
+    generator = np.random.default_rng(0)
+    bands = generator.standard_normal((3, 9))
+    bands[[0, 2], -1] = 0
+    above, diagonal, below = array(constraints.ContractiveBands()(bands))
+    matrix = (
+        np.diag(diagonal) + np.diag(above[:-1], 1) + np.diag(below[:-1], -1)
+    )
+    assert np.linalg.norm(np.eye(9) - matrix, 2) <= 1 + 1e-6
+    assert above[-1] == below[-1] == 0
+
+
+# Measures with parameters.
+
+
+def test_a_measure_with_parameters_is_saved_and_loaded(tmp_path):
+    measure = HiPPO("generalized_laguerre", order=0.5, tilt=1.0)
+    layer = make_lssl(measure=measure)
+    model = keras.Sequential([keras.Input((None, 3)), layer])
+    expected = array(model(sequences(20)))
+    start = hippo("generalized_laguerre", 6, order=0.5, tilt=1.0)
+    assert np.allclose(array(layer.input_vector), start.b, rtol=1e-6)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert again.layers[-1].measure.get_config() == measure.get_config()
+    assert relative_error(array(again(sequences(20))), expected) < 1e-6
+
+
+def test_a_measure_without_the_layers_form_is_refused():
+    with pytest.raises(ValueError, match="Received"):
+        LSSL(measure="chebyshev")
