@@ -16,9 +16,17 @@ MNIST's 28x28 images are 784 steps. `keras.datasets.mnist.load_data()` puts
 its file into ~/.keras/datasets:
 
     python examples/sequential_digits.py --data ~/.keras/datasets/mnist.npz
+
+`--model small` is the deep LSSL of Gu et al. 2021, with the hyperparameters of
+its table 9. The paper trains it for 200 epochs; `--minutes` trains for as long
+as there is time:
+
+    python examples/sequential_digits.py --data ~/.keras/datasets/mnist.npz \
+        --model small --minutes 120 --test-size 1000
 """
 
 import argparse
+import csv
 import importlib.util
 import json
 import math
@@ -55,13 +63,18 @@ import keras
 
 from keras_linrec.layers import LSSL
 from keras_linrec.layers import RotRNN
+from keras_linrec.models import SequenceClassifier
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 EXPECTED_FILE = f"a NumPy .npz file with the arrays {', '.join(ARRAYS)}"
 CLASSES_MAX = 1000
 MODEL_FILE = "model.keras"
 PLOT_FILE = "learning_curve.png"
+TABLE_FILE = "learning_curve.csv"
 TEST_BATCH_SIZE = 200
+EVALUATIONS = 20
+# Into how many steps `--minutes` divides its time for the learning rate.
+SCHEDULE_STEPS = 100_000
 
 
 def main(arguments=None):
@@ -83,7 +96,7 @@ def main(arguments=None):
 def parse(arguments):
     parser = argparse.ArgumentParser(
         description="Classify handwritten digits that are read one pixel at "
-        "a time, with a stack of an LSSL and a RotRNN layer.",
+        "a time.",
         epilog="The environment variable KERAS_BACKEND chooses between jax, "
         "tensorflow and torch.",
     )
@@ -100,21 +113,40 @@ def parse(arguments):
         help="shuffle the pixels, in the same way in every image",
     )
     parser.add_argument(
+        "--model",
+        choices=("stack", "small"),
+        default="stack",
+        help="an LSSL and a RotRNN layer, or the small deep LSSL of Gu et "
+        "al. 2021 (default: %(default)s)",
+    )
+    parser.add_argument(
         "--epochs",
         type=int,
         help="how often to go through the training images (default: 60, or "
         "10 with --data)",
     )
     parser.add_argument(
+        "--minutes",
+        type=float,
+        help="train for so many minutes instead, however many epochs that "
+        f"is, and write {TABLE_FILE}",
+    )
+    parser.add_argument(
         "--batch-size",
         type=int,
-        default=32,
-        help="images in one training step (default: %(default)s)",
+        help="images in one training step (default: 32, or 50 for the small "
+        "model)",
     )
     parser.add_argument(
         "--train-size",
         type=int,
         help="train on the first so many images only (default: all)",
+    )
+    parser.add_argument(
+        "--test-size",
+        type=int,
+        help="test on the first so many images only, except at the end "
+        "(default: all)",
     )
     parser.add_argument(
         "--seed",
@@ -141,10 +173,18 @@ def parse(arguments):
     options = parser.parse_args(arguments)
     if options.epochs is None:
         options.epochs = 10 if options.data else 60
+    if options.batch_size is None:
+        options.batch_size = 50 if options.model == "small" else 32
+    if options.minutes is not None and not 0 < options.minutes < math.inf:
+        parser.error(
+            "argument --minutes: expected a number above 0, received "
+            f"{options.minutes}"
+        )
     for name, least in (
         ("epochs", 1),
         ("batch_size", 1),
         ("train_size", 1),
+        ("test_size", 1),
         ("seed", 0),
     ):
         value = getattr(options, name)
@@ -255,12 +295,7 @@ def build_model(pixels, classes):
     steps = pixels.shape[1]
     return keras.Sequential(
         [
-            keras.Input((steps, 1)),
-            keras.layers.Normalization(
-                axis=None,
-                mean=float(pixels.mean()),
-                variance=float(pixels.var()),
-            ),
+            *scaled_pixels(pixels),
             keras.layers.Dense(64),
             keras.layers.LayerNormalization(),
             # Timescales from the whole sequence down to a twentieth of it.
@@ -282,48 +317,191 @@ def build_model(pixels, classes):
     )
 
 
-def train_and_save(options, train, test, classes):
-    pixels, labels = train
-    size = options.train_size or len(pixels)
+def build_small_model(pixels, classes):
+    """The same, as a small deep LSSL (Gu et al. 2021, appendix B, table 9)."""
+    steps = pixels.shape[1]
+    return keras.Sequential(
+        [
+            *scaled_pixels(pixels),
+            # A factor of 100 apart, with 1 / steps between them.
+            SequenceClassifier.from_size(
+                "small",
+                classes,
+                dropout=0.2,
+                dt_min=0.8 / steps,
+                dt_max=80 / steps,
+            ),
+        ]
+    )
+
+
+def scaled_pixels(pixels):
+    """The first layers of every model."""
+    return [
+        keras.Input(pixels.shape[1:]),
+        keras.layers.Normalization(
+            axis=None,
+            mean=float(pixels.mean()),
+            variance=float(pixels.var()),
+        ),
+    ]
+
+
+def first(size, data, option, kind):
+    """The first images, as many as an option says, and their labels."""
+    pixels, labels = data
+    size = size or len(pixels)
     if size > len(pixels):
         sys.exit(
-            f"--train-size: expected at most {len(pixels)}, the number of "
-            f"training images. Received: {size}"
+            f"{option}: expected at most {len(pixels)}, the number of "
+            f"{kind} images. Received: {size}"
         )
-    pixels, labels = pixels[:size], labels[:size]
+    return pixels[:size], labels[:size]
+
+
+def train_and_save(options, train, test, classes):
+    train = first(options.train_size, train, "--train-size", "training")
+    test = first(options.test_size, test, "--test-size", "test")
     try:
         options.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         refuse(options.output, "a directory to write to", error.strerror)
 
     keras.utils.set_random_seed(options.seed)
-    model = build_model(pixels, classes)
-    steps = options.epochs * math.ceil(size / options.batch_size)
-    compile_model(model, make_optimizer(steps))
+    pixels = train[0]
+    build = build_small_model if options.model == "small" else build_model
+    model = build(pixels, classes)
     backend = keras.backend.backend()
     print(
-        f"Training on {size} images, testing on {len(test[0])}: "
+        f"Training on {len(pixels)} images, testing on {len(test[0])}: "
         f"{pixels.shape[1]} time steps each, backend {backend}."
     )
     begin = time.perf_counter()
+    fit = fit_minutes if options.minutes else fit_epochs
+    written = fit(options, model, train, test)
+    seconds = time.perf_counter() - begin
+    print(f"Trained for {seconds:.0f} seconds, backend {backend}.")
+    print(f"Wrote {written} to {options.output.resolve()}.")
+    return model
+
+
+def fit_epochs(options, model, train, test):
+    """Train for `options.epochs`; say which files that wrote."""
+    # Saved after every epoch, so that a run may be cut short.
+    callbacks = [keras.callbacks.ModelCheckpoint(options.output / MODEL_FILE)]
+    if options.model == "small":
+        rate = peak_rate(options)
+        # The paper watches images that it held out; those of the test are
+        # not to steer the training.
+        callbacks.append(
+            keras.callbacks.ReduceLROnPlateau("loss", factor=0.2, patience=10)
+        )
+    else:
+        steps = math.ceil(len(train[0]) / options.batch_size)
+        rate = cosine_schedule(peak_rate(options), options.epochs * steps)
+    compile_model(model, make_optimizer(options, rate))
     history = model.fit(
-        pixels,
-        labels,
+        *train,
         batch_size=options.batch_size,
         epochs=options.epochs,
         validation_data=test,
         validation_batch_size=TEST_BATCH_SIZE,
-        # Saved after every epoch, so that a run may be cut short.
-        callbacks=[
-            keras.callbacks.ModelCheckpoint(options.output / MODEL_FILE)
-        ],
+        callbacks=callbacks,
         verbose=1 if sys.stdout.isatty() else 2,
+    ).history
+    epochs = range(1, len(history["loss"]) + 1)
+    plot("epoch", epochs, history, options.output / PLOT_FILE)
+    return f"{MODEL_FILE} and {PLOT_FILE}"
+
+
+def fit_minutes(options, model, train, test):
+    """Train for `options.minutes`; say which files that wrote."""
+    compile_model(model, make_optimizer(options, peak_rate(options)))
+    stopwatch = Stopwatch(options, len(train[0]), test)
+    model.fit(
+        *train,
+        batch_size=options.batch_size,
+        epochs=2**31,
+        callbacks=[stopwatch],
+        verbose=0,
     )
-    seconds = time.perf_counter() - begin
-    plot(history.history, options.output / PLOT_FILE)
-    print(f"Trained for {seconds:.0f} seconds, backend {backend}.")
-    print(f"Wrote {MODEL_FILE} and {PLOT_FILE} to {options.output.resolve()}.")
-    return model
+    history = stopwatch.history
+    minutes = [seconds / 60 for seconds in history["seconds"]]
+    plot("minutes", minutes, history, options.output / PLOT_FILE)
+    return f"{MODEL_FILE}, {TABLE_FILE} and {PLOT_FILE}"
+
+
+class Stopwatch(keras.callbacks.Callback):
+    """Trains for a given time, with the cosine schedule spread over it.
+
+    `EVALUATIONS` times until then it tests and saves the model and adds a
+    line to `TABLE_FILE`, where `loss` and `accuracy` are those of the
+    training images since the last line or the epoch's begin, `val_loss` and
+    `val_accuracy` those of the test images.
+    """
+
+    def __init__(self, options, train_size, test):
+        super().__init__()
+        self.options = options
+        self.train_size = train_size
+        self.test = test
+        self.schedule = cosine_schedule(peak_rate(options), SCHEDULE_STEPS)
+        self.images = 0
+        self.evaluations = 0
+        self.history = {}
+
+    def on_train_begin(self, logs=None):
+        self.begin = time.perf_counter()
+
+    def seconds(self):
+        return time.perf_counter() - self.begin
+
+    def share(self):
+        """How much of the time has passed, from 0 to 1."""
+        return min(self.seconds() / (60 * self.options.minutes), 1.0)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        # The rate falls for as many steps after those for which it rises.
+        rate = self.schedule(self.share() * 1.1 * SCHEDULE_STEPS)
+        self.model.optimizer.learning_rate = float(rate)
+
+    def on_train_batch_end(self, batch, logs=None):
+        size = self.options.batch_size
+        self.images += min(size, self.train_size - batch * size)
+        share = self.share()
+        if int(share * EVALUATIONS) > self.evaluations:
+            self.evaluations = int(share * EVALUATIONS)
+            self.evaluate(logs)
+        if share >= 1:
+            self.model.stop_training = True
+
+    def evaluate(self, logs):
+        row = {
+            "seconds": round(self.seconds(), 1),
+            "images": self.images,
+            "loss": float(logs["loss"]),
+            "accuracy": float(logs["accuracy"]),
+        }
+        model = self.model
+        test = model.evaluate(
+            *self.test,
+            batch_size=TEST_BATCH_SIZE,
+            verbose=0,
+            return_dict=True,
+        )
+        # They hold the test images now, and training would go on from there.
+        model.reset_metrics()
+        row.update(val_loss=test["loss"], val_accuracy=test["accuracy"])
+        for name, value in row.items():
+            self.history.setdefault(name, []).append(value)
+        print(", ".join(f"{n} {v:.6g}" for n, v in row.items()), flush=True)
+
+        model.save(self.options.output / MODEL_FILE)
+        table = self.options.output / TABLE_FILE
+        with open(table, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(self.history)
+            writer.writerows(zip(*self.history.values()))
 
 
 def compile_model(model, optimizer=None):
@@ -334,26 +512,37 @@ def compile_model(model, optimizer=None):
     )
 
 
-def make_optimizer(steps):
-    """AdamW, whose rate rises for a tenth of the steps and then falls."""
-    rate = keras.optimizers.schedules.CosineDecay(
+def peak_rate(options):
+    """The highest learning rate; the small model's is that of the paper."""
+    if options.model == "small" and options.permute:
+        return 1e-3
+    return 4e-3
+
+
+def cosine_schedule(peak, steps):
+    """A rate that rises for a tenth of the steps and then falls."""
+    return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
-        warmup_target=4e-3,
+        warmup_target=peak,
         warmup_steps=math.ceil(steps / 10),
         decay_steps=steps,
     )
+
+
+def make_optimizer(options, rate):
+    if options.model == "small":
+        return keras.optimizers.Adam(rate)
     return keras.optimizers.AdamW(rate, weight_decay=0.01, clipnorm=1.0)
 
 
-def plot(history, path):
-    """Draw loss and accuracy against the epoch."""
+def plot(unit, positions, history, path):
+    """Draw loss and accuracy against the epoch or the time."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy")):
-        epochs = range(1, len(history[name]) + 1)
         # A marker shows the one point of a run of one epoch.
-        axes.plot(epochs, history[name], ".-", label="train")
-        axes.plot(epochs, history[f"val_{name}"], ".-", label="test")
-        axes.set_xlabel("epoch")
+        axes.plot(positions, history[name], ".-", label="train")
+        axes.plot(positions, history[f"val_{name}"], ".-", label="test")
+        axes.set_xlabel(unit)
         axes.set_ylabel(name)
         axes.legend()
     figure.savefig(path, dpi=150)

@@ -12,9 +12,11 @@ def public(module):
 def test_public_names_are_these():
     assert {
         "config",
+        "constraints",
         "initializers",
         "kernels",
         "layers",
+        "models",
         "ops",
     } <= set(public(keras_linrec))
     classes = [n for n in public(keras_linrec.layers) if n[0].isupper()]
@@ -38,6 +40,13 @@ def test_classes_are_registered_under_the_packages_name():
         keras_linrec.layers.RotRNN,
         keras_linrec.initializers.DecayLog,
         keras_linrec.initializers.FanInNormal,
+        keras_linrec.initializers.HiPPO,
+        keras_linrec.constraints.AccretiveBands,
+        keras_linrec.constraints.Between,
+        keras_linrec.constraints.ContractiveBands,
+        keras_linrec.models.ResidualBlock,
+        keras_linrec.models.SequenceClassifier,
+        keras_linrec.models.SequenceRegressor,
     ):
         name = keras.saving.get_registered_name(cls)
         assert name == f"keras_linrec>{cls.__name__}"

@@ -1,6 +1,7 @@
 """The example that reads digits pixel by pixel, run as a user runs it."""
 
 import contextlib
+import csv
 import importlib.util
 import io
 import json
@@ -121,6 +122,7 @@ def linear_model(pixels, classes):
         [
             keras.Input(pixels.shape[1:]),
             keras.layers.Flatten(),
+            keras.layers.Rescaling(1 / 255),
             keras.layers.Dense(classes, activation="softmax"),
         ]
     )
@@ -135,6 +137,118 @@ def test_without_a_file_the_digits_of_scikit_learn_are_read(
     assert "Training on 1347 images, testing on 450: 64 time steps" in output
     assert accuracy_line(output)
     assert (tmp_path / "a" / "b" / "model.keras").exists()
+
+
+def test_the_small_model_and_its_training_are_those_of_the_paper():
+    pixels = example.as_sequences(arrays()["x_train"], permute=False)
+    model = example.build_small_model(pixels, 9)
+    assert model.input_shape == (None, 9, 1)
+    assert model.output_shape == (None, 9)
+    deep = model.layers[-1]
+    assert (deep.depth, deep.units, deep.dropout) == (6, 128, 0.2)
+    assert deep.pooling == "mean"
+    for block in deep.blocks:
+        lssl = block.unit
+        assert (lssl.state_size, lssl.channels) == (128, 1)
+        assert lssl.dt_max == pytest.approx(100 * lssl.dt_min)
+        assert lssl.dt_min < 1 / 9 < lssl.dt_max
+
+    for arguments, rate in (([], 4e-3), (["--permute"], 1e-3)):
+        options = example.parse(["--model=small", *arguments])
+        assert options.batch_size == 50
+        assert example.peak_rate(options) == rate
+        optimizer = example.make_optimizer(options, rate)
+        assert type(optimizer).__name__ == "Adam"
+    options = example.parse([])
+    assert options.batch_size == 32
+    assert type(example.make_optimizer(options, 4e-3)).__name__ == "AdamW"
+
+
+def test_the_small_model_is_trained_with_the_options_of_the_other(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(example, "build_small_model", linear_model)
+    data = tmp_path / "tiny.npz"
+    np.savez(data, **arrays())
+    example.main(
+        [
+            "--model=small",
+            f"--data={data}",
+            f"--output={tmp_path / 'new'}",
+            "--epochs=30",
+            "--test-size=40",
+        ]
+    )
+    output = capsys.readouterr().out
+    assert "Training on 180 images, testing on 40: 9 time steps" in output
+    assert len(re.findall(r"^Epoch", output, re.MULTILINE)) == 30
+    assert accuracy_line(output)
+
+
+@pytest.mark.parametrize("model", ["stack", "small"])
+def test_training_for_a_time_writes_what_was_reached_when(
+    model, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(example, "build_model", linear_model)
+    monkeypatch.setattr(example, "build_small_model", linear_model)
+    data = tmp_path / "tiny.npz"
+    np.savez(data, **arrays())
+    arguments = [f"--model={model}", f"--data={data}", "--test-size=40"]
+    example.main([*arguments, f"--output={tmp_path / 'new'}", "--minutes=0.1"])
+    output = capsys.readouterr().out
+    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == [
+        "learning_curve.csv",
+        "learning_curve.png",
+        "model.keras",
+    ]
+    with open(tmp_path / "new" / "learning_curve.csv", newline="") as file:
+        rows = [
+            {name: float(value) for name, value in row.items()}
+            for row in csv.DictReader(file)
+        ]
+    assert list(rows[0]) == [
+        "seconds",
+        "images",
+        "loss",
+        "accuracy",
+        "val_loss",
+        "val_accuracy",
+    ]
+    assert 2 <= len(rows) <= 20
+    for name in ("seconds", "images"):
+        values = [row[name] for row in rows]
+        assert values == sorted(values)
+    assert 6 <= rows[-1]["seconds"] < 30
+    assert rows[-1]["images"] > 180
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert rows[-1]["val_accuracy"] * 40 == pytest.approx(
+        round(rows[-1]["val_accuracy"] * 40), abs=1e-4
+    )
+    assert f"images {rows[-1]['images']:.0f}, " in output
+    assert "Wrote model.keras, learning_curve.csv and " in output
+
+    # What is saved is what was tested last.
+    saved = str(tmp_path / "new" / "model.keras")
+    example.main([f"--data={data}", "--load", saved])
+    assert accuracy_line(capsys.readouterr().out) == accuracy_line(output)
+
+
+def test_the_rate_follows_the_share_of_the_time(monkeypatch):
+    options = example.parse(["--minutes=2"])
+    stopwatch = example.Stopwatch(options, 100, None)
+    model = linear_model(np.zeros((1, 9, 1)), 9)
+    example.compile_model(model, keras.optimizers.Adam(1.0))
+    stopwatch.set_model(model)
+    now = 50.0
+    monkeypatch.setattr(example.time, "perf_counter", lambda: now)
+    stopwatch.on_train_begin()
+    rates = []
+    for seconds in (0, 6, 11, 65.4, 120, 500):
+        now = 50.0 + seconds
+        stopwatch.on_train_batch_begin(0)
+        rates.append(float(model.optimizer.learning_rate))
+    expected = [0, 2.2e-3, 4e-3, 2e-3, 0, 0]
+    assert rates == pytest.approx(expected, rel=0.02, abs=1e-6)
 
 
 def test_digits_are_split_evenly_and_always_in_the_same_way():
@@ -290,6 +404,15 @@ def test_a_model_for_other_sequences_is_refused(trained, capsys):
             "--epochs: expected a whole number from 1 to 2147483647, "
             "received 0",
         ),
+        (["--minutes", "0"], "--minutes: expected a number above 0, received"),
+        (["--minutes", "nan"], "--minutes: expected a number above 0"),
+        (["--model", "big"], "--model: invalid choice: 'big'"),
+        (["--test-size", "0"], "--test-size: expected a whole number"),
+        (
+            ["--test-size", "451"],
+            "--test-size: expected at most 450, the number of test images. "
+            "Received: 451",
+        ),
         (["--epochs", "many"], "--epochs: invalid int value: 'many'"),
         (["--batch-size", "-4"], "--batch-size: expected a whole number"),
         (["--train-size", "0"], "--train-size: expected a whole number"),
@@ -319,6 +442,9 @@ def test_help_names_every_option(capsys):
         "epochs",
         "batch-size",
         "train-size",
+        "test-size",
+        "model",
+        "minutes",
         "seed",
         "output",
         "load",

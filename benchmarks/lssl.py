@@ -1,0 +1,237 @@
+"""How fast LSSL trains: KERAS_BACKEND=jax python benchmarks/lssl.py
+
+Two tables, of interleaved rounds in one process, as median milliseconds:
+
+- The impulse response alone, forward and backward with A, B, C and dt
+  trained: ours, our portable kernels, and dense squaring as the paper's
+  authors do it, which multiplies an N x L Krylov matrix together from powers
+  of Abar. Abar comes from our tridiagonal solves there too, which is generous.
+- A training step of whole layers (forward, backward, a step of gradient
+  descent) at 784, 4096 and 16384 steps: LSSL, LSSL-fixed, LSSL on dense
+  squaring, `keras.layers.LSTM` and `GRU`, with `use_cudnn=False` on PyTorch,
+  without which its loops take a hundred times as long.
+
+Memory is what a call needed beyond what the process held before.
+"""
+
+import argparse
+
+import keras
+import numpy as np
+from keras import ops
+from rotrnn import tensorflow_step
+from rotrnn import torch_step
+from scan import interleaved
+from scan import peak_memory
+
+import keras_linrec
+from keras_linrec.ops import structured_state
+from keras_linrec.ops.hippo import StructuredTransition
+from keras_linrec.ops.hippo import hippo
+
+RATE = 1e-3
+# features, state_size, time
+RESPONSES = ((128, 128, 784), (256, 64, 16384), (64, 256, 1024))
+# batch, time, features, state_size
+LAYERS = ((32, 784, 128, 128), (8, 4096, 128, 64), (2, 16384, 128, 64))
+# What does not fit into the machine with the rest.
+LARGEST_BYTES = 6e9
+FIXED = {"trainable_transition": False, "trainable_timescale": False}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--only", choices=("responses", "layers"), help="one of the tables"
+    )
+    options = parser.parse_args()
+    if options.only != "layers":
+        for sizes in RESPONSES:
+            name = "H{} N{} L{}".format(*sizes)
+            report(name, response_calls(*sizes), options.rounds)
+    if options.only != "responses":
+        for sizes in LAYERS:
+            name = "batch {}, {} steps, {} features, N {}".format(*sizes)
+            report(name, layer_steps(*sizes), options.rounds)
+
+
+def report(title, calls, rounds):
+    """Times and memory of some calls, as multiples of the first's."""
+    memory = {}
+    for name, call in calls.items():
+        call()
+        memory[name] = peak_memory(lambda call=call: call(), ())
+    times = interleaved(calls, rounds)
+    first = next(iter(times))
+    print(f"\n| {keras.backend.backend()}: {title} | ms | ratio | memory |")
+    print("|---|---|---|---|")
+    for name, median in times.items():
+        print(
+            f"| {name} | {median:.1f} | {median / times[first]:.1f} | "
+            f"{memory[name] or float('nan'):.0f} MB |",
+            flush=True,
+        )
+
+
+def dense_squaring(transition, timescale, output_matrix, time, alpha=0.5):
+    """C Abar^k Bbar as the paper's section B.1 computes it."""
+    delta, vector = structured_state.discretise(*transition, timescale, alpha)
+    power = delta + ops.eye(delta.shape[-1], dtype=delta.dtype)
+    krylov = vector[..., None]
+    while krylov.shape[-1] < time:
+        krylov = ops.concatenate([krylov, power @ krylov], axis=-1)
+        if krylov.shape[-1] < time:
+            power = power @ power
+    return output_matrix @ krylov[..., :time]
+
+
+def response_calls(features, state_size, time):
+    generator = np.random.default_rng(0)
+    arrays = [
+        *hippo("legs", state_size),
+        np.exp(np.linspace(np.log(1e-3), np.log(1e-1), features)),
+        generator.standard_normal((features, 1, state_size)) / state_size**0.5,
+    ]
+    arrays = [ops.convert_to_tensor(a.astype("float32")) for a in arrays]
+
+    def with_kernel(kernel):
+        def run(*arrays):
+            *transition, timescale, output_matrix = arrays
+            return structured_state.impulse_response(
+                StructuredTransition(*transition),
+                timescale,
+                output_matrix,
+                time,
+            )
+
+        call = gradient_call(run, arrays)
+
+        def on_kernel():
+            keras_linrec.config.set_kernel(kernel)
+            try:
+                return call()
+            finally:
+                keras_linrec.config.set_kernel(None)
+
+        return on_kernel
+
+    def dense(*arrays):
+        return dense_squaring(
+            StructuredTransition(*arrays[:5]), *arrays[5:], time
+        )
+
+    calls = {"ours": with_kernel("auto")}
+    if keras_linrec.kernels.available()["native"]:
+        calls["ours, portable"] = with_kernel("associative")
+    calls["dense squaring"] = gradient_call(dense, arrays)
+    return calls
+
+
+def gradient_call(function, arrays):
+    """A compiled call of forward and backward."""
+    return {
+        "jax": jax_gradient,
+        "tensorflow": tensorflow_gradient,
+        "torch": torch_gradient,
+    }[keras.backend.backend()](function, arrays)
+
+
+def jax_gradient(function, arrays):
+    import jax
+
+    @jax.jit
+    def run(arrays):
+        return jax.grad(lambda a: ops.sum(ops.square(function(*a))))(arrays)
+
+    return lambda: jax.block_until_ready(run(arrays))
+
+
+def tensorflow_gradient(function, arrays):
+    import tensorflow as tf
+
+    @tf.function
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(arrays)
+            loss = tf.reduce_sum(tf.square(function(*arrays)))
+        return tape.gradient(loss, arrays)
+
+    return lambda: [gradient.numpy() for gradient in run()]
+
+
+def torch_gradient(function, arrays):
+    import torch
+
+    arrays = [array.clone().requires_grad_() for array in arrays]
+    return lambda: torch.autograd.grad(function(*arrays).square().sum(), arrays)
+
+
+class DenseLSSL(keras_linrec.layers.LSSL):
+    """LSSL on the impulse response of the paper's authors."""
+
+    def _response(self, transition, timescale, time):
+        output_matrix = ops.convert_to_tensor(self.output_matrix)
+        return dense_squaring(transition, timescale, output_matrix, time)
+
+
+def layer_steps(batch, time, features, state_size):
+    sequences = np.random.default_rng(0).standard_normal(
+        (batch, time, features)
+    )
+    sequences = ops.convert_to_tensor(sequences.astype("float32"))
+    arguments = {"state_size": state_size, "dt_min": 1 / time}
+    layers = {
+        "LSSL": keras_linrec.layers.LSSL(**arguments),
+        "LSSL-fixed": keras_linrec.layers.LSSL(**arguments, **FIXED),
+    }
+    # The Krylov matrix, its gradient, and both again while they double.
+    if 16 * features * state_size * time < LARGEST_BYTES:
+        layers["LSSL on dense squaring"] = DenseLSSL(**arguments)
+    torch = keras.backend.backend() == "torch"
+    for recurrent in (keras.layers.LSTM, keras.layers.GRU):
+        layers[recurrent.__name__] = recurrent(
+            features,
+            return_sequences=True,
+            use_cudnn=False if torch else "auto",
+        )
+    return {
+        name: layer_step(layer, sequences) for name, layer in layers.items()
+    }
+
+
+def layer_step(layer, sequences):
+    """A call that trains a layer once."""
+    layer.build(tuple(sequences.shape))
+    return {
+        "jax": jax_step,
+        "tensorflow": tensorflow_step,
+        "torch": torch_step,
+    }[keras.backend.backend()](layer, sequences)
+
+
+def jax_step(layer, sequences):
+    """As Keras trains: what is no weight goes in, and comes out, too."""
+    import jax
+
+    weights = [variable.value for variable in layer.trainable_variables]
+    state = {"rest": [v.value for v in layer.non_trainable_variables]}
+
+    @jax.jit
+    def descend(weights, rest):
+        def loss(weights):
+            outputs, new = layer.stateless_call(weights, rest, sequences)
+            return ops.mean(ops.square(outputs)), new
+
+        gradients, new = jax.grad(loss, has_aux=True)(weights)
+        return jax.tree.map(lambda w, g: w - RATE * g, weights, gradients), new
+
+    def step():
+        results, state["rest"] = descend(weights, state["rest"])
+        return jax.block_until_ready(results)
+
+    return step
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Train at one sampling rate, test at another, and with steps that are missing.
+
+A deep LSSL learns to tell tones, chirps and beats apart, sounds of a second
+that this script makes from scratch. Then it hears the same kinds of sounds at
+half the rate, with its timescales doubled and without, and with a part of the
+steps dropped at random, with the lengths of those that are left and without:
+
+    pip install "keras-linrec[jax]"    # or tensorflow, or torch
+    python examples/sampling_rates.py
+
+That takes some minutes on two cores. The weights are the same in every row.
+"""
+
+import argparse
+import importlib.util
+import os
+
+import numpy as np
+
+for name in ("jax", "tensorflow", "torch"):
+    if importlib.util.find_spec(name):
+        os.environ.setdefault("KERAS_BACKEND", name)
+
+import keras
+
+from keras_linrec.models import SequenceClassifier
+
+RATE = 512  # steps a second
+KINDS = (
+    "low tone",
+    "middle tone",
+    "high tone",
+    "rising chirp",
+    "falling chirp",
+    "slow beat",
+    "fast beat",
+    "tone that fades",
+)
+DROPPED = (0.3, 0.5, 0.7)
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    keras.utils.set_random_seed(options.seed)
+    generator = np.random.default_rng(options.seed)
+    train = sounds(options.train_size, generator)
+    test = sounds(options.test_size, generator)
+    model = build_model()
+    model.compile(
+        keras.optimizers.Adam(
+            keras.optimizers.schedules.CosineDecay(
+                4e-3, options.epochs * -(-options.train_size // 32)
+            )
+        ),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+    model.fit(*train, epochs=options.epochs, verbose=2)
+    table = [("as in training", accuracy(model, *test), None)]
+    table.append(("half the sampling rate", *half_rate(model, *test)))
+    for share in DROPPED:
+        table.append(
+            (
+                f"{share:.0%} of the steps dropped",
+                *with_steps_dropped(model, *test, share, generator),
+            )
+        )
+    print("\n| test | timescales as they were | timescales told |")
+    print("|---|---|---|")
+    for name, plain, told in table:
+        told = "" if told is None else f"{told:.1%}"
+        print(f"| {name} | {plain:.1%} | {told} |")
+    return table
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default, text in (
+        ("train-size", 1600, "sounds to train on"),
+        ("test-size", 400, "sounds to test on"),
+        ("epochs", 12, "how often to go through the former"),
+        ("seed", 0, "of the sounds and the weights"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=int,
+            default=default,
+            help=f"{text} (default: %(default)s)",
+        )
+    return parser.parse_args(arguments)
+
+
+def sounds(count, generator):
+    """Sounds (count, steps, 1) and their kinds, numbered as in `KINDS`."""
+    kinds = generator.integers(len(KINDS), size=count)
+    time = np.arange(RATE) / RATE
+    waves = np.stack([wave(KINDS[kind], time, generator) for kind in kinds])
+    waves = waves + 0.1 * generator.standard_normal(waves.shape)
+    return waves[..., None].astype("float32"), kinds.astype("int32")
+
+
+def wave(kind, time, generator):
+    """A sound of some kind, of a random pitch, phase and loudness."""
+    pitch = generator.uniform(0.85, 1.15)
+    tone = {"low tone": 4, "high tone": 16}.get(kind, 8) * pitch
+    phase = 2 * np.pi * tone * time
+    if kind == "rising chirp":
+        phase = 2 * np.pi * pitch * (4 * time + 6 * time**2)
+    elif kind == "falling chirp":
+        phase = 2 * np.pi * pitch * (16 * time - 6 * time**2)
+    loudness = generator.uniform(0.7, 1.3)
+    if kind.endswith("beat"):
+        beats = 2 if kind == "slow beat" else 4
+        shift = generator.uniform(0, 2 * np.pi)
+        loudness = loudness * np.cos(np.pi * beats * time + shift)
+    elif kind == "tone that fades":
+        loudness = loudness * np.exp(-4 * time)
+    return loudness * np.sin(phase + generator.uniform(0, 2 * np.pi))
+
+
+def build_model():
+    """Timescales from a few steps to the whole sound."""
+    return SequenceClassifier(
+        len(KINDS),
+        depth=2,
+        units=32,
+        state_size=32,
+        dt_min=1 / RATE,
+        dt_max=30 / RATE,
+    )
+
+
+def accuracy(model, sequences, kinds, timescales=None):
+    """The share of the sounds that are recognised."""
+    right = 0
+    for start in range(0, len(kinds), 100):
+        part = slice(start, start + 100)
+        more = {} if timescales is None else {"timescales": timescales[part]}
+        scores = keras.ops.convert_to_numpy(model(sequences[part], **more))
+        right += np.sum(scores.argmax(axis=1) == kinds[part])
+    return right / len(kinds)
+
+
+def half_rate(model, sequences, kinds):
+    """The accuracies on every second step, without and with dt doubled."""
+    sequences = sequences[:, ::2]
+    plain = accuracy(model, sequences, kinds)
+    model.timescale_scale = 2.0
+    told = accuracy(model, sequences, kinds)
+    model.timescale_scale = 1.0
+    return plain, told
+
+
+def with_steps_dropped(model, sequences, kinds, share, generator):
+    """The accuracies on what is left, without and with the steps' lengths."""
+    count, time, _ = sequences.shape
+    left = time - round(share * time)
+    order = generator.random((count, time)).argsort(axis=1)
+    kept = np.sort(order[:, :left], axis=1)
+    sequences = np.take_along_axis(sequences, kept[..., None], axis=1)
+    # Each step lasts from the one before it that is left.
+    timescales = np.diff(kept, axis=1, prepend=-1).astype("float32")
+    plain = accuracy(model, sequences, kinds)
+    return plain, accuracy(model, sequences, kinds, timescales)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""A unit with a residual connection and a normalization around it."""
+
+import inspect
+
+import keras
+
+from keras_linrec.layers import LSSL
+from keras_linrec.layers.sequence_layer import require_between
+
+NORMALIZATIONS = ("pre", "post")
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class ResidualBlock(keras.layers.Layer):
+    """A sequence layer as a Transformer holds its own - Gu et al. 2021.
+
+        pre:  y = x + dropout(unit(norm(x)))
+        post: y = norm(x + dropout(unit(x)))
+
+    where norm is `keras.layers.LayerNormalization`. Blocks of the one kind
+    are stacked; "pre" trains more stably in deep stacks, whose last output
+    wants a normalization of its own then.
+
+    The nonlinearity and the mixing of the features that follow an LSSL in the
+    paper's deep models are LSSL's own `activation` and `kernel`.
+
+    Args:
+        unit: the layer within: one of `keras_linrec.layers`, or any layer
+            from (batch, time, features) to the same shape. The block's own
+            from then on; a `keras.layers.Bidirectional` fits with
+            `merge_mode="sum"`. Defaults to `None`, `LSSL()`.
+        normalization: `"pre"` or `"post"`. Defaults to `"pre"`.
+        dropout: float in [0, 1), the share of the unit's output features to
+            drop during training, the same ones at every time step. Defaults
+            to 0.
+        epsilon: float, added to the variance by the normalization. Defaults
+            to 1e-5.
+        seed: integer, the seed of the dropout. Defaults to `None`.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        sequences: float tensor, (batch, time, features).
+        mask: boolean tensor, (batch, time), true where a step counts: passed
+            to the unit. What the outputs are at the other steps is
+            unspecified.
+        training: whether dropout applies.
+        timescales, timescale_scale: for a unit that takes them. See `LSSL`.
+
+    Output shape:
+        (batch, time, features), that of the input.
+
+    Raises:
+        ValueError: at construction, for an argument out of its range and for
+            a unit that returns its states, the last step only, or the steps
+            in reverse; at the call, for a unit that changes the number of
+            features, and for timescales where the unit takes none.
+
+    Reference:
+        [Combining Recurrent, Convolutional, and Continuous-time Models with
+        Linear State-Space Layers](https://arxiv.org/abs/2110.13985), appendix
+        B.4.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> block = keras_linrec.models.ResidualBlock(
+    ...     keras_linrec.layers.LSSL(state_size=16), dropout=0.1
+    ... )
+    >>> sequences = np.random.rand(2, 100, 3).astype("float32")
+    >>> tuple(block(sequences).shape)
+    (2, 100, 3)
+
+    The same, one step at a time:
+
+    >>> states = block.get_initial_state(batch_size=2)
+    >>> output, states = block.step(sequences[:, 0], states)
+    >>> tuple(output.shape)
+    (2, 3)
+    """
+
+    def __init__(
+        self,
+        unit=None,
+        normalization="pre",
+        dropout=0.0,
+        epsilon=1e-5,
+        seed=None,
+        **kwargs,
+    ):
+        # Autocasting would bring timescales down to 16 bits.
+        super().__init__(autocast=False, **kwargs)
+        if unit is None:
+            unit = LSSL(name="lssl", dtype=self.dtype_policy)
+        _check_unit(unit)
+        if normalization not in NORMALIZATIONS:
+            raise ValueError(
+                f"`normalization` should be one of {NORMALIZATIONS}. "
+                f"Received: normalization={normalization}"
+            )
+        require_between("dropout", dropout, 0, 1, "[)")
+        require_between("epsilon", epsilon, 0, 1, "()")
+        self.unit = unit
+        self.normalization = normalization
+        self.dropout = dropout
+        self.epsilon = epsilon
+        self.seed = seed
+        self.supports_masking = True
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=epsilon, name="norm", dtype=self.dtype_policy
+        )
+        self.dropout_layer = keras.layers.SpatialDropout1D(
+            dropout, seed=seed, name="dropout", dtype=self.dtype_policy
+        )
+
+    def build(self, sequences_shape):
+        if not self.norm.built:
+            self.norm.build(sequences_shape)
+        if not self.unit.built:
+            self.unit.build(sequences_shape)
+        output_shape = self.unit.compute_output_shape(sequences_shape)
+        if output_shape[-1] != sequences_shape[-1]:
+            raise ValueError(
+                f"The unit '{self.unit.name}' of a residual block should give "
+                f"as many features as it is given, {sequences_shape[-1]}. "
+                f"Received: {output_shape[-1]} features"
+            )
+
+    def compute_output_shape(self, sequences_shape):
+        return sequences_shape
+
+    def compute_output_spec(self, sequences, **kwargs):
+        return keras.KerasTensor(sequences.shape, dtype=self.compute_dtype)
+
+    def compute_mask(self, sequences, mask=None):
+        return mask
+
+    def call(
+        self,
+        sequences,
+        mask=None,
+        training=False,
+        timescales=None,
+        timescale_scale=None,
+        sequences_mask=None,
+    ):
+        # Keras hands on an earlier layer's mask under this name where there
+        # are timescales too.
+        mask = sequences_mask if mask is None else mask
+        arguments = self._timescale_arguments(timescales, timescale_scale)
+        taken = _arguments_of(self.unit)
+        if "training" in taken:
+            arguments["training"] = training
+        if mask is not None and "mask" in taken:
+            arguments["mask"] = mask
+
+        def run(inputs):
+            outputs = self.unit(inputs, **arguments)
+            return self.dropout_layer(outputs, training=training)
+
+        return self._around(run, sequences)
+
+    def _around(self, run, inputs):
+        inputs = keras.ops.cast(inputs, self.compute_dtype)
+        if self.normalization == "pre":
+            return inputs + run(self.norm(inputs))
+        return self.norm(inputs + run(inputs))
+
+    def _timescale_arguments(self, timescales, timescale_scale):
+        """Those that are given, which the unit has to take then."""
+        given = {"timescales": timescales, "timescale_scale": timescale_scale}
+        given = {k: v for k, v in given.items() if v is not None}
+        for name, value in given.items():
+            if name not in _arguments_of(self.unit):
+                raise ValueError(
+                    f"The unit '{self.unit.name}', {type(self.unit).__name__}, "
+                    f"takes no `{name}`. Received: {name}={value}"
+                )
+        return given
+
+    def get_initial_state(self, batch_size):
+        """The unit's states before the first step: a list of zeros.
+
+        Args:
+            batch_size: integer, the number of rows.
+        """
+        return self._streaming_unit().get_initial_state(batch_size)
+
+    def step(self, inputs, states, timescales=None, timescale_scale=None):
+        """One time step, without dropout.
+
+        Args:
+            inputs: float tensor, (batch, features).
+            states: list of tensors, from `get_initial_state` or from the last
+                step.
+            timescales, timescale_scale: for a unit that takes them, the
+                former of the shape (batch,). Default to `None`.
+
+        Returns:
+            `(outputs, states)`: (batch, features), and the new states.
+        """
+        unit = self._streaming_unit()
+        if not self.built:
+            self.build((None, None, inputs.shape[-1]))
+        arguments = self._timescale_arguments(timescales, timescale_scale)
+        new_states = []
+
+        def run(one_step):
+            outputs, new = unit.step(one_step, states, **arguments)
+            new_states.extend(new)
+            return outputs
+
+        return self._around(run, inputs), new_states
+
+    def _streaming_unit(self):
+        if not hasattr(self.unit, "step"):
+            raise ValueError(
+                "A block streams if its unit does, as those of "
+                "keras_linrec.layers do. Received: unit="
+                f"{type(self.unit).__name__}"
+            )
+        return self.unit
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "unit": serialize_unbuilt(self.unit),
+            "normalization": self.normalization,
+            "dropout": self.dropout,
+            "epsilon": self.epsilon,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**with_unit(config, custom_objects))
+
+
+def serialize_unbuilt(unit):
+    """A layer's config, from which its weights come within its new owner."""
+    config = keras.saving.serialize_keras_object(unit)
+    config.pop("build_config", None)
+    return config
+
+
+def with_unit(config, custom_objects=None):
+    """A config with its unit as a layer."""
+    if not isinstance(config.get("unit"), dict):
+        return config
+    unit = keras.saving.deserialize_keras_object(
+        config["unit"], custom_objects=custom_objects
+    )
+    return {**config, "unit": unit}
+
+
+def _arguments_of(unit):
+    """The names of what the unit's call takes."""
+    return inspect.signature(unit.call).parameters
+
+
+def _check_unit(unit):
+    if not isinstance(unit, keras.layers.Layer):
+        raise ValueError(
+            f"`unit` should be a layer or None. Received: unit={unit}"
+        )
+    for name, wanted in (
+        ("return_sequences", True),
+        ("return_state", False),
+        ("go_backwards", False),
+    ):
+        if getattr(unit, name, wanted) != wanted:
+            raise ValueError(
+                f"`unit` should have {name}={wanted}. Received: unit with "
+                f"{name}={not wanted}"
+            )

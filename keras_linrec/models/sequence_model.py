@@ -1,0 +1,449 @@
+"""Deep models: an encoder, residual blocks, pooling and a head."""
+
+import keras
+from keras import ops
+
+from keras_linrec.layers import LSSL
+from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.models.residual_block import ResidualBlock
+from keras_linrec.models.residual_block import serialize_unbuilt
+from keras_linrec.models.residual_block import with_unit
+from keras_linrec.ops import steps
+
+POOLINGS = ("mean", "last", None)
+
+SIZES = {
+    "small": {"depth": 6, "units": 128, "state_size": 128, "channels": 1},
+    "large": {"depth": 4, "units": 256, "state_size": 256, "channels": 4},
+}
+
+
+class SequenceModel(keras.Model):
+    """What `SequenceClassifier` and `SequenceRegressor` share.
+
+    Args:
+        output_units: integer, the number of outputs of the head.
+        **kwargs: those of `SequenceClassifier`.
+    """
+
+    def __init__(
+        self,
+        output_units,
+        depth=6,
+        units=128,
+        dropout=0.0,
+        normalization="pre",
+        pooling="mean",
+        activation=None,
+        unit=None,
+        seed=None,
+        name=None,
+        dtype=None,
+        trainable=True,
+        **unit_arguments,
+    ):
+        # Autocasting would bring timescales down to 16 bits.
+        super().__init__(
+            name=name, dtype=dtype, trainable=trainable, autocast=False
+        )
+        require_count("depth", depth)
+        require_count("units", units)
+        if pooling not in POOLINGS:
+            raise ValueError(
+                f"`pooling` should be one of {POOLINGS}. "
+                f"Received: pooling={pooling}"
+            )
+        if unit is not None and unit_arguments:
+            raise ValueError(
+                "The arguments of LSSL have no use beside a `unit`. "
+                f"Received: unit={unit}, {unit_arguments}"
+            )
+        if unit is None:
+            arguments = {"state_size": 128, **unit_arguments}
+            unit = LSSL(name="lssl", dtype=self.dtype_policy, **arguments)
+        self.output_units = output_units
+        self.depth = depth
+        self.units = units
+        self.dropout = dropout
+        self.normalization = normalization
+        self.pooling = pooling
+        self.activation = keras.activations.get(activation)
+        self.seed = seed
+        self.supports_masking = True
+        self._make_layers(unit)
+
+    def _make_layers(self, unit):
+        policy = self.dtype_policy
+        self.encoder = keras.layers.Dense(
+            self.units, name="encoder", dtype=policy
+        )
+        self.blocks = [
+            ResidualBlock(
+                _copy(unit),
+                normalization=self.normalization,
+                dropout=self.dropout,
+                seed=None if self.seed is None else self.seed + index,
+                name=f"block_{index}",
+                dtype=policy,
+            )
+            for index in range(self.depth)
+        ]
+        self.norm = None
+        if self.normalization == "pre":
+            self.norm = keras.layers.LayerNormalization(
+                epsilon=self.blocks[0].epsilon, name="norm", dtype=policy
+            )
+        # In full precision, as sums of many steps and a softmax want it.
+        self.head = keras.layers.Dense(
+            self.output_units,
+            activation=self.activation,
+            name="head",
+            dtype=self.variable_dtype,
+        )
+
+    @classmethod
+    def from_size(cls, size, output_units, **overrides):
+        """A model of one of the paper's two sizes.
+
+        The paper counts `depth * channels * units * (units + state_size)`
+        parameters: C and the mixing of every LSSL. The encoder, the head, the
+        normalizations, the biases, D, A, B and dt come on top: with one
+        feature and ten classes, the last column.
+
+        | size | depth | units | state_size | channels | paper's count | all |
+        |---|---|---|---|---|---|---|
+        | `"small"` | 6 | 128 | 128 | 1 | 196,608 | 207,626 |
+        | `"large"` | 4 | 256 | 256 | 4 | 2,097,152 | 2,116,106 |
+
+        Args:
+            size: `"small"` or `"large"`.
+            output_units: integer, the number of classes or outputs.
+            **overrides: any other arguments of the constructor.
+
+        Raises:
+            ValueError: for an unknown size.
+        """
+        if size not in SIZES:
+            raise ValueError(
+                f"`size` should be one of {tuple(SIZES)}. Received: size={size}"
+            )
+        return cls(output_units, **{**SIZES[size], **overrides})
+
+    # Sampling rates.
+
+    @property
+    def timescale_scale(self):
+        """What multiplies dt in every block; it may be set at any time.
+
+        Signals of half the training data's sampling rate want 2. See `LSSL`.
+        """
+        return self._scaled_units()[0].timescale_scale
+
+    @timescale_scale.setter
+    def timescale_scale(self, value):
+        for unit in self._scaled_units():
+            unit.timescale_scale = value
+
+    def _scaled_units(self):
+        units = [block.unit for block in self.blocks]
+        if not hasattr(units[0], "timescale_scale"):
+            raise ValueError(
+                "Only units with timescales, as LSSL, can scale them. "
+                f"Received: unit={type(units[0]).__name__}"
+            )
+        return units
+
+    # Building and shapes.
+
+    def build(self, sequences_shape):
+        inner = (*sequences_shape[:-1], self.units)
+        layers = [(self.encoder, sequences_shape)]
+        layers += [(block, inner) for block in self.blocks]
+        layers += [(self.head, inner)]
+        if self.norm is not None:
+            layers += [(self.norm, inner)]
+        for layer, shape in layers:
+            if not layer.built:
+                layer.build(shape)
+
+    def compute_output_shape(self, sequences_shape):
+        leading = sequences_shape[: 2 if self.pooling is None else 1]
+        return (*leading, self.output_units)
+
+    def compute_output_spec(self, sequences, **kwargs):
+        return keras.KerasTensor(
+            self.compute_output_shape(sequences.shape),
+            dtype=self.head.compute_dtype,
+        )
+
+    def compute_mask(self, sequences, mask=None):
+        return mask if self.pooling is None else None
+
+    # Calling.
+
+    def call(
+        self,
+        sequences,
+        mask=None,
+        training=False,
+        timescales=None,
+        sequences_mask=None,
+    ):
+        # Keras hands on an earlier layer's mask under this name where there
+        # are timescales too.
+        mask = sequences_mask if mask is None else mask
+        if mask is not None:
+            mask = ops.cast(mask, "bool")
+            # What is no number would reach the weights by their gradients.
+            sequences = ops.where(mask[:, :, None], sequences, 0.0)
+        outputs = self.encoder(sequences)
+        for block in self.blocks:
+            outputs = block(
+                outputs, mask=mask, training=training, timescales=timescales
+            )
+        return self.head(self._pool(self._normalise(outputs), mask))
+
+    def _normalise(self, outputs):
+        if self.norm is not None:
+            outputs = self.norm(outputs)
+        return ops.cast(outputs, self.head.compute_dtype)
+
+    def _pool(self, outputs, mask):
+        if self.pooling is None:
+            return outputs
+        if mask is None:
+            last = self.pooling == "last"
+            return outputs[:, -1] if last else ops.mean(outputs, axis=1)
+        if self.pooling == "last":
+            return _last(outputs, mask)
+        return _mean(outputs, mask)
+
+    # Streaming.
+
+    def get_initial_state(self, batch_size):
+        """The states before the first step.
+
+        Args:
+            batch_size: integer, the number of rows.
+
+        Returns:
+            A list with the list of states of each block and, with
+            `pooling="mean"`, one of the mean so far and of the number of
+            steps.
+        """
+        states = [block.get_initial_state(batch_size) for block in self.blocks]
+        if self.pooling != "mean":
+            return states
+        return [
+            *states,
+            [
+                ops.zeros((batch_size, width), dtype=self.head.compute_dtype)
+                for width in (self.units, 1)
+            ],
+        ]
+
+    def step(self, inputs, states, timescales=None):
+        """One time step, at a cost that does not grow with the time passed.
+
+        Args:
+            inputs: float tensor, (batch, features).
+            states: the states from `get_initial_state` or from the last step.
+            timescales: float tensor, (batch,), how long this step lasts. See
+                `LSSL`. Defaults to `None`.
+
+        Returns:
+            `(outputs, states)`: (batch, outputs), what the model gives for
+            the sequence up to this step, and the new states.
+        """
+        if not self.built:
+            self.build((None, None, inputs.shape[-1]))
+        outputs = self.encoder(inputs)
+        new_states = []
+        for block, state in zip(self.blocks, states):
+            outputs, state = block.step(outputs, state, timescales=timescales)
+            new_states.append(state)
+        outputs = self._normalise(outputs)
+        if self.pooling == "mean":
+            mean, count = states[-1]
+            count = count + 1
+            outputs = mean + (outputs - mean) / count
+            new_states.append([outputs, count])
+        return self.head(outputs), new_states
+
+    # Saving.
+
+    def get_config(self):
+        # The unit holds what was given for every LSSL.
+        return {
+            **super().get_config(),
+            "output_units": self.output_units,
+            "depth": self.depth,
+            "units": self.units,
+            "dropout": self.dropout,
+            "normalization": self.normalization,
+            "pooling": self.pooling,
+            "activation": keras.activations.serialize(self.activation),
+            "unit": serialize_unbuilt(self.blocks[0].unit),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**with_unit(config, custom_objects))
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class SequenceClassifier(SequenceModel):
+    """The deep LSSL of Gu et al. 2021, for classes.
+
+        x_0 = encoder(sequences)              `units` features a step
+        x_i = block_i(x_{i-1})                `depth` residual blocks
+        y   = activation(head(pool(norm(x_depth))))
+
+    The encoder and the head are position-wise linear maps; with
+    `normalization="post"` every block ends with a norm, and no other follows.
+    Under a 16-bit policy pooling and head compute in float32.
+
+    `SequenceClassifier.from_size("small", classes)` and `"large"` are the
+    paper's two models.
+
+    Args:
+        classes: integer, the number of classes.
+        activation: of the head. Defaults to `"softmax"`; `None` gives logits.
+        depth: integer, the number of blocks. Defaults to 6.
+        units: integer, H, the features of every block. Defaults to 128.
+        dropout: float in [0, 1), of every block. Defaults to 0.
+        normalization: `"pre"` or `"post"`, of every block. Defaults to
+            `"pre"`.
+        pooling: `"mean"`, over the steps that count, `"last"`, the last step
+            that counts, or `None`: one output a step. Defaults to `"mean"`.
+        unit: a layer to take instead of an LSSL, from (batch, time, units) to
+            the same shape; every block gets a copy of it, with weights of its
+            own. Defaults to `None`.
+        seed: integer, the seed of the blocks' dropout. Defaults to `None`.
+        **kwargs: `name`, `dtype`, `trainable`; and all that LSSL takes, for
+            every LSSL: `state_size` (128, where LSSL itself has 64),
+            `channels`, `measure`, `trainable_transition`,
+            `trainable_timescale`, `dt_min`, `dt_max`, `timescale_scale` and
+            so on. The paper takes dt_min and dt_max a factor of 100 apart,
+            with 1 / L between them for sequences of L steps.
+
+    Call arguments:
+        sequences: float tensor, (batch, time, features), of any length.
+        mask: boolean tensor, (batch, time), true where a step counts. Any
+            pattern is allowed, and what the other steps hold does not matter.
+            A row that is masked throughout pools to zeros.
+        training: whether dropout applies.
+        timescales: float tensor, (batch, time), how long each step lasts. See
+            `LSSL`.
+
+    The attribute `timescale_scale`, that of every LSSL, may be set at any
+    time, for signals of another sampling rate.
+
+    Output shape:
+        (batch, classes), or (batch, time, classes) with `pooling=None`.
+
+    Raises:
+        ValueError: for an argument out of its range, at construction.
+
+    Reference:
+        [Combining Recurrent, Convolutional, and Continuous-time Models with
+        Linear State-Space Layers](https://arxiv.org/abs/2110.13985), appendix
+        B.4.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> model = keras_linrec.models.SequenceClassifier(
+    ...     5, depth=2, units=8, state_size=16, dropout=0.1
+    ... )
+    >>> model.compile("adam", "sparse_categorical_crossentropy")
+    >>> sequences = np.random.rand(4, 100, 3).astype("float32")
+    >>> history = model.fit(sequences, np.array([0, 1, 2, 3]), verbose=0)
+    >>> model.predict(sequences, verbose=0).shape
+    (4, 5)
+
+    What it says of a stream, after each step:
+
+    >>> states = model.get_initial_state(batch_size=4)
+    >>> output, states = model.step(sequences[:, 0], states)
+    >>> tuple(output.shape)
+    (4, 5)
+    """
+
+    def __init__(self, classes, activation="softmax", **kwargs):
+        require_count("classes", classes)
+        super().__init__(classes, activation=activation, **kwargs)
+        self.classes = classes
+
+    def get_config(self):
+        config = super().get_config()
+        config["classes"] = config.pop("output_units")
+        return config
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class SequenceRegressor(SequenceModel):
+    """The deep LSSL of Gu et al. 2021, for real numbers.
+
+    `SequenceClassifier` with a linear head; see there.
+
+    Args:
+        outputs: integer, how many numbers to predict.
+        activation: of the head. Defaults to `None`.
+        **kwargs: those of `SequenceClassifier`.
+
+    Output shape:
+        (batch, outputs), or (batch, time, outputs) with `pooling=None`.
+
+    Raises:
+        ValueError: for an argument out of its range, at construction.
+
+    Reference:
+        [Combining Recurrent, Convolutional, and Continuous-time Models with
+        Linear State-Space Layers](https://arxiv.org/abs/2110.13985), appendix
+        B.4.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> model = keras_linrec.models.SequenceRegressor(
+    ...     1, depth=2, units=8, state_size=16, pooling=None
+    ... )
+    >>> sequences = np.random.rand(4, 100, 3).astype("float32")
+    >>> tuple(model(sequences).shape)
+    (4, 100, 1)
+    """
+
+    def __init__(self, outputs, activation=None, **kwargs):
+        require_count("outputs", outputs)
+        super().__init__(outputs, activation=activation, **kwargs)
+
+    def get_config(self):
+        config = super().get_config()
+        config["outputs"] = config.pop("output_units")
+        return config
+
+
+def _copy(unit):
+    """A layer like another, with weights of its own to come."""
+    if not isinstance(unit, keras.layers.Layer):
+        return unit
+    return type(unit).from_config(unit.get_config())
+
+
+def _last(outputs, mask):
+    """The last step that counts of each row, (batch, features)."""
+    steps_back = ops.argmax(ops.cast(ops.flip(mask, axis=1), "int32"), axis=1)
+    last = ops.shape(mask)[1] - 1 - ops.cast(steps_back, "int32")
+    outputs = steps.take(outputs, last[:, None])[:, 0]
+    return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
+
+
+def _mean(outputs, mask):
+    """The mean of the steps that count of each row, (batch, features)."""
+    total = ops.sum(ops.where(mask[:, :, None], outputs, 0.0), axis=1)
+    counts = ops.sum(ops.cast(mask, outputs.dtype), axis=1)[:, None]
+    return total / ops.where(counts > 0, counts, 1.0)
