@@ -11,7 +11,8 @@ Two tables, of interleaved rounds in one process, as median milliseconds:
   squaring, `keras.layers.LSTM` and `GRU`, with `use_cudnn=False` on PyTorch,
   without which its loops take a hundred times as long.
 
-Memory is what a call needed beyond what the process held before.
+Memory is what a call needed beyond what the process held before; TensorFlow
+keeps what it once had, so that none can be told.
 """
 
 import argparse
@@ -59,19 +60,20 @@ def main():
 def report(title, calls, rounds):
     """Times and memory of some calls, as multiples of the first's."""
     memory = {}
+    pooled = keras.backend.backend() == "tensorflow"
     for name, call in calls.items():
         call()
-        memory[name] = peak_memory(lambda call=call: call(), ())
+        memory[name] = None
+        if not pooled:
+            memory[name] = peak_memory(lambda call=call: call(), ())
     times = interleaved(calls, rounds)
     first = next(iter(times))
     print(f"\n| {keras.backend.backend()}: {title} | ms | ratio | memory |")
     print("|---|---|---|---|")
     for name, median in times.items():
-        print(
-            f"| {name} | {median:.1f} | {median / times[first]:.1f} | "
-            f"{memory[name] or float('nan'):.0f} MB |",
-            flush=True,
-        )
+        size = "" if memory[name] is None else f"{memory[name]:.0f} MB"
+        ratio = median / times[first]
+        print(f"| {name} | {median:.1f} | {ratio:.1f} | {size} |", flush=True)
 
 
 def dense_squaring(transition, timescale, output_matrix, time, alpha=0.5):

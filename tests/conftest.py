@@ -8,16 +8,19 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(__file__).parent))
 
-# Tests of one backend's own code; and two that need to run once only: one
-# starts a process for every backend itself, one knows no framework.
+# Tests of one backend's own code; and some that need to run once only: one
+# starts a process for every backend itself, two know no framework, and an
+# example does nothing that other tests do not do under each.
 ONLY_UNDER = {
     "test_files_across_backends.py": "jax",
+    "test_lssl_measures.py": "torch",
     "test_native_jax.py": "jax",
     "test_pallas.py": "jax",
     "test_native_tensorflow.py": "tensorflow",
     "test_cuda.py": "torch",
     "test_native_core.py": "torch",
     "test_native_torch.py": "torch",
+    "test_sampling_rates.py": "torch",
 }
 
 collect_ignore = [
