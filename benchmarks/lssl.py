@@ -172,7 +172,7 @@ def torch_gradient(function, arrays):
 class DenseLSSL(keras_linrec.layers.LSSL):
     """LSSL on the impulse response of the paper's authors."""
 
-    def _response(self, transition, timescale, time):
+    def _response(self, transition, timescale, time, constant):
         output_matrix = ops.convert_to_tensor(self.output_matrix)
         return dense_squaring(transition, timescale, output_matrix, time)
 

@@ -5,21 +5,18 @@ that this script makes from scratch. Then it hears the same kinds of sounds at
 half the rate, with its timescales doubled and without, and with a part of the
 steps dropped at random, with the lengths of those that are left and without:
 
-    pip install "keras-linrec[jax]"    # or tensorflow, or torch
+    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/sampling_rates.py
 
 That takes some minutes on two cores. The weights are the same in every row.
 """
 
 import argparse
-import importlib.util
-import os
 
 import numpy as np
+from sequential_digits import choose_backend
 
-for name in ("jax", "tensorflow", "torch"):
-    if importlib.util.find_spec(name):
-        os.environ.setdefault("KERAS_BACKEND", name)
+choose_backend()
 
 import keras
 

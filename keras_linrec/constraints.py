@@ -12,7 +12,8 @@ is about one weight, so that each can be a constraint of its own:
 For then W A W^-1 + (W A W^-1)^T = -R (2 D + T^-1 + T^-T) R is negative
 semidefinite: left to itself the system never grows in the norm of W x, and no
 eigenvalue of A has a positive real part. The bilinear transform keeps that
-norm from growing too, at any timescale (alpha >= 1/2).
+norm from growing too, at any timescale (alpha >= 1/2). At the edge T may be
+singular; then there is no A, but Abar, its limit, does not grow either.
 
 With c = -1/2 the third says |I - T| <= 1 in the spectral norm, where LegS and
 the Laguerre measures are (I - T is a shift); with c = 0 it says that T's

@@ -179,6 +179,35 @@ def test_a_functional_model_takes_the_lengths_of_its_steps():
     assert np.isfinite(model.predict(data, verbose=0)).all()
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="others know the number of steps when they run",
+)
+def test_an_unknown_number_of_steps_may_differ_in_length():
+    import tensorflow as tf
+
+    layer = make_lssl()
+    inputs, lasting = sequences(40), durations(40)
+    layer.build(inputs.shape)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec((None, None, 3)),
+            tf.TensorSpec((None, None)),
+        ]
+    )
+    def gradient(inputs, lasting):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs, timescales=lasting)
+        return outputs, tape.gradient(outputs, inputs)
+
+    outputs, slopes = gradient(inputs, lasting)
+    expected = array(layer(inputs, timescales=lasting))
+    assert relative_error(array(outputs), expected) < 1e-6
+    assert np.isfinite(array(slopes)).all() and np.abs(slopes).max() > 0
+
+
 def test_reading_backwards_takes_each_step_with_its_length():
     inputs, lasting = sequences(7), durations(7)
     layer = built(inputs, go_backwards=True)
@@ -186,6 +215,25 @@ def test_reading_backwards_takes_each_step_with_its_length():
     layer.go_backwards = False
     expected = array(layer(inputs[:, ::-1], timescales=lasting[:, ::-1]))
     assert relative_error(got, expected) < 1e-6
+
+
+def test_symbolic_states_come_by_position():
+    outputs = make_lssl()(keras.Input((9, 3)), [keras.Input((3, 6))])
+    assert outputs.shape == (None, 9, 4)
+
+
+def test_wrong_scales_and_lengths_of_a_call_are_named():
+    layer, inputs = make_lssl(), sequences(9)
+    with pytest.raises(ValueError, match="`timescale_scale` .* Received"):
+        layer(inputs, timescale_scale=-1.0)
+    with pytest.raises(ValueError, match="`timescale_scale` .* Received"):
+        layer(inputs, timescale_scale=np.ones(3, "float32"))
+    with pytest.raises(ValueError, match="`timescales` .* Received"):
+        layer.step(
+            inputs[:, 0],
+            layer.get_initial_state(2),
+            timescales=np.ones((2, 1), "float32"),
+        )
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 8), (3, 9), (2, 9, 1)])
@@ -301,6 +349,46 @@ def test_what_is_kept_is_never_stale(name):
     assert relative_error(array(layer(inputs)), expected) < 1e-5
 
 
+def test_a_fixed_layer_may_be_called_twice_before_its_gradient():
+    layer = make_lssl(**FIXED)
+    inputs = [sequences(40, seed=seed) for seed in (1, 2)]
+    layer.build(inputs[0].shape)
+    layer(inputs[0])
+
+    def run(tensors):
+        return [ops.sum(layer(tensors[0])) + ops.sum(layer(tensors[1]))]
+
+    arrays = [array.astype("float64") for array in inputs]
+    together = backend_gradients(run, arrays, [np.ones(())])
+    for one, array_ in zip(together, arrays):
+        (alone,) = backend_gradients(
+            lambda tensors: [ops.sum(layer(tensors[0]))],
+            [array_],
+            [np.ones(())],
+        )
+        assert relative_error(one, alone) < 1e-5
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="the function is JAX' own"
+)
+def test_a_users_own_jit_leaves_nothing_in_a_fixed_layer():
+    import jax
+
+    layer = make_lssl(**FIXED)
+    inputs = sequences(40)
+    layer.build(inputs.shape)
+    compiled = array(jax.jit(lambda given: layer(given))(inputs))
+    assert relative_error(array(layer(inputs)), compiled) < 1e-5
+    assert all(np.isfinite(array(part)).all() for part in layer._cache)
+
+
+def test_what_would_fill_the_memory_is_not_kept():
+    layer = LSSL(state_size=1024, **FIXED)
+    layer.build((None, None, 300))
+    assert layer._cache == []
+
+
 def test_a_fixed_layer_trains_as_one_does_that_keeps_nothing():
     inputs = sequences(40, batch=4)
     targets = np.random.default_rng(1).standard_normal((4, 40, 4))
@@ -396,6 +484,16 @@ def test_the_spectrum_of_legs_is_that_of_its_diagonal():
         1 - half * spectrum.continuous
     )
     assert np.allclose(spectrum.discrete, expected)
+
+
+def test_a_spectrum_needs_a_transition():
+    with pytest.raises(ValueError, match="Received: built=False"):
+        LSSL(state_size=5).spectrum()
+    layer = LSSL(state_size=5)
+    layer.build((None, None, 2))
+    layer.transition_t.assign(0.0 * layer.transition_t)
+    with pytest.raises(ValueError, match="`transition_t` .* Received"):
+        layer.spectrum()
 
 
 def test_the_spectrum_shows_an_unstable_transition():

@@ -11,6 +11,7 @@ FILE = Path(__file__).parent.parent / "examples" / "sampling_rates.py"
 
 @pytest.fixture
 def example(monkeypatch):
+    monkeypatch.syspath_prepend(str(FILE.parent))
     spec = importlib.util.spec_from_file_location("sampling_rates", FILE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -88,12 +88,13 @@ subdiagonal (last entry 0) |
             backward Euler, 0.5 the bilinear one, which keeps a stable system
             stable. Defaults to 0.5.
         stable_transition: whether constraints keep A dissipative, and so
-            stable, in training: see `keras_linrec.constraints`. Needs an
-            `alpha` of at least 0.5. Defaults to `False`: training may make
-            the system unstable, which `spectrum` shows.
+            stable, where Keras' optimizers train it: see
+            `keras_linrec.constraints`. Needs an `alpha` of at least 0.5.
+            Defaults to `False`: training may make the system unstable, which
+            `spectrum` shows.
         timescale_scale: positive float, multiplies dt. A model trained at one
             sampling rate takes a signal of half the rate with 2. It may be
-            set at any time, on compiled models too. Defaults to 1.
+            set between calls, on compiled models too. Defaults to 1.
         activation: between the systems and the mixing. Defaults to `"gelu"`.
         use_bias: whether the mixing has a bias. Defaults to `True`.
         kernel_initializer: for `kernel`. Defaults to `"glorot_uniform"`.
@@ -125,9 +126,9 @@ subdiagonal (last entry 0) |
         timescale_scale: positive number or scalar tensor that multiplies dt
             in this call, beside the layer's own. Defaults to `None`, 1.
 
-    A layer whose A and dt are not trained keeps what follows from these, as
-    long as they stay as they are: `variables` holds it, `weights` and files
-    do not.
+    A layer whose A and dt are not trained keeps what follows from these, up
+    to 256 MB, as long as they stay as they are. `variables` (and PyTorch's
+    `state_dict`) hold it, `weights` and files do not.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -138,7 +139,9 @@ subdiagonal (last entry 0) |
         ValueError: for an argument out of its range, at construction, and for
             timescales of a wrong shape.
         Where the response of a system grows beyond 1e30, or is NaN, a call
-        raises TensorFlow's or PyTorch's error; under JAX it warns.
+        raises TensorFlow's or PyTorch's error (on a GPU, PyTorch's ends the
+        use of the device); under JAX it warns. Programs that XLA compiles for
+        TensorFlow are silent.
 
     Reference:
         [Combining Recurrent, Convolutional, and Continuous-time Models with
@@ -253,7 +256,8 @@ subdiagonal (last entry 0) |
             keras.initializers.Constant(self._timescale_scale),
             trainable=False,
         )
-        if not (self.trainable_transition or self.trainable_timescale):
+        learns = self.trainable_transition or self.trainable_timescale
+        if not (learns or self.return_state or self.stateful):
             self._build_cache(*sequences_shape[1:])
 
     def _build_cache(self, time, features):
@@ -262,7 +266,10 @@ subdiagonal (last entry 0) |
         They are compared, and all is computed anew where one is different, so
         that it does not matter who changed a weight, and when.
         """
-        self._cache_size = krylov_cache.cache_size(self.state_size, time)
+        size = krylov_cache.cache_size(self.state_size, time)
+        if not krylov_cache.fits_memory(size, features, self.state_size):
+            return
+        self._cache_size = size
         columns, powers = krylov_cache.cached_shapes(
             self._cache_size, features, self.state_size
         )
@@ -369,8 +376,9 @@ subdiagonal (last entry 0) |
         sequences_mask=None,
     ):
         if timescales is not None:
-            _check_timescales(timescales, sequences)
-            timescales = ops.cast(timescales, self.recurrence_dtype)[..., None]
+            timescales = ops.cast(timescales, self.recurrence_dtype)
+            _check_timescales(timescales.shape, sequences.shape[:2])
+            timescales = ops.expand_dims(timescales, -1)
         return self.call_unit(
             sequences,
             initial_state,
@@ -382,11 +390,18 @@ subdiagonal (last entry 0) |
         )
 
     def compute_output_spec(
-        self, sequences, timescales=None, timescale_scale=None, **options
+        self,
+        sequences,
+        initial_state=None,
+        mask=None,
+        training=False,
+        timescales=None,
+        timescale_scale=None,
+        sequences_mask=None,
     ):
         if timescales is not None:
-            _check_timescales(timescales, sequences)
-        return super().compute_output_spec(sequences, **options)
+            _check_timescales(timescales.shape, sequences.shape[:2])
+        return super().compute_output_spec(sequences, initial_state, mask)
 
     def _transition(self):
         return StructuredTransition(
@@ -401,7 +416,15 @@ subdiagonal (last entry 0) |
         timescale = ops.exp(self.log_timescale) * self._timescale_variable
         if scale is None:
             return timescale
-        return timescale * ops.cast(scale, self.recurrence_dtype)
+        if isinstance(scale, (int, float)):
+            require_between("timescale_scale", scale, 0, math.inf, "()")
+        scale = ops.cast(scale, self.recurrence_dtype)
+        if len(scale.shape):
+            raise ValueError(
+                "`timescale_scale` should be a number or a scalar tensor. "
+                f"Received: timescale_scale.shape={tuple(scale.shape)}"
+            )
+        return timescale * scale
 
     # Whole sequences.
 
@@ -414,12 +437,16 @@ subdiagonal (last entry 0) |
             timescales = sequences[..., features:] * timescale
             outputs, states = self._run_varying(inputs, states, timescales)
         else:
-            outputs, states = self._run_even(inputs, states, lengths, timescale)
+            # One that comes with the call may want a gradient.
+            constant = timescale_scale is None
+            outputs, states = self._run_even(
+                inputs, states, lengths, timescale, constant
+            )
         # An index of `None` costs TensorFlow a copy for the gradient.
         outputs = outputs + ops.expand_dims(inputs, -1) * self.feedthrough
         return self._mix(outputs), states
 
-    def _run_even(self, inputs, states, lengths, timescale):
+    def _run_even(self, inputs, states, lengths, timescale, constant):
         """C x_t by convolution with the systems' impulse response."""
         transition = self._transition()
         output_matrix = ops.convert_to_tensor(self.output_matrix)
@@ -427,7 +454,7 @@ subdiagonal (last entry 0) |
         wants_states = self.return_state or self.stateful
         blocks = None
         if states is None and not wants_states:
-            response = self._response(transition, timescale, time)
+            response = self._response(transition, timescale, time, constant)
         else:
             delta, input_vector = structured_state.discretise(
                 *transition, timescale, self.alpha
@@ -456,10 +483,10 @@ subdiagonal (last entry 0) |
         )
         return outputs, [final_states]
 
-    def _response(self, transition, timescale, time):
+    def _response(self, transition, timescale, time, constant):
         output_matrix = ops.convert_to_tensor(self.output_matrix)
-        size = self._cache_size
-        if size is None or not isinstance(time, int) or time > size.longest:
+        longest = self._cache_size.longest if self._cache_size else 0
+        if not (constant and isinstance(time, int) and time <= longest):
             return structured_state.impulse_response(
                 transition, timescale, output_matrix, time, self.alpha
             )
@@ -474,7 +501,6 @@ subdiagonal (last entry 0) |
             [timescale, *(ops.reshape(part, (-1,)) for part in transition)]
         )
         known = ops.stop_gradient(known)
-        old, *parts = (ops.convert_to_tensor(part) for part in self._cache)
 
         def compute():
             delta, input_vector = structured_state.discretise(
@@ -484,13 +510,8 @@ subdiagonal (last entry 0) |
                 self._cache_size, delta, input_vector
             )
 
-        parts = ops.cond(
-            ops.all(ops.equal(known, old)), lambda: tuple(parts), compute
-        )
-        parts = [ops.stop_gradient(part) for part in parts]
-        for variable, value in zip(self._cache, (known, *parts)):
-            variable.assign(value)
-        return parts
+        parts = krylov_cache.kept(known, self._cache, compute)
+        return [ops.stop_gradient(part) for part in parts]
 
     def _run_varying(self, inputs, states, timescales):
         """C x_t step by step, for steps that differ in length."""
@@ -521,6 +542,7 @@ subdiagonal (last entry 0) |
         timescale = self._timescale(timescale_scale)
         if timescales is not None:
             timescales = ops.cast(timescales, self.recurrence_dtype)
+            _check_timescales(timescales.shape, inputs.shape[:1])
             timescale = timescales[:, None] * timescale
         transition = self._transition()
         state = structured_step.step(
@@ -545,10 +567,14 @@ subdiagonal (last entry 0) |
             stable if no real part is positive; `discrete`, complex (features,
             N), those of each feature's Abar, stable if no modulus is above 1;
             and `dissipative`, whether A is stable by the criterion of
-            `keras_linrec.constraints`, which is exact. The eigenvalues of
-            matrices such as LegS, far from normal, move much with the last
-            digits of their entries: trust `dissipative` where it is true, and
-            small positive real parts little.
+            `keras_linrec.constraints`, up to the rounding of float32 weights.
+            The eigenvalues of matrices such as LegS, far from normal, move
+            much with the last digits of their entries: trust `dissipative`
+            where it is true, and small positive real parts little.
+
+        Raises:
+            ValueError: if the layer is not built, or T is singular, so that
+                there is no A.
 
         Example:
 
@@ -558,6 +584,11 @@ subdiagonal (last entry 0) |
         >>> sorted(layer.spectrum().continuous.real.round(3).tolist())
         [-4.0, -3.0, -2.0, -1.0]
         """
+        if not self.built:
+            raise ValueError(
+                f"Layer '{self.name}' has a spectrum once it is built. "
+                "Received: built=False"
+            )
         weights = (
             ops.convert_to_numpy(getattr(self, name)) for name in _TRANSITION
         )
@@ -645,15 +676,16 @@ _TRANSITION = (
 )
 
 
-def _check_timescales(timescales, sequences):
-    known = zip(timescales.shape, sequences.shape[:2])
-    if len(timescales.shape) != 2 or any(
-        None not in pair and pair[0] != pair[1] for pair in known
+def _check_timescales(shape, expected):
+    if len(shape) != len(expected) or any(
+        None not in pair and pair[0] != pair[1] for pair in zip(shape, expected)
     ):
+        names = "(batch, time) of the sequences"
+        if len(expected) == 1:
+            names = "(batch,) of the inputs"
         raise ValueError(
-            "`timescales` should have the shape (batch, time) of the "
-            f"sequences. Received: timescales.shape={tuple(timescales.shape)}, "
-            f"sequences.shape={tuple(sequences.shape)}"
+            f"`timescales` should have the shape {names}, {tuple(expected)}. "
+            f"Received: timescales.shape={tuple(shape)}"
         )
 
 
@@ -666,8 +698,14 @@ def _balanced(p, d, q, t):
     if (p * q < 0).all():
         q = np.sqrt(-p * q)
         p = -q
-    inner = np.linalg.inv(_tridiagonal(t)) + np.diag(d)
-    return p[:, None] * inner * q
+    try:
+        inverse = np.linalg.inv(_tridiagonal(t))
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "`transition_t` should be invertible: A = P (D + T^-1) Q. "
+            f"Received: transition_t={t.tolist()}"
+        ) from None
+    return p[:, None] * (inverse + np.diag(d)) * q
 
 
 def _is_dissipative(p, d, q, t):

@@ -129,7 +129,7 @@ class ResidualBlock(keras.layers.Layer):
     def compute_output_shape(self, sequences_shape):
         return sequences_shape
 
-    def compute_output_spec(self, sequences, **kwargs):
+    def compute_output_spec(self, sequences, *args, **kwargs):
         return keras.KerasTensor(sequences.shape, dtype=self.compute_dtype)
 
     def compute_mask(self, sequences, mask=None):
@@ -201,7 +201,7 @@ class ResidualBlock(keras.layers.Layer):
         """
         unit = self._streaming_unit()
         if not self.built:
-            self.build((None, None, inputs.shape[-1]))
+            self.build((inputs.shape[0], None, inputs.shape[-1]))
         arguments = self._timescale_arguments(timescales, timescale_scale)
         new_states = []
 

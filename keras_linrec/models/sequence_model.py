@@ -79,7 +79,7 @@ class SequenceModel(keras.Model):
         )
         self.blocks = [
             ResidualBlock(
-                _copy(unit),
+                _copy(unit, index),
                 normalization=self.normalization,
                 dropout=self.dropout,
                 seed=None if self.seed is None else self.seed + index,
@@ -98,7 +98,7 @@ class SequenceModel(keras.Model):
             self.output_units,
             activation=self.activation,
             name="head",
-            dtype=self.variable_dtype,
+            dtype="float64" if self.variable_dtype == "float64" else "float32",
         )
 
     @classmethod
@@ -170,7 +170,7 @@ class SequenceModel(keras.Model):
         leading = sequences_shape[: 2 if self.pooling is None else 1]
         return (*leading, self.output_units)
 
-    def compute_output_spec(self, sequences, **kwargs):
+    def compute_output_spec(self, sequences, *args, **kwargs):
         return keras.KerasTensor(
             self.compute_output_shape(sequences.shape),
             dtype=self.head.compute_dtype,
@@ -256,7 +256,7 @@ class SequenceModel(keras.Model):
             the sequence up to this step, and the new states.
         """
         if not self.built:
-            self.build((None, None, inputs.shape[-1]))
+            self.build((inputs.shape[0], None, inputs.shape[-1]))
         outputs = self.encoder(inputs)
         new_states = []
         for block, state in zip(self.blocks, states):
@@ -319,7 +319,8 @@ class SequenceClassifier(SequenceModel):
             that counts, or `None`: one output a step. Defaults to `"mean"`.
         unit: a layer to take instead of an LSSL, from (batch, time, units) to
             the same shape; every block gets a copy of it, with weights of its
-            own. Defaults to `None`.
+            own (that start alike where its initializers have seeds).
+            Defaults to `None`.
         seed: integer, the seed of the blocks' dropout. Defaults to `None`.
         **kwargs: `name`, `dtype`, `trainable`; and all that LSSL takes, for
             every LSSL: `state_size` (128, where LSSL itself has 64),
@@ -427,11 +428,14 @@ class SequenceRegressor(SequenceModel):
         return config
 
 
-def _copy(unit):
-    """A layer like another, with weights of its own to come."""
+def _copy(unit, index):
+    """A layer like another, with weights and a seed of its own to come."""
     if not isinstance(unit, keras.layers.Layer):
         return unit
-    return type(unit).from_config(unit.get_config())
+    config = unit.get_config()
+    if index and config.get("seed") is not None:
+        config["seed"] += index
+    return type(unit).from_config(config)
 
 
 def _last(outputs, mask):

@@ -12,6 +12,8 @@ from keras import ops
 
 # The sequences to be ready for where their length is unknown.
 _LONGEST = 16384
+# What is larger, 256 MB in float32, is not kept.
+_MOST_ENTRIES = 2**26
 
 
 class CacheSize(NamedTuple):
@@ -43,6 +45,50 @@ def cached_shapes(size, features, state_size):
         (features, state_size, size.block),
         (size.doublings, features, state_size, state_size),
     )
+
+
+def fits_memory(size, features, state_size):
+    """Whether the columns and powers are small enough to be kept."""
+    shapes = cached_shapes(size, features, state_size)
+    return sum(map(math.prod, shapes)) <= _MOST_ENTRIES
+
+
+def kept(known, variables, compute):
+    """What `compute` gives, computed anew where `known` is.
+
+    Args:
+        known: tensor, all that the result hangs on.
+        variables: the variable that holds what was known when the result was
+            computed, and those that hold the result.
+        compute: a function of nothing that returns the result, tensors.
+    """
+    before, *parts = (ops.convert_to_tensor(v) for v in variables)
+    was_concrete = _is_concrete(before)
+    same = ops.all(ops.equal(known, before))
+    if was_concrete and _is_concrete(known):
+        # No variable is written to unless it has to be: PyTorch may still
+        # need what it holds for a gradient.
+        if bool(same):
+            return parts
+        parts = compute()
+    else:
+        parts = ops.cond(same, lambda: tuple(parts), compute)
+        if was_concrete:
+            # A function that the user compiles with JAX, outside of Keras'
+            # trainers: what it traces must not stay in a variable.
+            return parts
+    for variable, value in zip(variables, (known, *parts)):
+        variable.assign(value)
+    return parts
+
+
+def _is_concrete(tensor):
+    """Whether the values are there, and not those of a traced function."""
+    try:
+        ops.convert_to_numpy(tensor)
+    except Exception:  # Every backend has an error of its own.
+        return False
+    return True
 
 
 def cached_parts(size, delta, input_vector):

@@ -188,9 +188,6 @@ class _VaryingSystem:
         self.blocks = blocks
         self.state_shape = (batch, size, features)
         self.output_shape = (_BLOCK, batch, features, channels)
-        # TensorFlow finds the number of blocks only where it is unknown.
-        static = isinstance(blocks, int)
-        self.length = {"length": blocks} if static else {}
 
     def response(self):
         @ops.custom_gradient
@@ -249,8 +246,10 @@ class _VaryingSystem:
     def _forward(self, timescales, inputs, state, output_matrix, transition):
         """The outputs, and the states after each block."""
 
-        # On TensorFlow what a scan stacks has the shapes of what it carries.
-        def body(carry, block):
+        # On TensorFlow what a scan stacks has the shapes of what it carries,
+        # and of an unknown number of steps it takes only one tensor.
+        def body(carry, index):
+            block = timescales[index], inputs[index]
             factors = factorise(transition, block[0], self.alpha)
             _, states = self._states(transition, factors, *block, carry[0])
             outputs = ops.einsum("fcn,sbnf->sbfc", output_matrix, states)
@@ -260,8 +259,7 @@ class _VaryingSystem:
         _, (states, outputs) = ops.scan(
             body,
             (state, ops.zeros(self.output_shape, state.dtype)),
-            (timescales, inputs),
-            **self.length,
+            ops.arange(self.blocks),
         )
         return outputs, states
 
@@ -271,10 +269,10 @@ class _VaryingSystem:
         """The gradients of what `run` takes, from the states before blocks."""
         d_outputs, d_state = self.parts(upstream)
 
-        def body(carry, block):
-            *block, d_outputs = block
+        def body(carry, index):
+            block = timescales[index], inputs[index], starts[index]
             carry = self._block_backward(
-                block, d_outputs, output_matrix, transition, carry
+                block, d_outputs[index], output_matrix, transition, carry
             )
             return carry, carry
 
@@ -288,9 +286,8 @@ class _VaryingSystem:
                 nothing(output_matrix),
                 *map(nothing, transition),
             ),
-            (timescales, inputs, starts, d_outputs),
+            ops.arange(self.blocks),
             reverse=True,
-            **self.length,
         )
         return (
             *ys[1:3],

@@ -15,6 +15,10 @@ def require_bounded(tensor, message):
     if exporting():
         return tensor
     bounded = jnp.max(jnp.abs(jax.lax.stop_gradient(tensor))) < LARGEST
+    if not isinstance(bounded, jax.core.Tracer):
+        # Outside of a compiled function, a condition is compiled each time.
+        _warn(message, bounded)
+        return tensor
     jax.lax.cond(
         bounded,
         lambda bounded: None,
