@@ -34,4 +34,7 @@ def vjp(function, tensors, cotangents):
         )
         return [*outputs, *gradients]
 
-    return run(tensors, cotangents)
+    # Called as it is, TensorFlow warns of functions that are traced for each
+    # of a few calls.
+    concrete = run.get_concrete_function(tensors, cotangents)
+    return concrete(tensors, cotangents)
