@@ -257,7 +257,7 @@ subdiagonal (last entry 0) |
             trainable=False,
         )
         learns = self.trainable_transition or self.trainable_timescale
-        if not (learns or self.return_state or self.stateful):
+        if not (learns or self.wants_states):
             self._build_cache(*sequences_shape[1:])
 
     def _build_cache(self, time, features):
@@ -451,9 +451,8 @@ subdiagonal (last entry 0) |
         transition = self._transition()
         output_matrix = ops.convert_to_tensor(self.output_matrix)
         time = ops.shape(inputs)[1]
-        wants_states = self.return_state or self.stateful
         blocks = None
-        if states is None and not wants_states:
+        if states is None and not self.wants_states:
             response = self._response(transition, timescale, time, constant)
         else:
             delta, input_vector = structured_state.discretise(
@@ -471,7 +470,7 @@ subdiagonal (last entry 0) |
                 blocks, states[0], output_matrix
             )
         outputs = ops.transpose(outputs, (0, 3, 1, 2))
-        if not wants_states:
+        if not self.wants_states:
             return outputs, None
         batch = ops.shape(inputs)[0]
         if states is None:

@@ -286,7 +286,7 @@ number | D |
     def run(self, sequences, states, lengths):
         rotation = self._rotation()
         decay = self._decay()
-        needed = self.return_state or self.stateful or self.bidirectional
+        needed = self.wants_states or self.bidirectional
         if lengths is not None and needed:
             decay = _stop_at(decay, lengths, ops.shape(sequences)[1])
         input_kernel = self._input_projection(rotation)

@@ -138,6 +138,11 @@ class SequenceLayer(keras.layers.Layer):
         return self.units or self.input_spec.axes[-1]
 
     @property
+    def wants_states(self):
+        """Whether somebody takes the states after the last step."""
+        return self.return_state or self.stateful
+
+    @property
     def recurrence_dtype(self):
         """float32, or float64 under a float64 policy."""
         return "float64" if self.variable_dtype == "float64" else "float32"
@@ -412,7 +417,7 @@ class SequenceLayer(keras.layers.Layer):
         mask = ops.cast(mask, "bool")
         lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
         packed = steps.pack(sequences, mask)
-        if states is None and not self.return_state and not self.stateful:
+        if states is None and not self.wants_states:
             # Nobody asks for the states after the last step that counts.
             outputs, final_states = self.run(packed, None, None, **options)
         else:

@@ -10,6 +10,8 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.ops.fft_convolution import fast_length
+from keras_linrec.ops.rows import from_above
+from keras_linrec.ops.rows import from_below
 
 # How many points there are for each step. More of them leave more room between
 # rounding and aliasing: over HiPPO's measures, N = 16, 64 and 256, 500 steps,
@@ -61,12 +63,12 @@ def generating_function_response(
     vector = b / p
     right = (
         diagonal * vector
-        + above * _from_below(vector)
-        + _from_above(below * vector)
+        + above * from_below(vector)
+        + from_above(below * vector)
     )
     values = _evaluate(
         _nodes(length, logarithm, alpha, dtype),
-        (_from_above(above), diagonal, _from_above(below)),
+        (from_above(above), diagonal, from_above(below)),
         (1.0 / (p * timescale[:, None]), d * q, q),
         right,
         output_matrix,
@@ -280,7 +282,7 @@ def _sums(nodes, system, inverse, matrix, upstream):
     _, stacked = ops.scan(eliminate, start, index)
 
     # The row after the last is none: its factors are zero.
-    above, _, below = (_from_below(band) for band in system[:3])
+    above, _, below = (from_below(band) for band in system[:3])
 
     def substitute(carry, row):
         state, adjoint = _paired(carry)
@@ -296,7 +298,7 @@ def _sums(nodes, system, inverse, matrix, upstream):
 
     zeros = start[0]
     scale = stacked[:2]
-    after = tuple(_from_below(part) for part in scale)
+    after = tuple(from_below(part) for part in scale)
     _, solutions = ops.scan(
         substitute,
         (zeros,) * 4,
@@ -312,8 +314,8 @@ def _sums(nodes, system, inverse, matrix, upstream):
         product = _times(left, right)
         return product[0] @ real - product[1] @ imag
 
-    before = tuple(_from_above(part) for part in state)
-    adjoint_before = tuple(_from_above(part) for part in adjoint)
+    before = tuple(from_above(part) for part in state)
+    adjoint_before = tuple(from_above(part) for part in adjoint)
     sums = ops.concatenate(
         [
             products(adjoint, state),
@@ -334,8 +336,8 @@ def _sums(nodes, system, inverse, matrix, upstream):
 def _gradients(system, inverse, products, rights, matrix_gradient):
     """The gradients of `evaluate`'s arguments, from the `_sums`."""
     above, diagonal, below, coupled, _, _ = system
-    inverse_before = ops.transpose(_from_above(ops.transpose(inverse)))
-    coupled_before = _from_above(coupled)
+    inverse_before = ops.transpose(from_above(ops.transpose(inverse)))
+    coupled_before = from_above(coupled)
     # Of the entries on the diagonal, left of it and above it: by 1 - z and c.
     on, on_weighted = products[:, :, 0], products[:, :, 1]
     left, left_weighted = products[:, :, 2], products[:, :, 3]
@@ -343,7 +345,7 @@ def _gradients(system, inverse, products, rights, matrix_gradient):
 
     def by_column(on, left, up):
         """Entries left of the diagonal belong to the column before."""
-        left = ops.transpose(_from_below(ops.transpose(below * left)))
+        left = ops.transpose(from_below(ops.transpose(below * left)))
         return diagonal * on + left + above * up
 
     def total(values):
@@ -359,16 +361,6 @@ def _gradients(system, inverse, products, rights, matrix_gradient):
         total(rights),
         matrix_gradient,
     )
-
-
-def _from_above(rows):
-    """Each row moves one down; the first becomes zero."""
-    return ops.concatenate([ops.zeros_like(rows[:1]), rows[:-1]], axis=0)
-
-
-def _from_below(rows):
-    """Each row moves one up; the last becomes zero."""
-    return ops.concatenate([rows[1:], ops.zeros_like(rows[:1])], axis=0)
 
 
 def _paired(parts):

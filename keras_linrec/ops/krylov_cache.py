@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from keras import ops
 
+from keras_linrec.ops.structured_state import doubled
+
 # The sequences to be ready for where their length is unknown.
 _LONGEST = 16384
 # What is larger, 256 MB in float32, is not kept.
@@ -102,13 +104,13 @@ def cached_parts(size, delta, input_vector):
     columns = input_vector[..., None]
     while columns.shape[-1] < size.block:
         columns = ops.concatenate([columns, columns + delta @ columns], axis=-1)
-        delta = 2.0 * delta + delta @ delta
+        delta = doubled(delta)
+    if not size.doublings:
+        return columns, ops.zeros((0, *delta.shape), delta.dtype)
     powers = [delta]
-    for _ in range(1, size.doublings):
-        powers.append(2.0 * powers[-1] + powers[-1] @ powers[-1])
-    return columns, ops.stack(powers[: size.doublings]) if size.doublings else (
-        ops.zeros((0, *delta.shape), delta.dtype)
-    )
+    while len(powers) < size.doublings:
+        powers.append(doubled(powers[-1]))
+    return columns, ops.stack(powers)
 
 
 def cached_response(columns, powers, output_matrix, time):

@@ -14,6 +14,8 @@ from keras_linrec import config
 from keras_linrec import kernels
 from keras_linrec.ops import steps
 from keras_linrec.ops.generating_function import generating_function_response
+from keras_linrec.ops.rows import from_above
+from keras_linrec.ops.rows import from_below
 
 # Where the number of steps is unknown until it runs: the steps in a block, and
 # how often blocks may double, which reaches 4 million steps.
@@ -79,8 +81,7 @@ def impulse_response(transition, timescale, output_matrix, time, alpha=0.5):
         return blocked_response(
             Blocks(delta, time), input_vector, output_matrix
         )
-    kernel = kernels.select(config.get_kernel())
-    native = getattr(kernel, "impulse_response", None)
+    native = kernels.select(config.get_kernel()).impulse_response
     dtype = keras.backend.standardize_dtype(output_matrix.dtype)
     if native is not None and dtype in ("float32", "float64"):
         return native(*arguments, output_matrix, time, alpha)
@@ -122,22 +123,12 @@ def discretise(p, d, q, t, b, timescale, alpha):
         axis=1,
     )
     solution = _solve_tridiagonal(
-        above[:, None] * _from_below(scale),
+        above[:, None] * from_below(scale),
         diagonal[:, None] * scale - alpha * q[:, None],
-        _from_above(below[:, None] * scale),
+        from_above(below[:, None] * scale),
         right[:, None],
     )
     return solution[:, :, :-1], solution[:, :, -1]
-
-
-def _from_above(rows):
-    """Each row moves one down; the first becomes zero."""
-    return ops.concatenate([ops.zeros_like(rows[:1]), rows[:-1]], axis=0)
-
-
-def _from_below(rows):
-    """Each row moves one up; the last becomes zero."""
-    return ops.concatenate([rows[1:], ops.zeros_like(rows[:1])], axis=0)
 
 
 def _diagonal(vector, offset=0):
@@ -185,9 +176,9 @@ def _solve_tridiagonal(above, diagonal, below, right):
                 # computed here, and not above.
                 found = _eliminate(above, diagonal, below, right)
             adjoint = _eliminate(
-                _from_below(below),
+                from_below(below),
                 diagonal,
-                _from_above(above),
+                from_above(above),
                 ops.transpose(upstream, (1, 0, 2)),
             )
             _, systems, columns = found.shape
@@ -199,9 +190,9 @@ def _solve_tridiagonal(above, diagonal, below, right):
                 return -((adjoint * moved) @ ones)[:, :, 0]
 
             return (
-                entries(_from_below(found)),
+                entries(from_below(found)),
                 entries(found),
-                entries(_from_above(found)),
+                entries(from_above(found)),
                 ops.ones((1, systems), dtype) @ adjoint,
             )
 
@@ -215,12 +206,12 @@ def _eliminate(above, diagonal, below, right):
     _, pivots = ops.scan(
         _next_pivot,
         ops.ones_like(diagonal[0]),
-        (diagonal, below * _from_above(above)),
+        (diagonal, below * from_above(above)),
     )
     # Starting from zeros keeps the loops' results whole: XLA is slow with what
     # is put together from two parts.
     zeros = ops.zeros_like(right[0] + pivots[0][:, None])
-    factors = below * _from_above(1.0 / pivots)
+    factors = below * from_above(1.0 / pivots)
     _, eliminated = ops.scan(_forward_step, zeros, (factors, right))
     _, solution = ops.scan(
         _backward_step, zeros, (above, pivots, eliminated), reverse=True
@@ -271,14 +262,14 @@ class Blocks:
         # Abar^(2^k) - I: for steps within a block, then for whole blocks.
         self.within = [delta]
         while 2 ** len(self.within) <= self.size:
-            self.within.append(_doubled(self.within[-1]))
+            self.within.append(doubled(self.within[-1]))
         self.whole = [self.within.pop()]
         doublings = self.count.bit_length() if static else _BLOCK_DOUBLINGS
         for power in range(1, doublings):
             last = self.whole[-1]
             if not static:
                 last = self._unless_too_long(2**power, last)
-            self.whole.append(_doubled(last))
+            self.whole.append(doubled(last))
 
     def _unless_too_long(self, blocks, delta):
         """Zero, which stays as it is, where no sequence is so many blocks.
@@ -319,7 +310,7 @@ class Blocks:
         return states[0]
 
 
-def _doubled(delta):
+def doubled(delta):
     """Abar^(2k) - I from Abar^k - I."""
     return 2.0 * delta + delta @ delta
 
@@ -358,7 +349,7 @@ def krylov_response(delta, input_vector, output_matrix, time):
         else:
             rows = ops.concatenate([rows, rows + rows @ delta], axis=1)
         if 2 ** (doubling + 1) < time:
-            delta = _doubled(delta)
+            delta = doubled(delta)
     count = -(-time // 2 ** (within + whole))
     response = _advance(rows, delta, count) @ columns
     size = 2**within

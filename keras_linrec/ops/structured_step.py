@@ -121,8 +121,14 @@ def step(transition, factors, timescale, inputs, state):
         inputs: tensor (batch, features), u.
         state: tensor (batch, N, features), x.
     """
+    return _solution_and_state(transition, factors, timescale, inputs, state)[1]
+
+
+def _solution_and_state(transition, factors, timescale, inputs, state):
+    """What `step` solves for, and what it returns."""
     solution = _solve(factors, _right_side(transition, inputs, state))
-    return state + timescale[..., None, :] / transition.q[:, None] * solution
+    change = timescale[..., None, :] / transition.q[:, None] * solution
+    return solution, state + change
 
 
 def varying_response(
@@ -228,11 +234,9 @@ class _VaryingSystem:
 
         def body(carry, block):
             *parts, dt, u = block
-            factors = Factors(*parts)
-            right = _right_side(transition, u, carry[1])
-            solution = _solve(factors, right)
-            change = dt[:, None, :] / transition.q[:, None] * solution
-            carry = solution, carry[1] + change
+            carry = _solution_and_state(
+                transition, Factors(*parts), dt, u, carry[1]
+            )
             return carry, carry
 
         _, (solutions, states) = ops.scan(
