@@ -1,5 +1,7 @@
 """Recurrent layers for very long sequences, on Keras 3."""
 
+from keras_linrec import activations as activations
+from keras_linrec import analysis as analysis
 from keras_linrec import config as config
 from keras_linrec import constraints as constraints
 from keras_linrec import initializers as initializers

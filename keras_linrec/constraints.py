@@ -21,6 +21,7 @@ symmetric part is positive semidefinite, as that of windows is.
 """
 
 import keras
+import numpy as np
 from keras import ops
 
 
@@ -54,6 +55,53 @@ class Between(keras.constraints.Constraint):
 
     def get_config(self):
         return {"minimum": self.minimum, "maximum": self.maximum}
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class Sign(keras.constraints.Constraint):
+    """1 where a weight is positive, else -1 - Mhammedi et al. 2017, section 5.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec.constraints import Sign
+    >>> [float(value) for value in Sign()(np.array([0.3, -2.0, 0.0]))]
+    [1.0, -1.0, -1.0]
+    """
+
+    def __call__(self, weight):
+        weight = ops.convert_to_tensor(weight)
+        one = ops.ones_like(weight)
+        return ops.where(weight > 0, one, -one)
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class LowerTrapezoid(keras.constraints.Constraint):
+    """Zeros above the diagonal of a matrix, or of several one over another.
+
+    Args:
+        matrices: integer, how many matrices of the same number of rows are
+            stacked in the weight. Defaults to 1.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec.constraints import LowerTrapezoid
+    >>> np.array(LowerTrapezoid()(np.ones((3, 2), "float32"))).tolist()
+    [[1.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
+    """
+
+    def __init__(self, matrices=1):
+        self.matrices = matrices
+
+    def __call__(self, weight):
+        weight = ops.convert_to_tensor(weight)
+        rows, columns = weight.shape
+        kept = np.tril(np.ones((rows // self.matrices, columns), bool))
+        return ops.where(np.tile(kept, (self.matrices, 1)), weight, 0.0)
+
+    def get_config(self):
+        return {"matrices": self.matrices}
 
 
 @keras.saving.register_keras_serializable("keras_linrec")

@@ -86,6 +86,69 @@ class DecayLog(keras.initializers.Initializer):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
+class ReflectorPairs(keras.initializers.Initializer):
+    """Reflectors in nearly equal pairs, whose product is near the identity.
+
+    Two reflections at nearly the same vector nearly undo each other, so that
+    `OrthogonalRNN` begins with a transition close to I (for an odd number of
+    reflectors, to one reflection) and keeps what it has seen. With reflectors
+    drawn one by one the addition task stays at its baseline.
+
+    Args:
+        deviation: float, the standard deviation of the difference within a
+            pair, whose vectors' entries have deviation 1. Defaults to 0.1.
+        matrices: integer, how many matrices of reflectors are stacked in the
+            weight: 2 for the real and imaginary parts of complex ones.
+            Defaults to 1.
+        seed: integer or `None`, the default.
+
+    Call arguments:
+        shape: (rows, reflectors). Entries of column j above row j are zero.
+        dtype: defaults to `keras.config.floatx()`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec import ops
+    >>> from keras_linrec.initializers import ReflectorPairs
+    >>> w = ops.reflection_product(ReflectorPairs(0.01)((64, 8)))
+    >>> bool(np.allclose(w, np.eye(64), atol=0.05))
+    True
+    """
+
+    def __init__(self, deviation=0.1, matrices=1, seed=None):
+        self.deviation = deviation
+        self.matrices = matrices
+        self.seed = seed
+
+    def __call__(self, shape, dtype=None):
+        rows, columns = shape
+        dtype = keras.backend.standardize_dtype(dtype)
+        normal = keras.initializers.RandomNormal(stddev=1.0, seed=self.seed)
+        pairs = -(-columns // 2)
+        values = normal((rows, pairs + columns), "float32")
+        vectors = ops.repeat(values[:, :pairs], 2, axis=1)[:, :columns]
+        # The second of a pair has a zero more; so has the first, nearly.
+        lower = np.tril(np.ones((rows // self.matrices, columns), "float32"))
+        shared = np.repeat(lower[:, 1::2], 2, axis=1)[:, :columns]
+        if columns % 2:
+            shared = np.concatenate([shared, lower[:, -1:]], axis=1)
+        shared, lower = (
+            ops.convert_to_tensor(np.tile(kept, (self.matrices, 1)))
+            for kept in (shared, lower)
+        )
+        noise = self.deviation * values[:, pairs:]
+        return ops.cast(shared * vectors + lower * noise, dtype)
+
+    def get_config(self):
+        return {
+            "deviation": self.deviation,
+            "matrices": self.matrices,
+            "seed": self.seed,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
 class HiPPO(keras.initializers.Initializer):
     """A or B of a system x' = A x + B u that remembers u - Gu et al. 2021.
 

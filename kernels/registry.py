@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from keras_linrec.kernels import projection
+from keras_linrec.kernels import recurrence
 from keras_linrec.kernels.native import NotHere
 from keras_linrec.kernels.self_test import relative_error
 
@@ -43,6 +44,9 @@ class Kernel(NamedTuple):
     # p, d, q, t, b, timescale, output_matrix, time, alpha; where it is None,
     # `keras_linrec.ops.structured_state` has the portable form.
     impulse_response: Callable | None = None
+    # dynamics, operands, keep_all: what `plain_nonlinear_scan` computes; where
+    # it is None, that one runs.
+    nonlinear_scan: Callable | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,7 @@ def _kernel(name):
             module.scan,
             getattr(module, "projected_scan", None),
             getattr(module, "impulse_response", None),
+            getattr(module, "nonlinear_scan", None),
         )
     if name == "reference":
         from keras_linrec.kernels import reference
@@ -178,12 +183,26 @@ def _kernel(name):
     )
 
 
-def _with_projection(scan, projected_scan=None, impulse_response=None):
+def _with_projection(
+    scan, projected_scan=None, impulse_response=None, nonlinear_scan=None
+):
     return Kernel(
         scan,
         projected_scan or partial(projection.projected_scan, scan),
         impulse_response,
+        nonlinear_scan,
     )
+
+
+def plain_nonlinear_scan(dynamics, operands, keep_all=True):
+    """The states of all steps, which count only if `keep_all`, and the last.
+
+    Args:
+        dynamics, operands: those of `keras_linrec.kernels.recurrence`.
+        keep_all: whether somebody wants more than the last state.
+    """
+    outputs = recurrence.recurrence(_backend_kernels().loop, dynamics, operands)
+    return outputs, outputs[:, -1]
 
 
 def _check(name):

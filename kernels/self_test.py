@@ -3,6 +3,9 @@
 import keras
 import numpy as np
 
+from keras_linrec.kernels.recurrence import Dynamics
+from keras_linrec.kernels.recurrence import Operands
+
 
 def relative_error(kernel, vjp):
     """The largest error of outputs and gradients, relative to the largest.
@@ -15,6 +18,8 @@ def relative_error(kernel, vjp):
     cases = [_scan_case, _projected_scan_case]
     if kernel.impulse_response:
         cases.append(_impulse_response_case)
+    if kernel.nonlinear_scan:
+        cases.append(_nonlinear_scan_case)
     errors = [_error(vjp, *case(kernel)) for case in cases]
     # A NaN anywhere must not pass for a small number.
     return max(errors, key=lambda error: np.inf if error != error else error)
@@ -136,6 +141,61 @@ def _projected_scan_case(kernel):
     return function, arrays, cotangents, expected
 
 
+def _nonlinear_scan_case(kernel):
+    """The midpoint method with a gate, and steps of different lengths."""
+    dynamics = Dynamics(keras.activations.tanh, "rk2", gated=True)
+    units, batch, time = 3, 2, 5
+    arrays = _numbers(
+        *((batch, time, 2), (2, 2 * units), (2 * units,)),
+        *((units, 2 * units), (batch, time), (batch, units)),
+    )
+    cotangents = _numbers((batch, time, units), (batch, units))
+
+    def function(tensors):
+        *weights, step_size, initial_state = tensors
+        expansion, modulus_bias = map(keras.ops.zeros, ((0, units), (0,)))
+        operands = Operands(
+            *(*weights, expansion, step_size, modulus_bias, initial_state)
+        )
+        return list(kernel.nonlinear_scan(dynamics, operands, True))
+
+    def loop(inputs, kernel, bias, recurrent, step_size, state):
+        def slope(state):
+            linear, product = np.split(state @ recurrent, 2, axis=1)
+            change = linear + np.tanh(product + drive[:, :units])
+            return change / (1 + np.exp(-product - drive[:, units:]))
+
+        outputs = []
+        for step in range(time):
+            drive = inputs[:, step] @ kernel + bias
+            length = step_size[:, step, None]
+            state = state + length * slope(state + length / 2 * slope(state))
+            outputs.append(state)
+        return np.stack(outputs, axis=1), state
+
+    wide = [array.astype("float64") for array in arrays]
+    expected = [*loop(*wide), *_slopes(loop, wide, cotangents)]
+    return function, arrays, cotangents, expected
+
+
+def _slopes(function, arrays, cotangents):
+    """Gradients of a NumPy function, one argument after another."""
+    slopes = []
+    for index, array in enumerate(arrays):
+        # Along the imaginary axis, a difference has no rounding of its own.
+        slope = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            moved = array.astype("complex128")
+            moved[place] += 1e-30j
+            results = function(*arrays[:index], moved, *arrays[index + 1 :])
+            slope[place] = sum(
+                np.sum(cotangent * result.imag) / 1e-30
+                for cotangent, result in zip(cotangents, results)
+            )
+        slopes.append(slope)
+    return slopes
+
+
 def _impulse_response_case(kernel):
     """Two features, two channels, three states, five steps."""
     arrays = [
@@ -152,19 +212,11 @@ def _impulse_response_case(kernel):
     def function(tensors):
         return [kernel.impulse_response(*tensors, 5, 0.5)]
 
+    def define(*arrays):
+        return [_impulse_response(*arrays)]
+
     wide = [array.astype("float64") for array in arrays]
-    expected = [_impulse_response(*wide)]
-    for index, array in enumerate(wide):
-        # Along the imaginary axis, a difference has no rounding of its own.
-        slope = np.zeros_like(array)
-        for place in np.ndindex(array.shape):
-            moved = array.astype("complex128")
-            moved[place] += 1e-30j
-            response = _impulse_response(
-                *wide[:index], moved, *wide[index + 1 :]
-            )
-            slope[place] = np.sum(cotangent * response.imag) / 1e-30
-        expected.append(slope)
+    expected = [*define(*wide), *_slopes(define, wide, [cotangent])]
     return function, arrays, [cotangent], expected
 
 

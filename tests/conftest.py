@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 # starts a process for every backend itself, two know no framework, and an
 # example does nothing that other tests do not do under each.
 ONLY_UNDER = {
+    "test_native_nonlinear_scan.py": "torch",
+    "test_stable_examples.py": "torch",
     "test_files_across_backends.py": "jax",
     "test_lssl_measures.py": "torch",
     "test_native_jax.py": "jax",

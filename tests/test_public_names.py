@@ -11,6 +11,8 @@ def public(module):
 
 def test_public_names_are_these():
     assert {
+        "activations",
+        "analysis",
         "config",
         "constraints",
         "initializers",
@@ -20,7 +22,16 @@ def test_public_names_are_these():
         "ops",
     } <= set(public(keras_linrec))
     classes = [n for n in public(keras_linrec.layers) if n[0].isupper()]
-    assert classes == ["LSSL", "RotRNN"]
+    assert classes == [
+        "AntisymmetricRNN",
+        "AntisymmetricRNNCell",
+        "LSSL",
+        "LipschitzRNN",
+        "LipschitzRNNCell",
+        "OrthogonalRNN",
+        "OrthogonalRNNCell",
+        "RotRNN",
+    ]
     functions = [
         name
         for name in public(keras_linrec.ops)
@@ -29,21 +40,34 @@ def test_public_names_are_these():
     assert functions == [
         "complex_linear_scan",
         "linear_scan",
+        "nonlinear_scan",
         "projected_scan",
+        "reflection_product",
         "rotation_matrix",
+        "symmetric_skew",
+        "unitary_matrix",
     ]
 
 
 def test_classes_are_registered_under_the_packages_name():
     for cls in (
+        keras_linrec.layers.AntisymmetricRNN,
+        keras_linrec.layers.AntisymmetricRNNCell,
         keras_linrec.layers.LSSL,
+        keras_linrec.layers.LipschitzRNN,
+        keras_linrec.layers.LipschitzRNNCell,
+        keras_linrec.layers.OrthogonalRNN,
+        keras_linrec.layers.OrthogonalRNNCell,
         keras_linrec.layers.RotRNN,
         keras_linrec.initializers.DecayLog,
         keras_linrec.initializers.FanInNormal,
         keras_linrec.initializers.HiPPO,
+        keras_linrec.initializers.ReflectorPairs,
         keras_linrec.constraints.AccretiveBands,
         keras_linrec.constraints.Between,
         keras_linrec.constraints.ContractiveBands,
+        keras_linrec.constraints.LowerTrapezoid,
+        keras_linrec.constraints.Sign,
         keras_linrec.models.ResidualBlock,
         keras_linrec.models.SequenceClassifier,
         keras_linrec.models.SequenceRegressor,
@@ -56,6 +80,7 @@ def test_initializers_are_read_back_from_their_configs():
     for initializer in (
         keras_linrec.initializers.DecayLog(0.2, 0.3, seed=1),
         keras_linrec.initializers.FanInNormal(axis=-1, seed=2),
+        keras_linrec.initializers.ReflectorPairs(0.2, seed=3),
     ):
         config = keras.initializers.serialize(initializer)
         other = keras.initializers.deserialize(config)

@@ -6,6 +6,7 @@ import pytest
 from autodiff import backend_gradients
 from autodiff import numerical_gradients
 from autodiff import relative_error
+from definitions import orthogonal_rnn
 from units import DEFINITIONS
 from units import UNITS
 from units import array
@@ -25,6 +26,21 @@ FORMS = [
     ("lssl", {"state_size": 64, "dt_max": 0.5}),
     ("lssl", {"alpha": 1.0}),
     ("lssl", {"alpha": 0.0, "dt_min": 0.001, "dt_max": 0.01}),
+    ("orthogonal_rnn", {}),
+    ("orthogonal_rnn", {"units": 5, "reflections": 5, "use_bias": False}),
+    ("orthogonal_rnn", {"units": 20, "reflections": 5}),
+    ("orthogonal_rnn", {"units": 34, "activation": "oplu"}),
+    ("orthogonal_rnn", {"units": 6, "activation": "modrelu"}),
+    ("orthogonal_rnn", {"units": 6, "activation": "tanh", "field": "complex"}),
+    (
+        "orthogonal_rnn",
+        {"units": 10, "activation": "modrelu", "field": "complex"},
+    ),
+    ("lipschitz_rnn", {}),
+    ("lipschitz_rnn", {"units": 33, "solver": "rk2", "beta": (0.6, 0.9)}),
+    ("lipschitz_rnn", {"solver": "rk4", "trainable_step_size": True}),
+    ("lipschitz_rnn", {"gated": True, "gamma": (0.1, 0.0), "solver": "rk2"}),
+    ("lipschitz_rnn", {"alpha": 0.0, "activation": "relu"}),
     ("rotrnn", {}),
     ("rotrnn", {"units": 3}),
     ("rotrnn", {"state_size": 8, "num_heads": 4}),
@@ -33,11 +49,37 @@ FORMS = [
     ("rotrnn", {"state_size": 33, "num_heads": 1, "gamma_max": 0.9999}),
 ]
 IDS = ["-".join([n, *(f"{k}={v}" for k, v in f.items())]) for n, f in FORMS]
-TOLERANCES = {"lssl": 5e-5, "rotrnn": 2e-5}
+TOLERANCES = {
+    "lipschitz_rnn": 5e-5,
+    "lssl": 5e-5,
+    "orthogonal_rnn": 5e-5,
+    "rotrnn": 2e-5,
+}
+# For numerical gradients.
+SMALLER = {
+    "lipschitz_rnn": lambda form: {"units": min(form.get("units", 4), 5)},
+    "lssl": lambda form: {"state_size": min(form.get("state_size", 6), 6)},
+    "orthogonal_rnn": lambda form: {"units": min(form.get("units", 4), 20)},
+    "rotrnn": lambda form: {"state_size": 6, "num_heads": 2},
+}
+# Arguments that the definitions take; others show in the weights.
+DEFINED = {
+    "activation": {
+        "oplu": orthogonal_rnn.oplu,
+        "modrelu": orthogonal_rnn.modrelu,
+        "tanh": np.tanh,
+        "relu": lambda a: np.maximum(a, 0),
+    },
+    **dict.fromkeys(("alpha", "beta", "gamma", "solver")),
+}
 
 
 def define(name, form, weights, inputs, *states):
-    options = {k: v for k, v in form.items() if k == "alpha"}
+    options = {
+        key: DEFINED[key][value] if DEFINED[key] else value
+        for key, value in form.items()
+        if key in DEFINED
+    }
     return DEFINITIONS[name](weights, inputs, *states, **options)
 
 
@@ -75,9 +117,7 @@ def test_outputs_and_final_states_equal_the_definition(name, form, time):
 
 @at_lengths((1, 7), others=(7,))
 def test_every_gradient_equals_that_of_the_definition(name, form, time):
-    form = {**form, "state_size": min(form.get("state_size", 6), 6)}
-    if name == "rotrnn":
-        form.update(state_size=6, num_heads=2)
+    form = {**form, **SMALLER[name](form)}
     layer = UNITS[name](return_state=True, **form)
     inputs = sequences(time)
     layer.build(inputs.shape)

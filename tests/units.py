@@ -1,12 +1,18 @@
 """The sequence units under test: how to make one, and its definition."""
 
+from functools import partial
+
 import keras
 import numpy as np
 from autodiff import to_numpy
+from definitions import lipschitz_rnn
 from definitions import lssl
+from definitions import orthogonal_rnn
 from definitions import rotrnn
 
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import LipschitzRNN
+from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.layers import RotRNN
 
 
@@ -20,8 +26,33 @@ def make_rotrnn(units=4, **arguments):
     return RotRNN(units, **{**defaults, **arguments})
 
 
-UNITS = {"lssl": make_lssl, "rotrnn": make_rotrnn}
-DEFINITIONS = {"lssl": lssl.lssl, "rotrnn": rotrnn.rotrnn}
+# The nonlinear units return the last output by themselves, as Keras' own do.
+
+
+def make_orthogonal_rnn(units=4, **arguments):
+    defaults = {"reflections": 3, "return_sequences": True}
+    return OrthogonalRNN(units, **{**defaults, **arguments})
+
+
+def make_lipschitz_rnn(units=4, **arguments):
+    defaults = {"step_size": 0.3, "gamma": 0.5, "return_sequences": True}
+    return LipschitzRNN(units, **{**defaults, **arguments})
+
+
+UNITS = {
+    "lipschitz_rnn": make_lipschitz_rnn,
+    "lssl": make_lssl,
+    "orthogonal_rnn": make_orthogonal_rnn,
+    "rotrnn": make_rotrnn,
+}
+DEFINITIONS = {
+    "lipschitz_rnn": partial(
+        lipschitz_rnn.lipschitz_rnn, step_size=0.3, gamma=0.5
+    ),
+    "lssl": lssl.lssl,
+    "orthogonal_rnn": orthogonal_rnn.orthogonal_rnn,
+    "rotrnn": rotrnn.rotrnn,
+}
 
 
 def weights_of(layer):

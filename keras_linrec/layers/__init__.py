@@ -1,4 +1,18 @@
 """The units, one file each."""
 
+from keras_linrec.layers.lipschitz_rnn import (
+    AntisymmetricRNN as AntisymmetricRNN,
+)
+from keras_linrec.layers.lipschitz_rnn import (
+    AntisymmetricRNNCell as AntisymmetricRNNCell,
+)
+from keras_linrec.layers.lipschitz_rnn import LipschitzRNN as LipschitzRNN
+from keras_linrec.layers.lipschitz_rnn import (
+    LipschitzRNNCell as LipschitzRNNCell,
+)
 from keras_linrec.layers.lssl import LSSL as LSSL
+from keras_linrec.layers.orthogonal_rnn import OrthogonalRNN as OrthogonalRNN
+from keras_linrec.layers.orthogonal_rnn import (
+    OrthogonalRNNCell as OrthogonalRNNCell,
+)
 from keras_linrec.layers.rotrnn import RotRNN as RotRNN

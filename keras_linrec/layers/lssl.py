@@ -13,6 +13,7 @@ from keras_linrec.constraints import ContractiveBands
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.initializers import HiPPO
 from keras_linrec.layers.sequence_layer import SequenceLayer
+from keras_linrec.layers.sequence_layer import check_timescales
 from keras_linrec.layers.sequence_layer import require_between
 from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.ops import krylov_cache
@@ -377,7 +378,7 @@ subdiagonal (last entry 0) |
     ):
         if timescales is not None:
             timescales = ops.cast(timescales, self.recurrence_dtype)
-            _check_timescales(timescales.shape, sequences.shape[:2])
+            check_timescales(timescales.shape, sequences.shape[:2])
             timescales = ops.expand_dims(timescales, -1)
         return self.call_unit(
             sequences,
@@ -400,7 +401,7 @@ subdiagonal (last entry 0) |
         sequences_mask=None,
     ):
         if timescales is not None:
-            _check_timescales(timescales.shape, sequences.shape[:2])
+            check_timescales(timescales.shape, sequences.shape[:2])
         return super().compute_output_spec(sequences, initial_state, mask)
 
     def _transition(self):
@@ -541,7 +542,7 @@ subdiagonal (last entry 0) |
         timescale = self._timescale(timescale_scale)
         if timescales is not None:
             timescales = ops.cast(timescales, self.recurrence_dtype)
-            _check_timescales(timescales.shape, inputs.shape[:1])
+            check_timescales(timescales.shape, inputs.shape[:1])
             timescale = timescales[:, None] * timescale
         transition = self._transition()
         state = structured_step.step(
@@ -673,19 +674,6 @@ _TRANSITION = (
     "transition_t",
     "input_vector",
 )
-
-
-def _check_timescales(shape, expected):
-    if len(shape) != len(expected) or any(
-        None not in pair and pair[0] != pair[1] for pair in zip(shape, expected)
-    ):
-        names = "(batch, time) of the sequences"
-        if len(expected) == 1:
-            names = "(batch,) of the inputs"
-        raise ValueError(
-            f"`timescales` should have the shape {names}, {tuple(expected)}. "
-            f"Received: timescales.shape={tuple(shape)}"
-        )
 
 
 def _tridiagonal(t):

@@ -8,7 +8,34 @@ from keras import ops
 from keras_linrec.ops import steps
 
 
-class SequenceLayer(keras.layers.Layer):
+class PreciseLayer(keras.layers.Layer):
+    """A layer whose parameters are float32 under any dtype policy.
+
+    Or float64, under a float64 one.
+    """
+
+    def __init__(self, **kwargs):
+        # Autocasting would bring states and parameters down to 16 bits.
+        super().__init__(autocast=False, **kwargs)
+
+    @property
+    def recurrence_dtype(self):
+        """float32, or float64 under a float64 policy."""
+        return "float64" if self.variable_dtype == "float64" else "float32"
+
+    def add_parameter(self, name, shape, initializer, **kwargs):
+        """A weight that keeps the recurrence's precision."""
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=initializer,
+            dtype=self.recurrence_dtype,
+            autocast=False,
+            **kwargs,
+        )
+
+
+class SequenceLayer(PreciseLayer):
     """The base of the units that map a sequence to a sequence.
 
     It holds, once, what a recurrent layer owes its user: masks, initial and
@@ -74,8 +101,7 @@ class SequenceLayer(keras.layers.Layer):
         zero_output_for_mask=False,
         **kwargs,
     ):
-        # Autocasting would bring states and parameters down to 16 bits.
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(**kwargs)
         require_count("units", units, optional=True)
         require_between("dropout", dropout, 0, 1, "[)")
         self.units = units
@@ -124,6 +150,15 @@ class SequenceLayer(keras.layers.Layer):
         """
         raise NotImplementedError
 
+    def run_last(self, sequences, states, **options):
+        """Map whole sequences to `(last outputs, final_states)`.
+
+        For a unit that can do with less where the other outputs are not
+        wanted.
+        """
+        outputs, states = self.run(sequences, states, None, **options)
+        return outputs[:, -1], states
+
     def run_step(self, inputs, states, **options):
         """Map (batch, features) of one step to `(outputs, new_states)`."""
         raise NotImplementedError
@@ -141,22 +176,6 @@ class SequenceLayer(keras.layers.Layer):
     def wants_states(self):
         """Whether somebody takes the states after the last step."""
         return self.return_state or self.stateful
-
-    @property
-    def recurrence_dtype(self):
-        """float32, or float64 under a float64 policy."""
-        return "float64" if self.variable_dtype == "float64" else "float32"
-
-    def add_parameter(self, name, shape, initializer, **kwargs):
-        """A weight that keeps the recurrence's precision."""
-        return self.add_weight(
-            name=name,
-            shape=shape,
-            initializer=initializer,
-            dtype=self.recurrence_dtype,
-            autocast=False,
-            **kwargs,
-        )
 
     @property
     def weights(self):
@@ -385,10 +404,10 @@ class SequenceLayer(keras.layers.Layer):
             sequences = ops.flip(sequences, axis=1)
             mask = None if mask is None else ops.flip(mask, axis=1)
 
-        if mask is None:
+        if mask is None and self.return_sequences:
             outputs, final_states = self.run(sequences, states, None, **options)
-            if not self.return_sequences:
-                outputs = outputs[:, -1]
+        elif mask is None:
+            outputs, final_states = self.run_last(sequences, states, **options)
         else:
             outputs, final_states = self._run_masked(
                 sequences, states, mask, options
@@ -521,6 +540,20 @@ def require_between(name, value, low, high, ends="[]"):
         raise ValueError(
             f"`{name}` should be a number in {ends[0]}{low}, {high}{ends[1]}. "
             f"Received: {name}={value}"
+        )
+
+
+def check_timescales(shape, expected):
+    """Raise unless a call's `timescales` have the shape expected."""
+    if len(shape) != len(expected) or any(
+        None not in pair and pair[0] != pair[1] for pair in zip(shape, expected)
+    ):
+        names = "(batch, time) of the sequences"
+        if len(expected) == 1:
+            names = "(batch,) of the inputs"
+        raise ValueError(
+            f"`timescales` should have the shape {names}, {tuple(expected)}. "
+            f"Received: timescales.shape={tuple(shape)}"
         )
 
 

@@ -1,9 +1,13 @@
-"""The doors of the hot path: linear recurrences over time."""
+"""The doors of the hot path: recurrences over time."""
 
 from keras import ops
 
+from keras_linrec import activations
 from keras_linrec import config
 from keras_linrec import kernels
+from keras_linrec.kernels.recurrence import METHODS
+from keras_linrec.kernels.recurrence import Dynamics
+from keras_linrec.kernels.recurrence import Operands
 from keras_linrec.ops.precision import accumulation_dtype
 
 
@@ -171,6 +175,204 @@ def projected_scan(
         decay, inputs, input_kernel, output_kernel, initial_state, reverse
     )
     return outputs, final_state if is_complex else final_state[0]
+
+
+def nonlinear_scan(
+    inputs,
+    input_kernel,
+    recurrent_kernel,
+    bias=None,
+    initial_state=None,
+    activation="tanh",
+    modulus_bias=None,
+    solver=None,
+    linear_kernel=None,
+    step_size=1.0,
+    gated=False,
+    keep_all=True,
+):
+    """A recurrence that is nonlinear in its state, one step after another.
+
+    Without a solver, with z_t = inputs_t @ input_kernel + bias,
+
+        h_t = activation(h_{t-1} @ recurrent_kernel + z_t),
+
+    and with one, a step of the length `step_size` along
+
+        h' = h @ linear_kernel + activation(h @ recurrent_kernel + z_t).
+
+    Such a recurrence cannot run in parallel over time. The native kernel runs
+    all of it in one call, with the state in the cache.
+
+    Args:
+        inputs: float tensor, (batch, time, features); any time from 1 on.
+        input_kernel: float tensor, (features, units), or (features, 2 units)
+            if `gated`, the gate's behind.
+        recurrent_kernel: float tensor, (units, units); or a pair of them,
+            (units, rank) and (rank, units), which stands for I - first @
+            second and costs less where `rank` is small.
+        bias: float tensor, as long as `input_kernel` is wide. Defaults to
+            `None`, zero.
+        initial_state: float tensor, (batch, units). Defaults to `None`, zero.
+        activation: a name that `keras_linrec.activations.get` knows, or a
+            function of a tensor (batch, units). Defaults to `"tanh"`.
+        modulus_bias: float tensor (units // 2,), the second argument of an
+            activation that takes one, as `"modrelu"` does. Defaults to
+            `None`.
+        solver: `None` (the default), or the explicit Runge-Kutta method of
+            the step: `"euler"`, `"rk2"` (midpoint) or `"rk4"`. Inputs are
+            held within a step.
+        linear_kernel: float tensor, (units, units), with a solver only.
+            Defaults to `None`, zero.
+        step_size: float, scalar tensor, or tensor (batch, time). Defaults to
+            1. Differentiated where it is a tensor.
+        gated: whether h' is multiplied by sigmoid(h @ recurrent_kernel +
+            z'_t), with the gate's z'. With a solver only. Defaults to
+            `False`.
+        keep_all: whether the outputs are wanted, or only the final state.
+            Defaults to `True`.
+
+    Returns:
+        `(outputs, final_state)`: the states of all steps, (batch, time,
+        units), or `None` unless `keep_all`, and the last one, (batch, units);
+        dtypes and derivatives as in `linear_scan`.
+
+    Raises:
+        ValueError: if shapes do not agree, there is no time step, or what
+            needs a solver is given without one.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec import ops
+    >>> outputs, final_state = ops.nonlinear_scan(
+    ...     inputs=np.ones((2, 10, 3), "float32"),
+    ...     input_kernel=np.ones((3, 4), "float32"),
+    ...     recurrent_kernel=np.eye(4, dtype="float32"),
+    ... )
+    >>> tuple(outputs.shape), tuple(final_state.shape)
+    ((2, 10, 4), (2, 4))
+    """
+    dynamics = Dynamics(
+        activations.get(activation),
+        solver,
+        bool(gated),
+        trained_steps=not isinstance(step_size, (int, float)),
+    )
+    _check_dynamics(dynamics, linear_kernel)
+    pair = isinstance(recurrent_kernel, (tuple, list))
+    if pair:
+        _require_pair_of_factors(recurrent_kernel, linear_kernel)
+    given = [
+        *(inputs, input_kernel, bias, initial_state, modulus_bias),
+        *(recurrent_kernel if pair else (recurrent_kernel,)),
+        linear_kernel,
+    ]
+    dtype = accumulation_dtype(*(part for part in given if part is not None))
+
+    def cast(tensor, *shape):
+        if tensor is None:
+            return ops.zeros(shape, dtype)
+        return ops.cast(tensor, dtype)
+
+    inputs, input_kernel = cast(inputs), cast(input_kernel)
+    _require_rank("inputs", inputs, 3, "(batch, time, features)")
+    recurrent_kernel, *expansion = map(
+        cast, recurrent_kernel if pair else (recurrent_kernel,)
+    )
+    units = recurrent_kernel.shape[0]
+    expansion = expansion[0] if pair else cast(None, 0, units)
+    operands = Operands(
+        inputs,
+        input_kernel,
+        cast(bias, (1 + gated) * units),
+        recurrent_kernel,
+        expansion,
+        _step_sizes(step_size, dtype),
+        cast(modulus_bias, 0),
+        cast(initial_state, ops.shape(inputs)[0], units),
+    )
+    _check_operands(operands, units, gated)
+    if linear_kernel is not None:
+        linear_kernel = cast(linear_kernel)
+        _require_shape("linear_kernel", linear_kernel, (units, units))
+        operands = operands._replace(
+            recurrent_kernel=ops.concatenate(
+                [linear_kernel, recurrent_kernel], axis=1
+            )
+        )
+    scan = kernels.select(config.get_kernel()).nonlinear_scan
+    scan = scan or kernels.plain_nonlinear_scan
+    outputs, final_state = scan(dynamics, operands, keep_all)
+    return outputs if keep_all else None, final_state
+
+
+def _check_dynamics(dynamics, linear_kernel):
+    if dynamics.solver is not None and dynamics.solver not in METHODS:
+        raise ValueError(
+            f"`solver` should be None or one of {tuple(METHODS)}. "
+            f"Received: solver={dynamics.solver}"
+        )
+    if dynamics.solver is None and (
+        dynamics.gated or linear_kernel is not None
+    ):
+        raise ValueError(
+            "`linear_kernel` and `gated` need a solver. Received: solver=None"
+        )
+
+
+def _require_pair_of_factors(recurrent_kernel, linear_kernel):
+    if len(recurrent_kernel) != 2 or linear_kernel is not None:
+        raise ValueError(
+            "`recurrent_kernel` should be a tensor (units, units), or a pair "
+            "(units, rank) and (rank, units) without a `linear_kernel`. "
+            f"Received: {len(recurrent_kernel)} tensors, "
+            f"linear_kernel={linear_kernel}"
+        )
+
+
+def _step_sizes(step_size, dtype):
+    """The lengths of the steps, (1, 1) or (batch, time)."""
+    # A number, cast, would have been a float32 one on the way.
+    step_size = ops.convert_to_tensor(step_size, dtype)
+    if len(step_size.shape) == 0:
+        return ops.reshape(step_size, (1, 1))
+    _require_rank("step_size", step_size, 2, "() or (batch, time)")
+    return step_size
+
+
+def _check_operands(operands, units, gated):
+    batch, time, features = operands.inputs.shape
+    if time == 0:
+        raise ValueError(
+            "`inputs` should have at least one time step. "
+            f"Received: inputs.shape={tuple(operands.inputs.shape)}"
+        )
+    driven = (1 + gated) * units
+    rank = operands.expansion.shape[0] or units
+    steps = operands.step_size
+    expected = {
+        "input_kernel": (features, driven),
+        "bias": (driven,),
+        "recurrent_kernel": (units, rank),
+        "initial_state": (batch, units),
+    }
+    if operands.expansion.shape[0]:
+        _require_shape("recurrent_kernel[1]", operands.expansion, (rank, units))
+    if operands.modulus_bias.shape[0] != 0:
+        expected["modulus_bias"] = (units // 2,)
+    if tuple(steps.shape) != (1, 1):
+        expected["step_size"] = (batch, time)
+    for name, shape in expected.items():
+        _require_shape(name, getattr(operands, name), shape)
+
+
+def _require_shape(name, tensor, shape):
+    if not _agree(tuple(tensor.shape), shape):
+        raise ValueError(
+            f"`{name}` should have the shape {shape} here. "
+            f"Received: {name}.shape={tuple(tensor.shape)}"
+        )
 
 
 def _scan(decay, inputs, initial_state, reverse):

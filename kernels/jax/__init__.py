@@ -1,5 +1,6 @@
 """JAX: an in-place loop for the CPU, a tree of products for accelerators."""
 
+from keras_linrec.kernels.jax.loop import loop as loop
 from keras_linrec.kernels.jax.scan import associative as associative
 from keras_linrec.kernels.jax.scan import sequential as sequential
 

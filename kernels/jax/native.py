@@ -10,14 +10,18 @@ import jax.numpy as jnp
 
 from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import projection
+from keras_linrec.kernels import recurrence
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native import few_steps
 from keras_linrec.kernels.native.flags import bits_of
+from keras_linrec.kernels.native.flags import dynamics_of
 from keras_linrec.kernels.native.flags import flags_of
+from keras_linrec.kernels.native.flags import nonlinear_flags
 
 _library = build.load("jax")
 for _name in core.FUNCTIONS:
@@ -57,6 +61,15 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
     """What `keras_linrec.kernels.impulse_response` computes."""
     arguments = p, d, q, t, b, timescale, output_matrix
     return _impulse_response(time, float(alpha), arguments)
+
+
+def nonlinear_scan(dynamics, operands, keep_all=True):
+    """What `Kernel.nonlinear_scan` of the registry computes."""
+    flags = nonlinear_flags(dynamics, operands)
+    if flags is None or few_steps(operands.inputs.shape[1]):
+        outputs = recurrence.recurrence(loop, dynamics, operands)
+        return outputs, outputs[:, -1]
+    return _nonlinear_scan(flags, bool(keep_all), tuple(operands))
 
 
 def _call(name, results, arguments, aliases=None, **attributes):
@@ -292,4 +305,75 @@ def _impulse_response_backward_cotangents(time, alpha, given, cotangents):
 
 _impulse_response_backward.defvjp(
     _impulse_response_backward_forward, _impulse_response_backward_cotangents
+)
+
+
+# The nonlinear scan. Its flags are those of the core, and the leak.
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _nonlinear_scan(flags, keep_all, operands):
+    inputs, initial_state = operands[0], operands[-1]
+    batch, time, _ = inputs.shape
+    outputs = (batch, keep_all * time, initial_state.shape[1])
+    return _call(
+        "keras_linrec_nonlinear_scan",
+        (jax.ShapeDtypeStruct(outputs, inputs.dtype), _like(initial_state)),
+        operands,
+        flags=flags[0],
+        leak=bits_of(flags[1]),
+    )
+
+
+def _nonlinear_scan_forward(flags, keep_all, operands):
+    outputs, final_state = _nonlinear_scan(flags, True, operands)
+    given = outputs if keep_all else outputs[:, :0]
+    return (given, final_state), (operands, outputs)
+
+
+def _nonlinear_scan_cotangents(flags, keep_all, residuals, cotangents):
+    return (_nonlinear_scan_backward(flags, *residuals, cotangents),)
+
+
+_nonlinear_scan.defvjp(_nonlinear_scan_forward, _nonlinear_scan_cotangents)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _nonlinear_scan_backward(flags, operands, outputs, cotangents):
+    return _call(
+        "keras_linrec_nonlinear_scan_backward",
+        _like(operands),
+        (operands, outputs, cotangents),
+        flags=flags[0],
+        leak=bits_of(flags[1]),
+    )
+
+
+def _nonlinear_scan_backward_forward(flags, *given):
+    return _nonlinear_scan_backward(flags, *given), given
+
+
+def _nonlinear_scan_backward_cotangents(flags, given, cotangents):
+    operands, outputs, upstream = given
+    kept = upstream[0].shape[1]
+
+    def states(operands):
+        states = recurrence.recurrence(
+            loop, dynamics_of(*flags), recurrence.Operands(*operands)
+        )
+        return states[:, :kept], states[:, -1]
+
+    def gradients(operands, upstream):
+        return jax.vjp(states, operands)[1](upstream)[0]
+
+    d_operands, d_upstream = jax.vjp(gradients, operands, upstream)[1](
+        cotangents
+    )
+    # The outputs are a function of the operands: what depends on them is in
+    # the plain form's gradient already.
+    return d_operands, jnp.zeros_like(outputs), d_upstream
+
+
+_nonlinear_scan_backward.defvjp(
+    _nonlinear_scan_backward_forward, _nonlinear_scan_backward_cotangents
 )

@@ -214,7 +214,8 @@ def _core_objects(common):
         *(
             (f"{name}.cpp", common)
             for name in (
-                *("impulse_response", "projected_scan", "scan"),
+                *("impulse_response", "nonlinear_scan"),
+                *("projected_scan", "scan"),
                 *("parallel", "dispatch"),
             )
         ),

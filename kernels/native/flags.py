@@ -1,6 +1,12 @@
 """How a call is described to the core: see `source/core.h`."""
 
 import struct
+from functools import partial
+
+import keras
+
+from keras_linrec import activations
+from keras_linrec.kernels.recurrence import Dynamics
 
 COMPLEX, PER_STEP, REVERSE, FLOAT64 = 1, 2, 4, 8
 
@@ -22,3 +28,61 @@ def bits_of(number):
 def number_of(bits):
     """The inverse of `bits_of`."""
     return struct.unpack("d", struct.pack("q", bits))[0]
+
+
+# Of nonlinear scans: see `source/core.h` and `source/kernels.h`.
+_LINEAR, _GATED, _STEP_GRADIENT = 16, 32, 64
+_SOLVER_BIT, _ACTIVATION_BIT = 8, 12
+_SOLVERS = (None, "euler", "rk2", "rk4")
+_LEAKY_RELU = 2
+_ACTIVATIONS = (
+    keras.activations.linear,
+    keras.activations.relu,
+    keras.activations.leaky_relu,
+    keras.activations.tanh,
+    keras.activations.sigmoid,
+    activations.oplu,
+    activations.modrelu,
+)
+# The slope below zero that belongs to each way of saying leaky ReLU.
+_LEAKS = {activations.leaky_relu: 0.1, keras.activations.leaky_relu: 0.2}
+
+
+def nonlinear_flags(dynamics, operands):
+    """The flags and the leak of a call, or None if the core cannot run it.
+
+    The arguments are those of `keras_linrec.kernels.recurrence`.
+    """
+    activation, leak = dynamics.activation, 0.0
+    if activation in _LEAKS:
+        code, leak = _LEAKY_RELU, _LEAKS[activation]
+    elif activation in _ACTIVATIONS:
+        code = _ACTIVATIONS.index(activation)
+    else:
+        return None
+    expansion, recurrent = operands.expansion, operands.recurrent_kernel
+    linear = expansion.shape[0] == 0 and (
+        recurrent.shape[1] != recurrent.shape[0]
+    )
+    flags = (
+        PER_STEP * (tuple(operands.step_size.shape) != (1, 1))
+        + _LINEAR * linear
+        + _GATED * dynamics.gated
+        + _STEP_GRADIENT * (dynamics.trained_steps and bool(dynamics.solver))
+        + (_SOLVERS.index(dynamics.solver) << _SOLVER_BIT)
+        + (code << _ACTIVATION_BIT)
+    )
+    return flags, leak
+
+
+def dynamics_of(flags, leak):
+    """The `Dynamics` that `nonlinear_flags` was given."""
+    activation = _ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
+    if activation is keras.activations.leaky_relu:
+        activation = partial(activation, negative_slope=leak)
+    return Dynamics(
+        activation,
+        _SOLVERS[flags >> _SOLVER_BIT & 15],
+        bool(flags & _GATED),
+        bool(flags & _STEP_GRADIENT),
+    )

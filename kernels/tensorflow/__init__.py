@@ -1,5 +1,6 @@
 """TensorFlow: time in blocks, or a `tf.while_loop` over the steps."""
 
+from keras_linrec.kernels.tensorflow.loop import loop as loop
 from keras_linrec.kernels.tensorflow.scan import associative as associative
 from keras_linrec.kernels.tensorflow.scan import sequential as sequential
 

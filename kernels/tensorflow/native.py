@@ -8,13 +8,17 @@ import tensorflow as tf
 
 from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import projection
+from keras_linrec.kernels import recurrence
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import NotHere
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import few_steps
 from keras_linrec.kernels.native.flags import bits_of
+from keras_linrec.kernels.native.flags import dynamics_of
+from keras_linrec.kernels.native.flags import nonlinear_flags
 from keras_linrec.kernels.native.flags import number_of
+from keras_linrec.kernels.tensorflow.loop import loop
 
 if tf.config.get_visible_devices("GPU"):
     raise NotHere(
@@ -62,6 +66,18 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
         *(p, d, q, t, b, timescale, output_matrix),
         time=time,
         alpha=bits_of(alpha),
+    )
+
+
+def nonlinear_scan(dynamics, operands, keep_all=True):
+    """What `Kernel.nonlinear_scan` of the registry computes."""
+    operands = recurrence.Operands(*map(tf.convert_to_tensor, operands))
+    flags = nonlinear_flags(dynamics, operands)
+    if flags is None or few_steps(operands.inputs.shape[1]):
+        outputs = recurrence.recurrence(loop, dynamics, operands)
+        return outputs, outputs[:, -1]
+    return _operations.keras_linrec_nonlinear_scan(
+        *operands, flags=flags[0], leak=bits_of(flags[1])
     )
 
 
@@ -210,6 +226,47 @@ def _impulse_response_second_gradient(operation, *cotangents):
     return _pull_back(
         gradients, operation.inputs, _filled(cotangents, operation.outputs)
     )
+
+
+@tf.RegisterGradient("KerasLinrecNonlinearScan")
+def _nonlinear_gradient(operation, d_outputs, d_final_state):
+    outputs, final_state = operation.outputs
+    if d_outputs is None:
+        d_outputs = outputs[:, :0]
+    if d_final_state is None:
+        d_final_state = tf.zeros_like(final_state)
+    return _operations.keras_linrec_nonlinear_scan_backward(
+        *(*operation.inputs, outputs, d_outputs, d_final_state),
+        flags=operation.get_attr("flags"),
+        leak=operation.get_attr("leak"),
+    )
+
+
+@tf.RegisterGradient("KerasLinrecNonlinearScanBackward")
+def _nonlinear_second_gradient(operation, *cotangents):
+    dynamics = dynamics_of(
+        operation.get_attr("flags"), number_of(operation.get_attr("leak"))
+    )
+    count = len(recurrence.Operands._fields)
+    operands, upstream = operation.inputs[:count], operation.inputs[count + 1 :]
+    kept = tf.shape(upstream[0])[1]
+
+    def states(operands):
+        states = recurrence.recurrence(
+            loop, dynamics, recurrence.Operands(*operands)
+        )
+        return [states[:, :kept], states[:, -1]]
+
+    def gradients(tensors):
+        return _pull_back(states, tensors[:count], tensors[count:])
+
+    gradients = _pull_back(
+        gradients,
+        [*operands, *upstream],
+        _filled(cotangents, operation.outputs),
+    )
+    # None for the outputs: what depends on them is in the others already.
+    return [*gradients[:count], None, *gradients[count:]]
 
 
 def _pull_back(function, tensors, cotangents):

@@ -1,5 +1,6 @@
 """PyTorch: time in blocks, or a loop over unbound steps."""
 
+from keras_linrec.kernels.torch.loop import loop as loop
 from keras_linrec.kernels.torch.scan import associative as associative
 from keras_linrec.kernels.torch.scan import sequential as sequential
 

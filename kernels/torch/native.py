@@ -17,6 +17,7 @@ from torch import Tensor
 
 from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import projection
+from keras_linrec.kernels import recurrence
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
@@ -26,8 +27,11 @@ from keras_linrec.kernels.native import few_steps
 from keras_linrec.kernels.native.flags import FLOAT64
 from keras_linrec.kernels.native.flags import REVERSE
 from keras_linrec.kernels.native.flags import bits_of
+from keras_linrec.kernels.native.flags import dynamics_of
 from keras_linrec.kernels.native.flags import flags_of
+from keras_linrec.kernels.native.flags import nonlinear_flags
 from keras_linrec.kernels.torch import cuda
+from keras_linrec.kernels.torch.loop import loop
 from keras_linrec.kernels.torch.scan import associative
 
 
@@ -118,6 +122,25 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
         return plain.impulse_response(scan, *arguments, time, alpha)
     (response,) = _impulse_response(time, float(alpha), list(arguments))
     return response
+
+
+def nonlinear_scan(dynamics, operands, keep_all=True):
+    """What `Kernel.nonlinear_scan` of the registry computes."""
+    (operands,) = _alike(operands)
+    operands = recurrence.Operands(*operands)
+    flags = nonlinear_flags(dynamics, operands)
+    inputs = operands.inputs
+    # PyTorch's compiler would unroll the plain loop.
+    short = not torch.compiler.is_compiling() and few_steps(inputs.shape[1])
+    device = inputs.device.type
+    if flags is None or short or device == "cuda" or not _has_operators(inputs):
+        outputs = recurrence.recurrence(loop, dynamics, operands)
+        return outputs, outputs[:, -1]
+    keep = keep_all or (
+        torch.is_grad_enabled() and any(part.requires_grad for part in operands)
+    )
+    outputs, final_state = _nonlinear_scan(*flags, keep, list(operands))
+    return outputs, final_state
 
 
 def _alike(*quantities):
@@ -421,10 +444,81 @@ def _impulse_response_backward_shapes(time, alpha, arguments, d_response):
     return _empty_like(arguments)
 
 
+# The nonlinear scan.
+
+
+def _nonlinear_sizes(operands, kept, d_kept, leak):
+    inputs, expansion, initial_state = operands[0], operands[4], operands[7]
+    return (
+        _leading(inputs, 3),
+        *inputs.shape[-3:],
+        *(initial_state.shape[-1], expansion.shape[-2]),
+        *(kept, d_kept, bits_of(leak)),
+    )
+
+
+@torch.library.custom_op(
+    "keras_linrec::nonlinear_scan", mutates_args=(), device_types="cpu"
+)
+def _nonlinear_scan(
+    flags: int, leak: float, keep: bool, operands: list[Tensor]
+) -> list[Tensor]:
+    outputs, final_state = _nonlinear_shapes(flags, leak, keep, operands)
+    return _call_core(
+        "nonlinear_scan",
+        flags,
+        _nonlinear_sizes(operands, outputs.shape[-2], 0, leak),
+        operands,
+        [outputs, final_state],
+    )
+
+
+@_nonlinear_scan.register_fake
+def _nonlinear_shapes(flags, leak, keep, operands):
+    *leading, time, _ = operands[0].shape
+    initial_state = operands[-1]
+    kept = time if keep else 0
+    return [
+        initial_state.new_empty((*leading, kept, initial_state.shape[-1])),
+        *_empty_like([initial_state]),
+    ]
+
+
+@torch.library.custom_op(
+    "keras_linrec::nonlinear_scan_backward",
+    mutates_args=(),
+    device_types="cpu",
+)
+def _nonlinear_scan_backward(
+    flags: int,
+    leak: float,
+    operands: list[Tensor],
+    outputs: Tensor,
+    d_outputs: Tensor,
+    d_final_state: Tensor,
+) -> list[Tensor]:
+    return _call_core(
+        "nonlinear_scan_backward",
+        flags,
+        _nonlinear_sizes(
+            operands, outputs.shape[-2], d_outputs.shape[-2], leak
+        ),
+        (operands, outputs, d_outputs, d_final_state),
+        _empty_like(operands),
+    )
+
+
+@_nonlinear_scan_backward.register_fake
+def _nonlinear_backward_shapes(
+    flags, leak, operands, outputs, d_outputs, d_final_state
+):
+    return _empty_like(operands)
+
+
 # Gradients.
 
 
-def _gradient(operator, keep, backward, settings=1):
+def _gradient(operator, keep, backward, settings=1, materialise=True):
     """Registers an operator's gradient.
 
     Args:
@@ -434,9 +528,13 @@ def _gradient(operator, keep, backward, settings=1):
             pass: a list of tensors and of lists of tensors.
         backward: `backward(*settings, kept, cotangents)`, the gradients of
             all other arguments in a flat sequence.
+        materialise: whether results that were not used have cotangents of
+            zeros, instead of `None`.
     """
 
     def setup_context(ctx, inputs, output):
+        # A result that nobody used has no cotangent, and not one of zeros.
+        ctx.set_materialize_grads(materialise)
         arguments = inputs[settings:]
         kept = keep(arguments, output)
         ctx.settings = inputs[:settings]
@@ -550,6 +648,36 @@ def _response_second_gradient(time, alpha, given, cotangents):
     return _pull_back(gradients, given, cotangents, torch.is_grad_enabled())
 
 
+def _nonlinear_gradient(flags, leak, keep, kept, cotangents):
+    operands, outputs = kept
+    d_outputs, d_final_state = cotangents
+    if d_outputs is None:
+        d_outputs = outputs[..., :0, :]
+    if d_final_state is None:
+        d_final_state = torch.zeros_like(operands[-1])
+    return _nonlinear_scan_backward(
+        flags, leak, operands, outputs, d_outputs, d_final_state
+    )
+
+
+def _nonlinear_second_gradient(flags, leak, given, cotangents):
+    operands, outputs, *upstream = given
+    kept = upstream[0].shape[1]
+
+    def states(operands):
+        states = recurrence.recurrence(
+            loop, dynamics_of(flags, leak), recurrence.Operands(*operands)
+        )
+        return [states[:, :kept], states[:, -1]]
+
+    def gradients(operands, _, *upstream):
+        # The outputs are a function of the operands: what depends on them is
+        # in the plain form's gradient already.
+        return _pull_back(states, [operands], upstream, True)
+
+    return _pull_back(gradients, given, cotangents, torch.is_grad_enabled())
+
+
 _gradient(
     _scan,
     lambda arguments, results: (
@@ -569,6 +697,21 @@ _gradient(
     _impulse_response_backward,
     lambda a, _: a,
     _response_second_gradient,
+    settings=2,
+)
+
+
+_gradient(
+    _nonlinear_scan,
+    lambda arguments, results: (arguments[0], results[0]),
+    _nonlinear_gradient,
+    settings=3,
+    materialise=False,
+)
+_gradient(
+    _nonlinear_scan_backward,
+    lambda a, _: a,
+    _nonlinear_second_gradient,
     settings=2,
 )
 
@@ -603,5 +746,10 @@ for _operator in (
     _projected_scan_backward,
 ):
     _batched(_operator)
-for _operator in (_impulse_response, _impulse_response_backward):
+for _operator in (
+    _impulse_response,
+    _impulse_response_backward,
+    _nonlinear_scan_backward,
+):
     _batched(_operator, settings=2)
+_batched(_nonlinear_scan, settings=3)

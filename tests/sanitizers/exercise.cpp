@@ -143,7 +143,65 @@ void impulse_responses(int64_t g, int64_t h, int64_t m, int64_t n, int64_t t,
 }
 
 template <class Real>
+void nonlinear_scans(int form, int64_t b, int64_t t, int64_t f, int64_t n,
+                     int64_t rank) {
+  int flags = form | (sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0);
+  const int activation = form >> kKerasLinrecActivationBit & 15;
+  const int64_t driven = form & kKerasLinrecGated ? 2 * n : n;
+  const int64_t recurrent = rank ? rank : form & kKerasLinrecLinear ? 2 * n : n;
+  const int64_t pairs = activation == 6 ? n / 2 : 0;
+  std::vector<int64_t> sizes = {1, b, t, f, n, rank, t, 0, 0};
+  const double leak = 0.1;
+  std::memcpy(&sizes[8], &leak, sizeof leak);
+  const Quantity inputs = make<Real>(1, b * t * f, 1);
+  const Quantity kernel = around<Real>(0.0, 0.3, f * driven, 2);
+  const Quantity bias = make<Real>(1, driven, 3);
+  const Quantity matrix = around<Real>(0.0, 0.5 / n, n * recurrent, 4);
+  const Quantity expansion = around<Real>(0.0, 0.5, rank * n, 5);
+  const Quantity steps = around<Real>(
+      0.1, 0.1, form & kKerasLinrecPerStep ? b * t : 1, 6);
+  const Quantity moduli = make<Real>(1, pairs, 7);
+  const Quantity state = make<Real>(1, b * n, 8);
+  Quantity outputs = make<Real>(1, b * t * n, 9), final_state = state;
+  const std::vector<const Quantity*> from = {
+      &inputs, &kernel, &bias, &matrix, &expansion, &steps, &moduli, &state};
+  call<Real>(keras_linrec_nonlinear_scan, flags, sizes, from,
+             {&outputs, &final_state});
+  for (int64_t kept : {int64_t{0}, t}) {
+    sizes[7] = kept;
+    std::vector<const Quantity*> given = from;
+    given.insert(given.end(), {&outputs, &outputs, &final_state});
+    Quantity d_inputs = inputs, d_kernel = kernel, d_bias = bias;
+    Quantity d_matrix = matrix, d_expansion = expansion, d_steps = steps;
+    Quantity d_moduli = moduli, d_state = state;
+    call<Real>(keras_linrec_nonlinear_scan_backward, flags, sizes, given,
+               {&d_inputs, &d_kernel, &d_bias, &d_matrix, &d_expansion,
+                &d_steps, &d_moduli, &d_state});
+  }
+}
+
+// Every solver and activation, with and without what is optional.
+template <class Real>
+void nonlinear_scans() {
+  for (int solver = 0; solver < 4; solver++)
+    for (int activation = 0; activation < 7; activation++)
+      for (int options : {0, kKerasLinrecLinear,
+                          kKerasLinrecLinear | kKerasLinrecGated |
+                              kKerasLinrecPerStep |
+                              kKerasLinrecStepGradient}) {
+        if (!solver && options) continue;
+        const int form = options | solver << kKerasLinrecSolverBit |
+                         activation << kKerasLinrecActivationBit;
+        nonlinear_scans<Real>(form, 1, 1, 1, 2, 0);
+        nonlinear_scans<Real>(form, 5, 30, 3, 34, 0);
+        nonlinear_scans<Real>(form, 150, 3, 35, 70, 0);
+        if (!options) nonlinear_scans<Real>(form, 7, 20, 2, 66, 5);
+      }
+}
+
+template <class Real>
 void everything() {
+  nonlinear_scans<Real>();
   for (int64_t block : {-1, 0, 1, 8, 64}) {
     impulse_responses<Real>(1, 1, 1, 1, 1, block);
     impulse_responses<Real>(2, 3, 2, 5, 50, block);

@@ -27,7 +27,7 @@ for sanitizer in address,undefined thread; do
     done
     wait
     "$compiler" "${flags[@]}" exercise.cpp \
-        "$source"/{impulse_response,projected_scan,scan}.cpp \
+        "$source"/{impulse_response,nonlinear_scan,projected_scan,scan}.cpp \
         "$source"/{parallel,dispatch}.cpp "${objects[@]}" -pthread \
         -o "$scratch/exercise"
     for set in "${!sets[@]}"; do

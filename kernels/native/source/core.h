@@ -10,6 +10,14 @@ enum KerasLinrecFlags {
   kKerasLinrecPerStep = 2,  // decay (batch, time, channels), not (channels,)
   kKerasLinrecReverse = 4,
   kKerasLinrecFloat64 = 8,
+  // Of nonlinear scans.
+  kKerasLinrecLinear = 16,  // with a linear kernel beside the recurrent one
+  kKerasLinrecGated = 32,
+  kKerasLinrecStepGradient = 64,  // that of the step sizes is wanted
+  // From these bits on: a solver (0 none, 1 Euler, 2 midpoint, 3 classical
+  // Runge-Kutta), and an activation (kernels.h).
+  kKerasLinrecSolverBit = 8,
+  kKerasLinrecActivationBit = 12,
 };
 
 enum KerasLinrecStatus {
@@ -87,6 +95,28 @@ KERAS_LINREC_PUBLIC int keras_linrec_impulse_response(int flags,
 //   from: the same, and d_response
 //   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C
 KERAS_LINREC_PUBLIC int keras_linrec_impulse_response_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
+// h_t = activation(h_{t-1} R + z_t), z = inputs @ input_kernel + bias, or a step
+// of a solver along h' = [sigmoid(h R + z'_t)] (h A + activation(h R + z_t)).
+//   sizes: groups, batch, time, features, units, rank, steps kept, outputs'
+//     cotangents, the bits of the leak as a double
+//   from: inputs (batch, time, features), input_kernel (features, units, or
+//     twice as many with a gate), bias (as many), recurrent (units, units), or
+//     (units, twice as many): A, then R; expansion (rank, units): where the
+//     rank is not 0, `recurrent` is (units, rank) and R = I - recurrent @
+//     expansion; step sizes (batch, time) if per step, else one;
+//     modulus_bias (units / 2) of that activation, initial state (batch, units)
+//   to: outputs (batch, steps kept, units), all of them or none, and the final
+//     state (batch, units)
+KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan(int flags,
+                                                    const int64_t* sizes,
+                                                    const void* const* from,
+                                                    void* const* to);
+
+//   from: the same, outputs, d_outputs (batch, time or 0, units), d_final_state
+//   to: the cotangents of the arguments, in their order
+KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
 }  // extern "C"

@@ -15,6 +15,7 @@ struct Arrays {
   std::vector<const void*> from;
   std::vector<ffi::AnyBuffer> buffers;
   std::vector<void*> to;
+  std::vector<ffi::AnyBuffer> results;
   ffi::Error error = ffi::Error::Success();
 
   Arrays(ffi::RemainingArgs arguments, ffi::RemainingRets results) {
@@ -33,6 +34,7 @@ struct Arrays {
         error = buffer.error();
         return;
       }
+      this->results.push_back(**buffer);
       to.push_back((*buffer)->untyped_data());
     }
   }
@@ -118,12 +120,37 @@ ffi::Error impulse_response(ffi::RemainingArgs arguments,
                        arrays.to.data()));
 }
 
+template <Core core>
+ffi::Error nonlinear_scan(ffi::RemainingArgs arguments,
+                          ffi::RemainingRets results, int64_t flags,
+                          int64_t leak) {
+  constexpr bool backward = core == keras_linrec_nonlinear_scan_backward;
+  const Arrays arrays(arguments, results);
+  if (arrays.error.failure()) return arrays.error;
+  constexpr size_t inputs = 0, expansion = 4, initial_state = 7, d_outputs = 9;
+  const auto outputs = arrays.results[0].dimensions();
+  const int64_t time = arrays.axis(inputs, 2);
+  const int64_t sizes[] = {arrays.groups(inputs, 3),
+                           arrays.axis(inputs, 3),
+                           time,
+                           arrays.axis(inputs, 1),
+                           arrays.axis(initial_state, 1),
+                           arrays.axis(expansion, 2),
+                           backward ? time : outputs[outputs.size() - 2],
+                           backward ? arrays.axis(d_outputs, 2) : 0,
+                           leak};
+  return error_of(core(arrays.flags(flags), sizes, arrays.from.data(),
+                       arrays.to.data()));
+}
+
 auto scan_binding() {
   return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<int64_t>(
       "flags");
 }
 
 auto projected_scan_binding() { return scan_binding().Attr<int64_t>("block"); }
+
+auto nonlinear_scan_binding() { return scan_binding().Attr<int64_t>("leak"); }
 
 auto impulse_response_binding() {
   return ffi::Ffi::Bind()
@@ -135,9 +162,9 @@ auto impulse_response_binding() {
 
 }  // namespace
 
-#define HANDLER(name, function, binding)                             \
-  extern "C" KERAS_LINREC_PUBLIC XLA_FFI_Error* name##_xla(          \
-      XLA_FFI_CallFrame* frame);                                     \
+#define HANDLER(name, function, binding)                    \
+  extern "C" KERAS_LINREC_PUBLIC XLA_FFI_Error* name##_xla( \
+      XLA_FFI_CallFrame* frame);                            \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(name##_xla, function<name>, binding())
 
 HANDLER(keras_linrec_scan, scan, scan_binding);
@@ -149,3 +176,6 @@ HANDLER(keras_linrec_impulse_response, impulse_response,
         impulse_response_binding);
 HANDLER(keras_linrec_impulse_response_backward, impulse_response,
         impulse_response_binding);
+HANDLER(keras_linrec_nonlinear_scan, nonlinear_scan, nonlinear_scan_binding);
+HANDLER(keras_linrec_nonlinear_scan_backward, nonlinear_scan,
+        nonlinear_scan_binding);

@@ -84,6 +84,75 @@ struct ScanTileBackward {
   Real* d_decay_tile;      // per step; may be `states`' own tile
 };
 
+// The activations of nonlinear recurrences. In those of pairs the first half of
+// a panel's columns holds the first numbers of pairs, the second half the
+// others.
+enum Activation {
+  kLinear,
+  kRelu,
+  kLeakyRelu,
+  kTanh,
+  kSigmoid,
+  kOplu,     // pairs: the larger, the smaller
+  kModrelu,  // pairs: a real and an imaginary part
+  kActivations,
+};
+
+// response = activation(argument), or, with the optional parts,
+//   argument += product, gate = sigmoid(gate + product),
+//   response = gate * (linear + activation(argument)),
+// on `rows` rows of a panel. Null is an optional part that is not there.
+template <class Real>
+struct Respond {
+  int64_t rows;
+  Activation activation;
+  Real leak;                 // of kLeakyRelu
+  const Real* modulus_bias;  // of kModrelu: half a panel's width
+  const Real* product;
+  const Real* argument;
+  const Real* linear;
+  Real* gate;
+  Real* change;    // linear + activation(argument); only if there is a gate
+  Real* response;  // may be `argument`, or null: only `memory` is wanted
+  Real* memory;    // for the gradient; may be `argument`, or null
+};
+
+template <class Real>
+struct RespondBackward {
+  int64_t rows;
+  Activation activation;
+  Real leak;
+  const Real* modulus_bias;
+  const Real* memory;
+  const Real* gate;
+  const Real* change;
+  const Real* d_response;
+  Real* d_argument;
+  Real* d_gate;    // of the gate's own argument
+  Real* d_linear;
+  Real* d_modulus_bias;  // added to
+};
+
+// to = base + factor * from on `rows` rows of a panel, with a factor for each.
+template <class Real>
+struct AddScaled {
+  int64_t rows;
+  const Real* factors;
+  const Real* base;
+  const Real* from;
+  Real* to;
+};
+
+// to[row] (+)= (row of a tile, b), where b is one row of the same columns.
+template <class Real>
+struct DotRows {
+  int64_t rows, panels, panel_stride, to_row;
+  const Real* a;
+  const Real* b;
+  Real* to;
+  bool add;
+};
+
 // Tridiagonal matrices, in float64, by `size` rows of so many numbers each.
 constexpr int64_t band_columns = 64;
 
@@ -179,6 +248,10 @@ struct Kernels {
   void (*product)(const Product<Real>&);
   void (*scan_tile)(const ScanTile<Real>&);
   void (*scan_tile_backward)(const ScanTileBackward<Real>&);
+  void (*respond)(const Respond<Real>&);
+  void (*respond_backward)(const RespondBackward<Real>&);
+  void (*add_scaled)(const AddScaled<Real>&);
+  void (*dot_rows)(const DotRows<Real>&);
 };
 
 struct InstructionSet {

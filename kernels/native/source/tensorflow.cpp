@@ -30,7 +30,8 @@ namespace ffi = xla::ffi;
 namespace tf = tensorflow;
 
 // Axes are letters: Batch, Time, Features, Channels, Units, blocKs of time,
-// Parts, the Numbers of a state; "3" is three. A decay's are "c" or, where it
+// Parts, the Numbers of a state; "3" is three and "0" none. Other letters are
+// sizes that an operation has of its own. A decay's are "c" or, where it
 // is given per step, "btc".
 constexpr char decay_axes[] = "decay";
 
@@ -46,7 +47,7 @@ struct Quantity {
 
 // An operation's attributes, beside the number type.
 constexpr int has_parts = 1, has_reverse = 2, has_block = 4, has_time = 8,
-              has_alpha = 16;
+              has_alpha = 16, has_form = 32;
 constexpr int of_scan = has_parts | has_reverse;
 
 struct Operation {
@@ -148,6 +149,42 @@ const Operation operations[] = {
       {"d_b", "n"},
       {"d_timescale", "f"},
       {"d_output_matrix", "fcn"}}},
+    {"KerasLinrecNonlinearScan",
+     keras_linrec_nonlinear_scan,
+     "btfnmt0",
+     has_form,
+     {{"inputs", "btf"},
+      {"input_kernel", "fg"},
+      {"bias", "g"},
+      {"recurrent", "nr"},
+      {"expansion", "mn"},
+      {"step_size", "ij"},
+      {"modulus_bias", "q"},
+      {"initial_state", "bn"}},
+     {{"outputs", "btn"}, {"final_state", "bn"}}},
+    {"KerasLinrecNonlinearScanBackward",
+     keras_linrec_nonlinear_scan_backward,
+     "btfnmtz",
+     has_form,
+     {{"inputs", "btf"},
+      {"input_kernel", "fg"},
+      {"bias", "g"},
+      {"recurrent", "nr"},
+      {"expansion", "mn"},
+      {"step_size", "ij"},
+      {"modulus_bias", "q"},
+      {"initial_state", "bn"},
+      {"outputs", "btn"},
+      {"d_outputs", "bzn"},
+      {"d_final_state", "bn"}},
+     {{"d_inputs", "btf"},
+      {"d_input_kernel", "fg"},
+      {"d_bias", "g"},
+      {"d_recurrent", "nr"},
+      {"d_expansion", "mn"},
+      {"d_step_size", "ij"},
+      {"d_modulus_bias", "q"},
+      {"d_initial_state", "bn"}}},
 };
 
 const Operation& operation_of(const std::string& name) {
@@ -239,7 +276,9 @@ bool define_operations() {
             std::pair(has_block, "block: int >= 1"),
             std::pair(has_time, "time: int >= 1"),
             // The bits of a double: an attribute `float` has half as many.
-            std::pair(has_alpha, "alpha: int")})
+            std::pair(has_alpha, "alpha: int"),
+            std::pair(has_form, "flags: int"),
+            std::pair(has_form, "leak: int")})
         if (operation.has(attribute)) builder.Attr(description);
       auto tensors = [&](const Quantity& quantity) {
         const bool one = quantity.real || !operation.has(has_parts);
@@ -265,7 +304,7 @@ struct Attributes {
   tf::DataType type = tf::DT_INVALID;
   int parts = 1;
   bool reverse = false;
-  int64_t block = 1, time = 1, alpha = 0;
+  int64_t block = 1, time = 1, alpha = 0, flags = 0, leak = 0;
 
   explicit Attributes(tf::OpKernelConstruction* context)
       : operation(operation_of(context->def().op())) {
@@ -275,6 +314,8 @@ struct Attributes {
     get(context, has_block, "block", &block);
     get(context, has_time, "time", &time);
     get(context, has_alpha, "alpha", &alpha);
+    get(context, has_form, "flags", &flags);
+    get(context, has_form, "leak", &leak);
     OP_REQUIRES(context, parts <= 2,
                 absl::InvalidArgumentError(absl::StrCat(
                     operation.name, ": a number has one part or two, not ",
@@ -299,6 +340,7 @@ class Call {
     per_step_ = shapes[0].dims() == 3;
     axes_['p'] = attributes_.parts;
     axes_['3'] = 3;
+    axes_['0'] = 0;
     if (operation_.has(has_time)) axes_['t'] = attributes_.time;
     size_t tensor = 0;
     for (const Quantity& quantity : operation_.from)
@@ -316,10 +358,13 @@ class Call {
   }
 
   int flags() const {
-    return (attributes_.parts == 2 ? kKerasLinrecComplex : 0) |
+    const int wide =
+        attributes_.type == tf::DT_DOUBLE ? kKerasLinrecFloat64 : 0;
+    if (operation_.has(has_form))
+      return static_cast<int>(attributes_.flags) | wide;
+    return wide | (attributes_.parts == 2 ? kKerasLinrecComplex : 0) |
            (per_step_ ? kKerasLinrecPerStep : 0) |
-           (attributes_.reverse ? kKerasLinrecReverse : 0) |
-           (attributes_.type == tf::DT_DOUBLE ? kKerasLinrecFloat64 : 0);
+           (attributes_.reverse ? kKerasLinrecReverse : 0);
   }
 
   std::vector<int64_t> sizes() const {
@@ -329,6 +374,7 @@ class Call {
     // The core may choose the length of its blocks.
     if (operation_.has(has_alpha))
       sizes.insert(sizes.end(), {attributes_.alpha, 0});
+    if (operation_.has(has_form)) sizes.push_back(attributes_.leak);
     return sizes;
   }
 
@@ -363,7 +409,9 @@ class Call {
     static const std::map<char, const char*> names = {
         {'b', "batch"},    {'t', "time"},  {'f', "features"},
         {'c', "channels"}, {'u', "units"}, {'k', "blocks"},
-        {'p', "parts"},    {'n', "state"}, {'3', "bands"}};
+        {'p', "parts"},    {'n', "state"}, {'3', "bands"},
+        {'g', "driven units"}, {'r', "recurrent columns"}, {'m', "rank"},
+        {'i', "rows"}, {'j', "steps"}, {'q', "pairs"}, {'z', "steps or 0"}};
     // Whatever sizes are known from the arguments before this one.
     std::vector<std::string> expected;
     for (char letter : letters) {
@@ -553,5 +601,7 @@ KERNELS("KerasLinrecProjectedScan");
 KERNELS("KerasLinrecProjectedScanBackward");
 KERNELS("KerasLinrecImpulseResponse");
 KERNELS("KerasLinrecImpulseResponseBackward");
+KERNELS("KerasLinrecNonlinearScan");
+KERNELS("KerasLinrecNonlinearScanBackward");
 
 }  // namespace

@@ -1,0 +1,115 @@
+"""Activations for units that keep the norm of their state."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+def leaky_relu(x):
+    """max(x / 10, x), the orthogonal unit's own - Mhammedi et al. 2017.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec import activations
+    >>> y = activations.leaky_relu(np.array([-1.0, 2.0], "float32"))
+    >>> [round(float(value), 3) for value in y]
+    [-0.1, 2.0]
+    """
+    return ops.where(x > 0, x, 0.1 * x)
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+def oplu(x):
+    """Each pair (x_2i, x_2i+1) as its larger and its smaller number.
+
+    It permutes, and so keeps the norm of `x`, and that of a gradient too
+    (Chernodub and Nowicki 2016; Mhammedi et al. 2017, section 5.5).
+
+    Args:
+        x: float tensor, (..., an even number).
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec import activations
+    >>> y = activations.oplu(np.array([1.0, 2.0, 4.0, 3.0], "float32"))
+    >>> [float(value) for value in y]
+    [2.0, 1.0, 4.0, 3.0]
+    """
+    x = ops.convert_to_tensor(x)
+    _require_pairs(x)
+    pairs = ops.reshape(x, (*_leading(x), x.shape[-1] // 2, 2))
+    first, second = pairs[..., 0], pairs[..., 1]
+    swapped = first < second
+    ordered = ops.stack(
+        [
+            ops.where(swapped, second, first),
+            ops.where(swapped, first, second),
+        ],
+        axis=-1,
+    )
+    return ops.reshape(ordered, ops.shape(x))
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+def modrelu(x, bias):
+    """(|z| + bias) z / |z| where |z| + bias > 0, else 0 - Arjovsky et al. 2016.
+
+    In its real form (Mhammedi et al. 2017, section 3): the first half of `x`
+    holds the real parts of the complex numbers z, the second half their
+    imaginary parts, in the same order.
+
+    Args:
+        x: float tensor, (..., 2 n).
+        bias: float tensor, (n,).
+
+    Example: a number of modulus 5, shortened to 4.
+
+    >>> import numpy as np
+    >>> from keras_linrec import activations
+    >>> z = np.array([3.0, 4.0], "float32")
+    >>> y = activations.modrelu(z, bias=np.array([-1.0], "float32"))
+    >>> [round(float(value), 4) for value in y]
+    [2.4, 3.2]
+    """
+    x, bias = ops.convert_to_tensor(x), ops.convert_to_tensor(bias)
+    _require_pairs(x)
+    real, imag = ops.split(x, 2, axis=-1)
+    square = real * real + imag * imag
+    # Zero has no direction, and its square root no derivative.
+    modulus = ops.sqrt(ops.where(square > 0, square, 1.0))
+    scale = 1.0 + bias / modulus
+    keep = ops.logical_and(square > 0, scale > 0)
+    scale = ops.where(keep, scale, 0.0)
+    return ops.concatenate([scale * real, scale * imag], axis=-1)
+
+
+def get(identifier):
+    """An activation from its name, its configuration or itself.
+
+    Args:
+        identifier: `"oplu"`, `"modrelu"`, or what `keras.activations.get`
+            takes.
+
+    Example:
+
+    >>> from keras_linrec import activations
+    >>> activations.get("oplu") is activations.oplu
+    True
+    """
+    if identifier in ("oplu", "modrelu"):
+        return {"oplu": oplu, "modrelu": modrelu}[identifier]
+    return keras.activations.get(identifier)
+
+
+def _leading(x):
+    return tuple(ops.shape(x))[:-1]
+
+
+def _require_pairs(x):
+    if x.shape[-1] % 2:
+        raise ValueError(
+            "An activation of pairs needs an even number of features. "
+            f"Received: x.shape={tuple(x.shape)}"
+        )

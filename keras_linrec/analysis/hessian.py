@@ -1,0 +1,303 @@
+"""The curvature of a classifier's loss, from Hessian-vector products."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from keras import ops
+
+from keras_linrec.analysis import _autodiff
+from keras_linrec.analysis._classifier import Classifier
+from keras_linrec.analysis._classifier import arrays
+from keras_linrec.analysis._classifier import batches
+from keras_linrec.layers.sequence_layer import require_count
+
+
+@dataclass(frozen=True)
+class ExtremeEigenvalues:
+    """Both ends of a spectrum, and how far from eigenvalues they may be.
+
+    Attributes:
+        smallest, largest: floats, the algebraically smallest and largest.
+        smallest_residual, largest_residual: floats |H v - lambda v|; there is
+            an eigenvalue as close as this to the number.
+    """
+
+    smallest: float
+    largest: float
+    smallest_residual: float
+    largest_residual: float
+
+    @property
+    def condition_number(self):
+        """largest / smallest, of one sign only for a definite matrix.
+
+        A negative value means a saddle: it tells how much stronger the loss
+        curves upwards than downwards. Where the smallest eigenvalue is zero
+        within its residual, this is infinite.
+        """
+        if abs(self.smallest) <= self.smallest_residual:
+            return np.inf
+        return self.largest / self.smallest
+
+
+@dataclass(frozen=True)
+class TraceEstimate:
+    """An estimated trace.
+
+    Attributes:
+        value: float, the mean over the samples.
+        standard_error: float, of that mean; infinite for one sample.
+    """
+
+    value: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class HessianSummary:
+    """The Hessian's numbers of table 3 of the paper.
+
+    Attributes:
+        eigenvalues: `ExtremeEigenvalues`.
+        trace: `TraceEstimate`.
+    """
+
+    eigenvalues: ExtremeEigenvalues
+    trace: TraceEstimate
+
+    def __str__(self):
+        ends = self.eigenvalues
+        return (
+            f"largest eigenvalue {ends.largest:.4g}, "
+            f"smallest {ends.smallest:.4g}, "
+            f"condition number {ends.condition_number:.4g}, "
+            f"trace {self.trace.value:.4g} +- {self.trace.standard_error:.2g}"
+        )
+
+
+class Hessian:
+    """The Hessian of a classifier's loss by its trainable variables.
+
+    It is that of the mean loss over the examples, in inference mode and
+    without regularisers, and it is never formed: each product with a vector
+    is a gradient of a gradient. That takes layers whose kernels can be
+    differentiated twice, as all of this package's can.
+
+    Args:
+        model: a built Keras model with one input and outputs (batch,
+            classes), or (batch, 1) for two classes.
+        inputs: array (examples, ...).
+        labels: array (examples, ...), as the loss takes them.
+        loss: a Keras loss, its name, or a function of labels and outputs.
+            Defaults to `None`: the one the model is compiled with.
+        batch_size: integer, how many examples at a time; their products are
+            summed. Defaults to 128.
+
+    Raises:
+        ValueError: for a model that is not built or whose outputs are none of
+            a classifier, inputs and labels of different lengths, or no loss.
+
+    Reference:
+        [Lipschitz Recurrent Neural Networks](
+        https://arxiv.org/abs/2006.12070), section 7, table 3.
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> from keras_linrec.analysis import Hessian
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    >>> hessian = Hessian(model, np.eye(3), np.array([0, 1, 1]), loss)
+    >>> hessian.size
+    8
+    >>> ends = hessian.extreme_eigenvalues(seed=0)
+    >>> -1e-4 < ends.smallest < ends.largest <= 1.0
+    True
+    """
+
+    def __init__(self, model, inputs, labels, loss=None, batch_size=128):
+        require_count("batch_size", batch_size)
+        self.inputs, self.labels = arrays(inputs, labels)
+        self.batch_size = batch_size
+        self._classifier = Classifier(model, loss)
+        variables = model.trainable_variables
+        self._shapes = [tuple(variable.shape) for variable in variables]
+        self._dtypes = [variable.dtype for variable in variables]
+        self._gradient = _autodiff.gradient(self._loss)
+        self._product = _autodiff.hessian_vector_product(self._loss)
+
+    @property
+    def size(self):
+        """The number of trainable numbers."""
+        return sum(int(np.prod(shape)) for shape in self._shapes)
+
+    def product(self, vector):
+        """The Hessian times a vector.
+
+        Args:
+            vector: array (size,), in the order of `model.trainable_variables`.
+
+        Returns:
+            float64 array (size,).
+
+        Raises:
+            ValueError: if `vector` has another shape.
+        """
+        vectors = self._split(vector)
+        return self._sum(
+            lambda tensors, constants: self._product(
+                tensors, vectors, constants
+            )
+        )
+
+    def gradient(self):
+        """The gradient of the same loss, float64 array (size,)."""
+        return self._sum(self._gradient)
+
+    def extreme_eigenvalues(self, iterations=50, tolerance=1e-3, seed=None):
+        """Both ends of the spectrum, by Lanczos' method.
+
+        All of its vectors are kept and made orthogonal to one another, so
+        that no eigenvalue comes twice. The largest is approached from below,
+        the smallest from above.
+
+        Args:
+            iterations: integer, products with the Hessian at most. Defaults
+                to 50.
+            tolerance: float; it stops where both residuals are below this
+                share of the largest magnitude. Defaults to 1e-3.
+            seed: integer or `None`, the default, of the first vector.
+
+        Returns:
+            `ExtremeEigenvalues`.
+        """
+        require_count("iterations", iterations)
+        generator = np.random.default_rng(seed)
+        return lanczos(
+            self.product,
+            generator.standard_normal(self.size),
+            min(iterations, self.size),
+            tolerance,
+        )
+
+    def trace(self, samples=30, seed=None):
+        """The trace by Hutchinson's estimator, with random signs.
+
+        Args:
+            samples: integer, products with the Hessian. Defaults to 30.
+            seed: integer or `None`, the default.
+
+        Returns:
+            `TraceEstimate`.
+        """
+        require_count("samples", samples)
+        generator = np.random.default_rng(seed)
+        values = []
+        for _ in range(samples):
+            signs = generator.choice([-1.0, 1.0], size=self.size)
+            values.append(signs @ self.product(signs))
+        error = np.inf
+        if samples > 1:
+            error = np.std(values, ddof=1) / np.sqrt(samples)
+        return TraceEstimate(float(np.mean(values)), float(error))
+
+    def summary(self, iterations=50, tolerance=1e-3, samples=30, seed=None):
+        """The largest eigenvalue, the condition number and the trace.
+
+        The paper's condition number is the largest eigenvalue by the
+        smallest. The smallest is meant algebraically here: at a point of
+        training that is no minimum it is negative, and so is the ratio.
+
+        Args:
+            iterations, tolerance: of `extreme_eigenvalues`.
+            samples: of `trace`.
+            seed: integer or `None`, the default.
+
+        Returns:
+            `HessianSummary`.
+        """
+        return HessianSummary(
+            self.extreme_eigenvalues(iterations, tolerance, seed),
+            self.trace(samples, seed),
+        )
+
+    def _loss(self, tensors, constants):
+        others, inputs, labels = constants
+        outputs = self._classifier.outputs((tensors, others), inputs)
+        return self._classifier.mean_loss(labels, outputs)
+
+    def _sum(self, function):
+        trainable, others = self._classifier.weights()
+        total = np.zeros(self.size)
+        for part in batches(len(self.inputs), self.batch_size):
+            constants = (
+                others,
+                ops.convert_to_tensor(self.inputs[part]),
+                ops.convert_to_tensor(self.labels[part]),
+            )
+            share = (part.stop - part.start) / len(self.inputs)
+            total += share * _join(function(trainable, constants))
+        return total
+
+    def _split(self, vector):
+        vector = np.asarray(vector)
+        if vector.shape != (self.size,):
+            raise ValueError(
+                f"`vector` should have the shape ({self.size},). "
+                f"Received: vector.shape={vector.shape}"
+            )
+        sizes = [int(np.prod(shape)) for shape in self._shapes]
+        parts = np.split(vector, np.cumsum(sizes)[:-1])
+        return [
+            ops.convert_to_tensor(part.reshape(shape), dtype=dtype)
+            for part, shape, dtype in zip(parts, self._shapes, self._dtypes)
+        ]
+
+
+def lanczos(product, start, iterations, tolerance):
+    """`ExtremeEigenvalues` of a symmetric operator.
+
+    Args:
+        product: function of an array (size,) that returns another.
+        start: array (size,), not zero.
+        iterations: integer, at most `size`.
+        tolerance: float.
+    """
+    basis = np.zeros((iterations, len(start)))
+    diagonal, beside = [], []
+    vector = start / np.linalg.norm(start)
+    for index in range(iterations):
+        basis[index] = vector
+        image = product(vector)
+        diagonal.append(vector @ image)
+        known = basis[: index + 1]
+        # Once leaves rounding of the size of what was taken away.
+        for _ in range(2):
+            image = image - known.T @ (known @ image)
+        length = np.linalg.norm(image)
+        ends = _ends(diagonal, beside, length)
+        scale = max(abs(ends.smallest), abs(ends.largest))
+        worst = max(ends.smallest_residual, ends.largest_residual)
+        if worst <= tolerance * scale:
+            break
+        beside.append(length)
+        vector = image / length
+    return ends
+
+
+def _ends(diagonal, beside, length):
+    matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+    values, vectors = np.linalg.eigh(matrix)
+    residuals = length * np.abs(vectors[-1])
+    return ExtremeEigenvalues(
+        float(values[0]),
+        float(values[-1]),
+        float(residuals[0]),
+        float(residuals[-1]),
+    )
+
+
+def _join(tensors):
+    parts = [ops.convert_to_numpy(tensor).ravel() for tensor in tensors]
+    return np.concatenate(parts).astype("float64")

@@ -1,0 +1,583 @@
+"""What theory says of a unit's matrices: certificates, spectra, defects."""
+
+import math
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+
+# What numbers in float32 cannot tell from zero, as a share of the largest.
+_ROUNDING = 1e-6
+
+# By the name of a Keras activation: its Lipschitz constant, and whether it
+# never decreases. A leaky ReLU counts with a slope between 0 and 1.
+_ACTIVATIONS = {
+    "elu": (1.0, True),
+    "hard_sigmoid": (1 / 6, True),
+    "hard_tanh": (1.0, True),
+    "leaky_relu": (1.0, True),
+    "linear": (1.0, True),
+    "log_sigmoid": (1.0, True),
+    "oplu": (1.0, False),
+    "relu": (1.0, True),
+    "relu6": (1.0, True),
+    "sigmoid": (0.25, True),
+    "softplus": (1.0, True),
+    "softsign": (1.0, True),
+    "tanh": (1.0, True),
+}
+
+
+@dataclass(frozen=True)
+class StabilityCertificate:
+    """The numbers of theorem 1 for h' = A h + sigma(W h + U x + b).
+
+    A_sym = (A + A^T) / 2, W_sym and W_skew are the two parts of W, and M is
+    the Lipschitz constant of sigma. A number within rounding of zero counts
+    as zero. `print` gives the verdict in words.
+
+    Attributes:
+        largest_symmetric_eigenvalue: of A_sym.
+        smallest_symmetric_singular_value: of A_sym.
+        largest_recurrent_singular_value: of W.
+        smallest_recurrent_singular_value: of W; the theorem asks for a W that
+            is not singular, though case (a) holds without.
+        largest_recurrent_eigenvalue: of W + W^T.
+        smallest_product_eigenvalue: of A^T W + W^T A.
+        smallest_mended_eigenvalue: of A^T W_sym + W_sym A
+            - M / 2 W_skew W_skew^T.
+        largest_real_part_of_linear_matrix: of the eigenvalues of A.
+        largest_real_part_of_recurrent_matrix: of the eigenvalues of W.
+        lipschitz_constant: M.
+        monotone: whether sigma never decreases.
+        rounding: what counts as zero for an eigenvalue of A, W or their sums.
+        step_size: of the explicit Euler method, or `None`.
+        euler_factor: |I + step_size A| + step_size M |W| in the spectral
+            norm, or `None`. Any two trajectories of the discrete unit that
+            see the same inputs come closer by this factor in each step.
+        gated: whether h' is multiplied by a gate. Of that the theorem says
+            nothing: then no case holds.
+    """
+
+    largest_symmetric_eigenvalue: float
+    smallest_symmetric_singular_value: float
+    largest_recurrent_singular_value: float
+    smallest_recurrent_singular_value: float
+    largest_recurrent_eigenvalue: float
+    smallest_product_eigenvalue: float
+    smallest_mended_eigenvalue: float
+    largest_real_part_of_linear_matrix: float
+    largest_real_part_of_recurrent_matrix: float
+    lipschitz_constant: float
+    monotone: bool
+    rounding: float
+    step_size: float | None = None
+    euler_factor: float | None = None
+    gated: bool = False
+
+    @property
+    def case_a(self):
+        """A decays faster than sigma(W h) can grow.
+
+        With V = |h|^2 / 2 it needs no W that is not singular.
+        """
+        growth = self.lipschitz_constant * self.largest_recurrent_singular_value
+        decay = self.smallest_symmetric_singular_value
+        return self._linear_part_decays and decay > growth + self.rounding
+
+    @property
+    def case_b_as_printed(self):
+        """Case (b) as in the paper, which does not suffice: see `case_b`."""
+        return (
+            self._both_decay and self.smallest_product_eigenvalue > self._square
+        )
+
+    @property
+    def case_b(self):
+        """Both parts decay, in directions that agree.
+
+        The proof in the paper takes an infimum over real vectors where
+        complex ones count, and holds for a symmetric W only; among others
+        there are counterexamples, which are not stable. This is the condition
+        under which its Lyapunov function, -h^T W_sym h, does decrease:
+        A^T W_sym + W_sym A - M / 2 W_skew W_skew^T is positive definite. For
+        a symmetric W it is the paper's.
+        """
+        return (
+            self._both_decay and self.smallest_mended_eigenvalue > self._square
+        )
+
+    @property
+    def stable(self):
+        """Whether every equilibrium is globally exponentially stable.
+
+        The conditions suffice; a unit that fails them may be stable too.
+        """
+        return self.case_a or self.case_b
+
+    @property
+    def euler_stable(self):
+        """Whether the discrete unit contracts; `None` if it is not Euler's."""
+        if self.euler_factor is None:
+            return None
+        return self.euler_factor < 1 - _ROUNDING
+
+    @property
+    def _linear_part_decays(self):
+        return (
+            not self.gated
+            and self.largest_symmetric_eigenvalue < -self.rounding
+        )
+
+    @property
+    def _both_decay(self):
+        return (
+            self.monotone
+            and self._linear_part_decays
+            and self.largest_recurrent_eigenvalue < -self.rounding
+        )
+
+    @property
+    def _square(self):
+        """What counts as zero for a product of two matrices."""
+        return self.rounding**2 / _ROUNDING
+
+    def __str__(self):
+        lines = [
+            self._verdict(),
+            f"  largest eigenvalue of A_sym: "
+            f"{self.largest_symmetric_eigenvalue:.4g}, should be negative",
+            f"  (a) {_word(self.case_a)}: sigma_min(A_sym) = "
+            f"{self.smallest_symmetric_singular_value:.4g} should exceed M "
+            f"sigma_max(W) = {self.lipschitz_constant:.4g} * "
+            f"{self.largest_recurrent_singular_value:.4g}",
+            f"  (b) {_word(self.case_b)}: sigma "
+            f"{'never decreases' if self.monotone else 'is not monotone'}; "
+            f"largest eigenvalue of W + W^T: "
+            f"{self.largest_recurrent_eigenvalue:.4g}, should be negative; "
+            f"smallest eigenvalue of A^T W_sym + W_sym A - M / 2 W_skew "
+            f"W_skew^T: {self.smallest_mended_eigenvalue:.4g}, should be "
+            f"positive (of A^T W + W^T A: "
+            f"{self.smallest_product_eigenvalue:.4g})",
+            f"  smallest singular value of W: "
+            f"{self.smallest_recurrent_singular_value:.4g}",
+        ]
+        if self.euler_factor is not None:
+            lines.append(
+                f"  an Euler step of {self.step_size:.4g} scales the distance "
+                f"of two trajectories by {self.euler_factor:.6g} at most, "
+                "which should be below 1"
+            )
+        return "\n".join(lines)
+
+    def _verdict(self):
+        if self.stable:
+            cases = [("a", self.case_a), ("b", self.case_b)]
+            held = " and ".join(f"({name})" for name, holds in cases if holds)
+            return f"Globally exponentially stable, by case {held}."
+        if self.gated:
+            return "No certificate: theorem 1 is not about gated units."
+        return "No certificate: neither case holds, which proves nothing."
+
+
+def stability_certificate(
+    layer_or_matrices, lipschitz_constant=None, monotone=None
+):
+    """The stability certificate of a unit h' = A h + sigma(W h + U x + b).
+
+    Theorem 1 of the paper: an equilibrium is globally exponentially stable if
+    A_sym = (A + A^T) / 2 is negative definite and either
+
+        (a) sigma_min(A_sym) > M sigma_max(W), or
+        (b) sigma never decreases, W + W^T is negative definite and
+            A^T W + W^T A is positive definite,
+
+    where sigma is M-Lipschitz. As printed, (b) holds for symmetric W only.
+    The certificate takes a condition for any W in its place, which its
+    `case_b` has, and shows the printed one as `case_b_as_printed`.
+
+    Args:
+        layer_or_matrices: a built `LipschitzRNN` or a layer with the methods
+            `linear_matrix()` and `recurrent_matrix()` of its own, of which A
+            is multiplied by `layer.alpha`, or is zero where that is 0; or a
+            pair `(A, W)` of matrices (units, units).
+        lipschitz_constant: positive float, M. Defaults to `None`: that of the
+            layer's activation, and 1 for matrices.
+        monotone: whether sigma never decreases. Defaults to `None`: as the
+            layer's activation does, and `True` for matrices.
+
+    Returns:
+        A `StabilityCertificate`. For a layer with `solver="euler"` it says
+        too whether the discrete unit contracts, at timescales of 1.
+
+    Raises:
+        ValueError: for matrices that do not fit, a layer that is not built or
+            has no such matrices, or an activation of which nothing is known
+            here while one of the other arguments is `None`.
+
+    Reference:
+        [Lipschitz Recurrent Neural Networks](
+        https://arxiv.org/abs/2006.12070), section 3 and appendix A.1.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec.analysis import stability_certificate
+    >>> matrices = -2 * np.eye(3), np.eye(3)
+    >>> certificate = stability_certificate(matrices)
+    >>> certificate.case_a, certificate.case_b, certificate.stable
+    (True, False, True)
+    >>> print(str(certificate).splitlines()[0])
+    Globally exponentially stable, by case (a).
+    """
+    linear, recurrent = unit_matrices(layer_or_matrices)
+    given = lipschitz_constant, monotone
+    lipschitz_constant, monotone = _activation_facts(layer_or_matrices, *given)
+    symmetric = (linear + linear.T) / 2
+    singular_values = np.linalg.svd(recurrent, compute_uv=False)
+    size = max(np.linalg.norm(linear, 2), singular_values[0])
+    product = linear.T @ recurrent
+    step_size = _euler_step_size(layer_or_matrices)
+    return StabilityCertificate(
+        largest_symmetric_eigenvalue=_eigenvalues(symmetric)[-1],
+        smallest_symmetric_singular_value=float(
+            np.abs(_eigenvalues(symmetric)).min()
+        ),
+        largest_recurrent_singular_value=float(singular_values[0]),
+        smallest_recurrent_singular_value=float(singular_values[-1]),
+        largest_recurrent_eigenvalue=_eigenvalues(recurrent + recurrent.T)[-1],
+        smallest_product_eigenvalue=_eigenvalues(product + product.T)[0],
+        smallest_mended_eigenvalue=_smallest_mended_eigenvalue(
+            linear, recurrent, lipschitz_constant
+        ),
+        largest_real_part_of_linear_matrix=float(real_parts(linear)[-1]),
+        largest_real_part_of_recurrent_matrix=float(real_parts(recurrent)[-1]),
+        lipschitz_constant=lipschitz_constant,
+        monotone=monotone,
+        rounding=_ROUNDING * float(size),
+        step_size=step_size,
+        euler_factor=_euler_factor(
+            linear, singular_values[0] * lipschitz_constant, step_size
+        ),
+        gated=_is_gated(layer_or_matrices),
+    )
+
+
+def _smallest_mended_eigenvalue(linear, recurrent, lipschitz_constant):
+    # With V = -h^T W_sym h and u = sigma's difference, V' = -h^T (A^T W_sym
+    # + W_sym A) h - 2 h^T W_sym u. For v = W h there is v^T u >= |u|^2 / M,
+    # and h^T W_sym u = v^T u + h^T W_skew u, of which the worst u leaves
+    # M / 2 |W_skew^T h|^2.
+    symmetric = (recurrent + recurrent.T) / 2
+    skew = (recurrent - recurrent.T) / 2
+    product = linear.T @ symmetric
+    worst = lipschitz_constant / 2 * skew @ skew.T
+    return _eigenvalues(product + product.T - worst)[0]
+
+
+def _euler_factor(linear, growth, step_size):
+    if step_size is None:
+        return None
+    decay = np.linalg.norm(np.eye(len(linear)) + step_size * linear, 2)
+    return float(decay + step_size * growth)
+
+
+def unit_matrices(layer_or_matrices):
+    """A, with alpha, and W of a unit as float64 arrays."""
+    if isinstance(layer_or_matrices, (tuple, list)):
+        if len(layer_or_matrices) != 2:
+            raise ValueError(
+                "`layer_or_matrices` should be a layer or a pair (A, W). "
+                f"Received: {len(layer_or_matrices)} matrices"
+            )
+        linear, recurrent = map(_square_matrix, layer_or_matrices)
+    else:
+        linear, recurrent = _matrices_of(layer_or_matrices)
+    if linear.shape != recurrent.shape:
+        raise ValueError(
+            "A and W of `layer_or_matrices` should have one shape. Received: "
+            f"A.shape={linear.shape}, W.shape={recurrent.shape}"
+        )
+    return linear, recurrent
+
+
+def has_unit_matrices(layer):
+    """Whether a layer is one that has a stability certificate."""
+    return callable(getattr(layer, "recurrent_matrix", None))
+
+
+def _matrices_of(layer):
+    if not has_unit_matrices(layer):
+        raise ValueError(
+            "`layer_or_matrices` should have the method `recurrent_matrix`, "
+            "as a LipschitzRNN has, or be a pair of matrices (A, W). "
+            f"Received: layer_or_matrices={layer}"
+        )
+    _require_built(layer)
+    recurrent = _square_matrix(layer.recurrent_matrix())
+    if not getattr(layer, "alpha", 0):
+        return np.zeros_like(recurrent), recurrent
+    return layer.alpha * _square_matrix(layer.linear_matrix()), recurrent
+
+
+def _require_built(layer):
+    if not getattr(layer, "built", True):
+        raise ValueError(
+            "`layer` should be built: call it, or the model that it is in, "
+            f"once. Received: layer={layer}"
+        )
+
+
+def _activation_facts(layer_or_matrices, lipschitz_constant, monotone):
+    known = 1.0, True
+    if hasattr(layer_or_matrices, "activation"):
+        name = getattr(layer_or_matrices.activation, "__name__", None)
+        known = _ACTIVATIONS.get(name)
+    if known is None and None in (lipschitz_constant, monotone):
+        raise ValueError(
+            "Of this layer's activation no Lipschitz constant is known here: "
+            "give `lipschitz_constant` and `monotone`. Received: "
+            f"layer.activation={layer_or_matrices.activation}"
+        )
+    if lipschitz_constant is None:
+        lipschitz_constant = known[0]
+    if not 0 < lipschitz_constant < math.inf:
+        raise ValueError(
+            "`lipschitz_constant` should be a positive number. Received: "
+            f"lipschitz_constant={lipschitz_constant}"
+        )
+    monotone = known[1] if monotone is None else monotone
+    return float(lipschitz_constant), bool(monotone)
+
+
+def _euler_step_size(layer):
+    if getattr(layer, "solver", None) != "euler" or _is_gated(layer):
+        return None
+    if getattr(layer, "log_step_size", None) is None:
+        return float(layer.step_size)
+    return float(np.exp(keras.ops.convert_to_numpy(layer.log_step_size)))
+
+
+def _is_gated(layer):
+    return bool(getattr(layer, "gated", False))
+
+
+def spectrum_bounds(matrix, beta, gamma):
+    """Where the real parts of the eigenvalues of S(M) lie.
+
+        S(M) = (1 - beta) (M + M^T) + beta (M - M^T) - gamma I
+
+    Proposition 1 of the paper, but for a factor of 2 that is lost there: with
+    M_sym = (M + M^T) / 2, the symmetric part of S is 2 (1 - beta) M_sym
+    - gamma I, so that the interval is
+
+        [2 (1 - beta) lambda_min(M_sym) - gamma,
+         2 (1 - beta) lambda_max(M_sym) - gamma].
+
+    Half of that width, as printed, leaves out eigenvalues of most matrices.
+
+    Args:
+        matrix: M, (units, units): an array, or `linear_kernel` or
+            `recurrent_kernel` of a `LipschitzRNN`.
+        beta: float in [0, 1].
+        gamma: float.
+
+    Returns:
+        The two ends `(low, high)`, floats.
+
+    Raises:
+        ValueError: if `matrix` is not square or `beta` is out of its range.
+
+    Reference:
+        [Lipschitz Recurrent Neural Networks](
+        https://arxiv.org/abs/2006.12070), section 4 and appendix A.2.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec.analysis import spectrum_bounds
+    >>> spectrum_bounds(np.diag([-1.0, 2.0]), beta=0.75, gamma=0.5)
+    (-1.0, 0.5)
+    """
+    matrix = _square_matrix(matrix)
+    _require_share("beta", beta)
+    eigenvalues = _eigenvalues((matrix + matrix.T) / 2)
+    low, high = (
+        2 * (1 - beta) * end - gamma
+        for end in (eigenvalues[0], eigenvalues[-1])
+    )
+    return low, high
+
+
+def real_parts(matrix):
+    """The real parts of a matrix' eigenvalues, from the smallest.
+
+    Args:
+        matrix: array or tensor (units, units).
+
+    Returns:
+        float64 array (units,).
+
+    Raises:
+        ValueError: if `matrix` is not square.
+
+    Example:
+
+    >>> from keras_linrec.analysis import real_parts
+    >>> [float(part) for part in real_parts([[-1.0, 5.0], [-5.0, -1.0]])]
+    [-1.0, -1.0]
+    """
+    return np.sort(np.linalg.eigvals(_square_matrix(matrix)).real)
+
+
+@dataclass(frozen=True)
+class EigenvalueBands:
+    """The real parts of the spectra of S(M) by beta, and their bounds.
+
+    Attributes:
+        betas: array (count,).
+        smallest, largest: arrays (trials, count), of the eigenvalues.
+        low, high: arrays (trials, count), the ends of `spectrum_bounds`.
+    """
+
+    betas: np.ndarray
+    smallest: np.ndarray
+    largest: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def eigenvalue_bands(
+    size, betas=None, gamma=0.0, trials=10, seed=None, stddev=None
+):
+    """The data of figure 4: the real parts of random S(M) by beta.
+
+    One M of normal entries a trial, the same for all of `betas`.
+
+    Args:
+        size: integer, the order of the matrices.
+        betas: floats in [0, 1]. Defaults to 21 from 0.5 to 1.
+        gamma: float. Defaults to 0.
+        trials: integer, how many matrices. Defaults to 10.
+        seed: integer or `None`, the default.
+        stddev: float, of the entries of M. Defaults to `None`: size^-1/2,
+            with which the bands depend little on the size.
+
+    Returns:
+        `EigenvalueBands`, which `plot_eigenvalue_bands` draws.
+
+    Raises:
+        ValueError: for a beta out of its range.
+
+    Reference:
+        [Lipschitz Recurrent Neural Networks](
+        https://arxiv.org/abs/2006.12070), appendix A.2, figure 4.
+
+    Example:
+
+    >>> from keras_linrec.analysis import eigenvalue_bands
+    >>> bands = eigenvalue_bands(8, betas=[0.5, 0.75, 1.0], trials=2, seed=0)
+    >>> bands.largest.shape
+    (2, 3)
+    >>> bool((bands.largest <= bands.high + 1e-12).all())
+    True
+    """
+    betas = np.linspace(0.5, 1.0, 21) if betas is None else np.asarray(betas)
+    generator = np.random.default_rng(seed)
+    stddev = size**-0.5 if stddev is None else stddev
+    rows = []
+    for _ in range(trials):
+        matrix = stddev * generator.standard_normal((size, size))
+        rows.append([_band(matrix, float(beta), gamma) for beta in betas])
+    smallest, largest, low, high = np.moveaxis(np.array(rows), -1, 0)
+    return EigenvalueBands(betas, smallest, largest, low, high)
+
+
+def _band(matrix, beta, gamma):
+    bounds = spectrum_bounds(matrix, beta, gamma)
+    parts = real_parts(symmetric_skew(matrix, beta, gamma))
+    return parts[0], parts[-1], *bounds
+
+
+def symmetric_skew(matrix, beta, gamma):
+    """S(M) of `spectrum_bounds`, as a float64 array."""
+    matrix = _square_matrix(matrix)
+    symmetric, skew = matrix + matrix.T, matrix - matrix.T
+    return (1 - beta) * symmetric + beta * skew - gamma * np.eye(len(matrix))
+
+
+def orthogonality_defect(layer_or_matrix):
+    """max |W^T W - I|: how far a matrix is from an orthogonal one.
+
+    Args:
+        layer_or_matrix: a built `OrthogonalRNN` or another layer with the
+            method `transition_matrix()`; or W itself, (units, units). A
+            complex W, or a pair of its real and imaginary part, is compared
+            with a unitary one.
+
+    Returns:
+        A float, about 1e-6 for an orthogonal matrix in float32.
+
+    Raises:
+        ValueError: for a matrix that is not square, or a layer that is not
+            built or has no such method.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec.analysis import orthogonality_defect
+    >>> orthogonality_defect(np.eye(4))
+    0.0
+    >>> orthogonality_defect(2 * np.eye(4))
+    3.0
+    """
+    matrix = layer_or_matrix
+    if has_transition_matrix(layer_or_matrix):
+        _require_built(layer_or_matrix)
+        matrix = layer_or_matrix.transition_matrix()
+    if isinstance(matrix, tuple):
+        real, imag = map(_square_matrix, matrix)
+        matrix = real + 1j * imag
+    matrix = _square_matrix(matrix)
+    product = matrix.conj().T @ matrix
+    return float(np.abs(product - np.eye(len(matrix))).max())
+
+
+def has_transition_matrix(layer):
+    """Whether a layer is one that has an orthogonality defect."""
+    return callable(getattr(layer, "transition_matrix", None))
+
+
+def _square_matrix(matrix):
+    """A matrix in double precision, complex if it was."""
+    if isinstance(matrix, keras.layers.Layer):
+        raise ValueError(
+            "A square matrix was expected, or a layer that has one. "
+            f"Received: {matrix}"
+        )
+    if not isinstance(matrix, (np.ndarray, list)):
+        matrix = keras.ops.convert_to_numpy(matrix)
+    matrix = np.asarray(matrix)
+    wide = np.iscomplexobj(matrix)
+    matrix = matrix.astype("complex128" if wide else "float64")
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(
+            "A square matrix was expected. "
+            f"Received: matrix.shape={matrix.shape}"
+        )
+    return matrix
+
+
+def _eigenvalues(symmetric):
+    return [float(value) for value in np.linalg.eigvalsh(symmetric)]
+
+
+def _require_share(name, value):
+    if not 0 <= value <= 1:
+        raise ValueError(
+            f"`{name}` should be a number in [0, 1]. Received: {name}={value}"
+        )
+
+
+def _word(holds):
+    return "holds" if holds else "does not hold"

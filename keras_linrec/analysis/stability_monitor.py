@@ -1,0 +1,108 @@
+"""A callback that writes down how stable a model is, epoch by epoch."""
+
+import keras
+
+from keras_linrec.analysis.stability import has_transition_matrix
+from keras_linrec.analysis.stability import has_unit_matrices
+from keras_linrec.analysis.stability import orthogonality_defect
+from keras_linrec.analysis.stability import stability_certificate
+
+_LOGGED = (
+    "largest_real_part_of_linear_matrix",
+    "largest_real_part_of_recurrent_matrix",
+    "largest_symmetric_eigenvalue",
+    "smallest_symmetric_singular_value",
+    "largest_recurrent_singular_value",
+    "largest_recurrent_eigenvalue",
+    "smallest_mended_eigenvalue",
+)
+
+
+class StabilityMonitor(keras.callbacks.Callback):
+    """Adds the stability of a model's units to the logs of every epoch.
+
+    It looks for `LipschitzRNN`, `OrthogonalRNN` and their like in the model,
+    inside of other models and wrappers too. In `History`, `CSVLogger` or
+    `TensorBoard` each has, behind its name and a slash,
+
+    - the numbers of `StabilityCertificate`, among them
+      `largest_real_part_of_linear_matrix` and
+      `largest_real_part_of_recurrent_matrix`, the lines of figure 5 of the
+      paper; and `stable`, 1 or 0;
+    - or `orthogonality_defect`.
+
+    It prints nothing itself. Where it comes before other callbacks in the
+    list, those see what it adds.
+
+    Args:
+        lipschitz_constant: float, for activations of which nothing is known
+            to `stability_certificate`. Defaults to `None`.
+        monotone: likewise. Defaults to `None`.
+
+    Raises:
+        ValueError: at the start of training, if the model has no such unit,
+            or for the reasons of `stability_certificate`.
+
+    Reference:
+        [Lipschitz Recurrent Neural Networks](
+        https://arxiv.org/abs/2006.12070), appendix A.3, figure 5.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_linrec.analysis import StabilityMonitor
+    >>> monitor = StabilityMonitor(lipschitz_constant=1.0, monotone=True)
+    >>> isinstance(monitor, keras.callbacks.Callback)
+    True
+    """
+
+    def __init__(self, lipschitz_constant=None, monotone=None):
+        super().__init__()
+        self.lipschitz_constant = lipschitz_constant
+        self.monotone = monotone
+
+    def on_train_begin(self, logs=None):
+        if not _monitored(self.model):
+            raise ValueError(
+                "`StabilityMonitor` needs a model with a LipschitzRNN, an "
+                "OrthogonalRNN or another layer that has `recurrent_matrix` "
+                f"or `transition_matrix`. Received: model={self.model.name}"
+            )
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is None:
+            return
+        for name, layer in _monitored(self.model).items():
+            for key, value in self._numbers(layer).items():
+                logs[f"{name}/{key}"] = value
+
+    def _numbers(self, layer):
+        if not layer.built:
+            return {}
+        if not has_unit_matrices(layer):
+            return {"orthogonality_defect": orthogonality_defect(layer)}
+        certificate = stability_certificate(
+            layer, self.lipschitz_constant, self.monotone
+        )
+        numbers = {name: getattr(certificate, name) for name in _LOGGED}
+        return {**numbers, "stable": float(certificate.stable)}
+
+
+def _monitored(model):
+    """The units of a model by a name of their own."""
+    found = {}
+    # A layer that is shared is met more than once.
+    for layer in {id(unit): unit for unit in _units(model)}.values():
+        name, count = layer.name, 1
+        while name in found:
+            name, count = f"{layer.name}_{count}", count + 1
+        found[name] = layer
+    return found
+
+
+def _units(layer):
+    if has_unit_matrices(layer) or has_transition_matrix(layer):
+        # Its cell, if it has one, has the same matrices.
+        return [layer]
+    inner = layer._flatten_layers(include_self=False, recursive=False)
+    return [unit for part in inner for unit in _units(part)]

@@ -1,0 +1,440 @@
+"""LipschitzRNN: a stable differential equation, driven by the inputs."""
+
+import math
+import numbers
+
+import keras
+from keras import ops
+
+from keras_linrec.kernels.recurrence import METHODS
+from keras_linrec.layers.nonlinear_layer import NonlinearCell
+from keras_linrec.layers.nonlinear_layer import NonlinearLayer
+from keras_linrec.layers.sequence_layer import check_timescales
+from keras_linrec.layers.sequence_layer import require_between
+from keras_linrec.ops.symmetric_skew import symmetric_skew
+
+
+class LipschitzUnit:
+    """What `LipschitzRNN`, `AntisymmetricRNN` and their cells share."""
+
+    def __init__(
+        self,
+        units,
+        beta=0.75,
+        gamma=0.001,
+        step_size=0.03,
+        solver="euler",
+        alpha=1.0,
+        activation="tanh",
+        gated=False,
+        trainable_step_size=False,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        linear_initializer=None,
+        recurrent_initializer=None,
+        bias_initializer="zeros",
+        recurrent_regularizer=None,
+        **kwargs,
+    ):
+        super().__init__(
+            units,
+            activation=activation,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            **kwargs,
+        )
+        self.beta = _pair("beta", beta, 0, 1)
+        self.gamma = _pair("gamma", gamma, 0, math.inf)
+        require_between("step_size", step_size, 0, math.inf, "()")
+        require_between("alpha", alpha, -math.inf, math.inf, "()")
+        if solver not in METHODS:
+            raise ValueError(
+                f"`solver` should be one of {tuple(METHODS)}. "
+                f"Received: solver={solver}"
+            )
+        self.step_size = step_size
+        self.solver = solver
+        self.alpha = alpha
+        self.gated = gated
+        self.trainable_step_size = trainable_step_size
+        # The paper draws M from a narrow normal distribution; its authors'
+        # code divides the deviation by the number of units.
+        self.linear_initializer, self.recurrent_initializer = (
+            keras.initializers.get(
+                initializer or keras.initializers.RandomNormal(stddev=1 / units)
+            )
+            for initializer in (linear_initializer, recurrent_initializer)
+        )
+        self.recurrent_regularizer = keras.regularizers.get(
+            recurrent_regularizer
+        )
+
+    def build_recurrence(self, features):
+        def add_square(name, initializer):
+            return self.add_parameter(
+                name,
+                (self.units, self.units),
+                initializer,
+                regularizer=self.recurrent_regularizer,
+            )
+
+        self.linear_kernel = self.log_step_size = None
+        self.gate_kernel = self.gate_bias = None
+        if self.alpha:
+            self.linear_kernel = add_square(
+                "linear_kernel", self.linear_initializer
+            )
+        self.recurrent_kernel = add_square(
+            "recurrent_kernel", self.recurrent_initializer
+        )
+        if self.gated:
+            self.gate_kernel, self.gate_bias = self.add_input_weights(
+                features, "gate_"
+            )
+        if self.trainable_step_size:
+            self.log_step_size = self.add_parameter(
+                "log_step_size",
+                (),
+                keras.initializers.Constant(math.log(self.step_size)),
+            )
+
+    def linear_matrix(self):
+        """A, a tensor (units, units), or `None` where alpha is 0."""
+        if self.linear_kernel is None:
+            return None
+        return symmetric_skew(self.linear_kernel, self.beta[0], self.gamma[0])
+
+    def recurrent_matrix(self):
+        """W, a tensor (units, units)."""
+        return symmetric_skew(
+            self.recurrent_kernel, self.beta[1], self.gamma[1]
+        )
+
+    def _step_size(self):
+        if self.log_step_size is None:
+            return self.step_size
+        return ops.exp(self.log_step_size)
+
+    def recurrence(self):
+        arguments = {
+            "recurrent_kernel": ops.transpose(self.recurrent_matrix()),
+            "solver": self.solver,
+            "step_size": self._step_size(),
+            "gated": self.gated,
+        }
+        if self.linear_kernel is not None:
+            arguments["linear_kernel"] = self.alpha * ops.transpose(
+                self.linear_matrix()
+            )
+        if self.gated:
+            arguments["input_kernel"] = ops.concatenate(
+                [self.kernel, self.gate_kernel], axis=1
+            )
+            if self.use_bias:
+                arguments["bias"] = ops.concatenate([self.bias, self.gate_bias])
+        return arguments
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "beta": self.beta,
+            "gamma": self.gamma,
+            "step_size": self.step_size,
+            "solver": self.solver,
+            "alpha": self.alpha,
+            "gated": self.gated,
+            "trainable_step_size": self.trainable_step_size,
+            "linear_initializer": keras.initializers.serialize(
+                self.linear_initializer
+            ),
+            "recurrent_initializer": keras.initializers.serialize(
+                self.recurrent_initializer
+            ),
+            "recurrent_regularizer": keras.regularizers.serialize(
+                self.recurrent_regularizer
+            ),
+        }
+
+
+class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
+    def call(
+        self,
+        sequences,
+        initial_state=None,
+        mask=None,
+        training=False,
+        timescales=None,
+        sequences_mask=None,
+    ):
+        if timescales is not None:
+            timescales = ops.cast(timescales, self.recurrence_dtype)
+            check_timescales(timescales.shape, sequences.shape[:2])
+            timescales = ops.expand_dims(timescales, -1)
+        return self.call_unit(
+            sequences,
+            initial_state,
+            mask,
+            training,
+            sequences_mask,
+            beside=timescales,
+        )
+
+    def build(
+        self, sequences_shape, initial_state_shape=None, timescales_shape=None
+    ):
+        super().build(sequences_shape, initial_state_shape)
+
+    def compute_output_shape(
+        self, sequences_shape, initial_state_shape=None, timescales_shape=None
+    ):
+        return super().compute_output_shape(sequences_shape)
+
+    def compute_output_spec(
+        self,
+        sequences,
+        initial_state=None,
+        mask=None,
+        training=False,
+        timescales=None,
+        sequences_mask=None,
+    ):
+        if timescales is not None:
+            check_timescales(timescales.shape, sequences.shape[:2])
+        return super().compute_output_spec(sequences, initial_state, mask)
+
+    def _scan(self, sequences, states, keep_all, options):
+        features = self.kernel.shape[0]
+        if sequences.shape[-1] > features:
+            timescales = sequences[..., features]
+            sequences = sequences[..., :features]
+            options = {**options, "step_size": self._step_size() * timescales}
+        return super()._scan(sequences, states, keep_all, options)
+
+    def run_step(self, inputs, states, timescales=None):
+        if timescales is not None:
+            timescales = ops.cast(timescales, self.recurrence_dtype)
+            check_timescales(timescales.shape, inputs.shape[:1])
+            inputs = ops.concatenate(
+                [inputs, ops.expand_dims(timescales, -1)], axis=-1
+            )
+        return super().run_step(inputs, states)
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class LipschitzRNN(_LipschitzLayer):
+    """Recurrent layer that is a stable ODE - Erichson et al. 2021.
+
+        h' = f(h) = alpha A h + activation(W h + U x + b)
+
+    with A = S(M_A) and W = S(M_W) for trained M_A and M_W,
+
+        S(M) = (1 - beta) (M + M^T) + beta (M - M^T) - gamma I.
+
+    A step of the input is a step of an explicit solver along f, with x held:
+
+    - `"euler"`: h_t = h + dt f(h);
+    - `"rk2"`, the midpoint method: h_t = h + dt f(h + dt/2 f(h));
+    - `"rk4"`: the classical method of four stages.
+
+    `beta` sets how far the eigenvalues of A and W reach to either side of
+    -gamma, and so whether the unit is stable (theorem 1, proposition 1); see
+    `keras_linrec.analysis`.
+
+    | weight | shape | meaning |
+    |---|---|---|
+    | `kernel`, `bias` | (features, units), (units,) | U^T, b |
+    | `linear_kernel` | (units, units) | M_A, unless alpha is 0 |
+    | `recurrent_kernel` | (units, units) | M_W |
+    | `gate_kernel`, `gate_bias` | (features, units), (units,) | U'^T, b', \
+if `gated` |
+    | `log_step_size` | () | log dt, if `trainable_step_size` |
+
+    Args:
+        units: integer, the number of output features.
+        beta: float in [0, 1], or a pair of them, for A and for W. Defaults to
+            0.75.
+        gamma: non-negative float, or a pair. Defaults to 0.001.
+        step_size: positive float, dt. Defaults to 0.03.
+        solver: `"euler"` (the default), `"rk2"` or `"rk4"`.
+        alpha: float, the weight of the linear part. 0 leaves it out, and with
+            beta=0.5 and gamma=0, where W = M_W, gives the neural-ODE RNN
+            (equation 11). Defaults to 1.
+        activation: Defaults to `"tanh"`. The guarantees want a Lipschitz
+            function.
+        gated: whether f is multiplied by sigmoid(W h + U' x + b'), as in the
+            authors' code. Defaults to `False`.
+        trainable_step_size: whether dt is trained, as its logarithm. Defaults
+            to `False`.
+        use_bias: whether there are b and b'. Defaults to `True`.
+        kernel_initializer: for U and U'. Defaults to `"glorot_uniform"`.
+        linear_initializer, recurrent_initializer: for M_A and M_W. Default to
+            normal numbers of deviation 1 / units.
+        bias_initializer: Defaults to `"zeros"`.
+        kernel_regularizer, recurrent_regularizer (M_A and M_W),
+            bias_regularizer, kernel_constraint, bias_constraint: Default to
+            `None`.
+        **kwargs: those of every unit: `dropout`, `seed`, `return_sequences`
+            (`False`), `return_state`, `go_backwards`, `stateful`,
+            `zero_output_for_mask`, `name`, `dtype`, `trainable`,
+            `activity_regularizer`.
+
+    Call arguments:
+        sequences: float tensor, (batch, time, features).
+        initial_state: list of one tensor (batch, units), h before the first
+            step.
+        mask: boolean tensor, (batch, time). A step where it is false carries
+            the state and repeats the previous output.
+        training: whether dropout applies.
+        timescales: float tensor, (batch, time), how long each step lasts, in
+            multiples of dt: for irregular sampling. Zero leaves the state as
+            it is; negative numbers have no meaning. Defaults to `None`, all 1.
+
+    Output shape:
+        (batch, units), or (batch, time, units) with `return_sequences=True`;
+        with `return_state`, a tuple of that and the final state, float32
+        whatever the policy.
+
+    Raises:
+        ValueError: for an argument out of its range, at construction, and for
+            timescales of a wrong shape.
+
+    Reference:
+        [Lipschitz Recurrent Neural Networks](
+        https://arxiv.org/abs/2006.12070), sections 3 to 5 and 7.1.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> layer = keras_linrec.layers.LipschitzRNN(8, solver="rk2")
+    >>> sequences = np.random.rand(2, 1000, 3).astype("float32")
+    >>> tuple(layer(sequences).shape)
+    (2, 8)
+
+    Samples at irregular times:
+
+    >>> gaps = np.random.rand(2, 1000).astype("float32")
+    >>> tuple(layer(sequences, timescales=gaps).shape)
+    (2, 8)
+    """
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class LipschitzRNNCell(LipschitzUnit, NonlinearCell):
+    """One step of `LipschitzRNN`, for `keras.layers.RNN`.
+
+    The layer computes A and W once for a sequence and has a native kernel;
+    the cell computes them at every step.
+
+    Args:
+        units, beta, gamma, step_size, solver, alpha, activation, gated,
+            trainable_step_size, use_bias and the initializers, regularizers
+            and constraints: as `LipschitzRNN` has them.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> cell = keras_linrec.layers.LipschitzRNNCell(8)
+    >>> layer = keras.layers.RNN(cell)
+    >>> tuple(layer(np.random.rand(2, 5, 3)).shape)
+    (2, 8)
+    """
+
+
+class AntisymmetricUnit(LipschitzUnit):
+    """`LipschitzUnit` without its linear part and symmetric part."""
+
+    def __init__(self, units, gamma=0.001, step_size=0.03, **kwargs):
+        super().__init__(
+            units,
+            beta=1.0,
+            gamma=gamma,
+            step_size=step_size,
+            alpha=0.0,
+            **kwargs,
+        )
+
+    def get_config(self):
+        config = super().get_config()
+        for name in ("alpha", "beta", "linear_initializer"):
+            del config[name]
+        return {**config, "gamma": self.gamma[1]}
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class AntisymmetricRNN(AntisymmetricUnit, _LipschitzLayer):
+    """Recurrent layer with a skew-symmetric transition - Chang et al. 2019.
+
+        h' = tanh((M - M^T - gamma I) h + U x + b)
+
+    as Erichson et al. 2021 define it (section 7): `LipschitzRNN` with alpha=0
+    and beta=1. With `gated=True` h' is multiplied by a sigmoid of the same
+    product and inputs of its own, as Chang et al. do.
+
+    | weight | shape | meaning |
+    |---|---|---|
+    | `kernel`, `bias` | (features, units), (units,) | U^T, b |
+    | `recurrent_kernel` | (units, units) | M |
+    | `gate_kernel`, `gate_bias` | (features, units), (units,) | if `gated` |
+    | `log_step_size` | () | log dt, if `trainable_step_size` |
+
+    Args:
+        units: integer, the number of output features.
+        gamma: non-negative float, the diffusion. Defaults to 0.001.
+        step_size: positive float, dt. Defaults to 0.03.
+        **kwargs: those of `LipschitzRNN`, but for `alpha`, `beta` and
+            `linear_initializer`.
+
+    Call arguments, output shape and errors are `LipschitzRNN`'s.
+
+    Reference:
+        [AntisymmetricRNN: A Dynamical System View on Recurrent Neural
+        Networks](https://arxiv.org/abs/1902.09689), and [Lipschitz Recurrent
+        Neural Networks](https://arxiv.org/abs/2006.12070), section 7.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> layer = keras_linrec.layers.AntisymmetricRNN(8)
+    >>> tuple(layer(np.random.rand(2, 100, 3)).shape)
+    (2, 8)
+    """
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class AntisymmetricRNNCell(AntisymmetricUnit, NonlinearCell):
+    """One step of `AntisymmetricRNN`, for `keras.layers.RNN`.
+
+    Args:
+        units, gamma, step_size: as `AntisymmetricRNN` has them.
+        **kwargs: those of `LipschitzRNNCell`, but for `alpha`, `beta` and
+            `linear_initializer`.
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> cell = keras_linrec.layers.AntisymmetricRNNCell(8)
+    >>> tuple(keras.layers.RNN(cell)(np.random.rand(2, 5, 3)).shape)
+    (2, 8)
+    """
+
+
+def _pair(name, value, low, high):
+    """Two numbers, for A and for W, from one or two."""
+    if isinstance(value, numbers.Real):
+        value = (value, value)
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(
+            f"`{name}` should be a number or a pair of numbers, for A and "
+            f"for W. Received: {name}={value}"
+        )
+    for one in value:
+        require_between(name, one, low, high, "[]" if high == 1 else "[)")
+    return tuple(value)

@@ -1,0 +1,181 @@
+"""What the units share whose recurrence is nonlinear in the state."""
+
+import keras
+from keras import ops
+
+from keras_linrec import activations
+from keras_linrec.layers.sequence_layer import PreciseLayer
+from keras_linrec.layers.sequence_layer import SequenceLayer
+from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.ops import steps
+from keras_linrec.ops.scan import nonlinear_scan
+
+
+class NonlinearUnit:
+    """A unit with one state, which is its output: its layer and its cell.
+
+    A unit supplies `build_recurrence(features)`, which creates what is its
+    own, and `recurrence()`, the arguments by name that it has for
+    `keras_linrec.ops.nonlinear_scan`.
+
+    Args:
+        units: integer, the number of output features.
+        activation: a name, a function or a configuration, see
+            `keras_linrec.activations.get`.
+        use_bias, kernel_initializer, bias_initializer, kernel_regularizer,
+            bias_regularizer, kernel_constraint, bias_constraint: as Keras'
+            recurrent layers have them.
+        **kwargs: those of the layer or the cell.
+    """
+
+    def __init__(
+        self,
+        units,
+        activation,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(units=units, **kwargs)
+        require_count("units", units)
+        self.activation = activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+
+    def build_recurrence(self, features):
+        raise NotImplementedError
+
+    def recurrence(self):
+        raise NotImplementedError
+
+    def build_unit(self, features):
+        self.kernel, self.bias = self.add_input_weights(features)
+        self.build_recurrence(features)
+
+    def add_input_weights(self, features, prefix=""):
+        """A kernel, and a bias or `None`."""
+        kernel = self.add_parameter(
+            f"{prefix}kernel",
+            (features, self.units),
+            # One initializer gives one shape the same numbers each time.
+            _another(self.kernel_initializer),
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
+        if not self.use_bias:
+            return kernel, None
+        return kernel, self.add_parameter(
+            f"{prefix}bias",
+            (self.units,),
+            self.bias_initializer,
+            regularizer=self.bias_regularizer,
+            constraint=self.bias_constraint,
+        )
+
+    def arguments(self):
+        """Those of `nonlinear_scan` but for inputs and states."""
+        return {
+            "input_kernel": self.kernel,
+            "bias": self.bias,
+            "activation": self.activation,
+            **self.recurrence(),
+        }
+
+    def get_config(self):
+        config = {
+            **super().get_config(),
+            "units": self.units,
+            "activation": keras.activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+        }
+        for part in ("kernel", "bias"):
+            for kind in ("initializer", "regularizer", "constraint"):
+                name = f"{part}_{kind}"
+                module = getattr(keras, f"{kind}s")
+                config[name] = module.serialize(getattr(self, name))
+        return config
+
+
+class NonlinearLayer(NonlinearUnit, SequenceLayer):
+    """A nonlinear unit that maps whole sequences."""
+
+    def __init__(self, units, return_sequences=False, **kwargs):
+        super().__init__(
+            units=units, return_sequences=return_sequences, **kwargs
+        )
+
+    def state_shapes_of(self, features):
+        return [(self.units,)]
+
+    def run(self, sequences, states, lengths, **options):
+        outputs, final_state = self._scan(sequences, states, True, options)
+        if lengths is not None and self.wants_states:
+            final_state = self._state_after(outputs, states, lengths)
+        return outputs, [final_state]
+
+    def run_last(self, sequences, states, **options):
+        _, final_state = self._scan(sequences, states, False, options)
+        return final_state, [final_state]
+
+    def _scan(self, sequences, states, keep_all, options):
+        return nonlinear_scan(
+            sequences,
+            initial_state=states and states[0],
+            keep_all=keep_all,
+            **{**self.arguments(), **options},
+        )
+
+    def _state_after(self, outputs, states, lengths):
+        """The state is the output of the last step, if there was one."""
+        last = ops.maximum(lengths - 1, 0)[:, None]
+        state = steps.take(outputs, last)[:, 0]
+        before = 0.0 if states is None else states[0]
+        return ops.where((lengths > 0)[:, None], state, before)
+
+    def run_step(self, inputs, states, **options):
+        _, final_state = self._scan(inputs[:, None], states, False, options)
+        return final_state, [final_state]
+
+
+class _Cell(PreciseLayer):
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.state_size = units
+        self.output_size = units
+
+
+class NonlinearCell(NonlinearUnit, _Cell):
+    """A nonlinear unit for `keras.layers.RNN`, one step a call."""
+
+    def build(self, inputs_shape):
+        self.build_unit(inputs_shape[-1])
+
+    def call(self, inputs, states, training=False):
+        (state,) = states
+        _, final_state = nonlinear_scan(
+            ops.cast(inputs, self.recurrence_dtype)[:, None],
+            initial_state=ops.cast(state, self.recurrence_dtype),
+            keep_all=False,
+            **self.arguments(),
+        )
+        # The loop around it wants the state as it came.
+        return (
+            ops.cast(final_state, self.compute_dtype),
+            [ops.cast(final_state, state.dtype)],
+        )
+
+
+def _another(initializer):
+    """A copy, which gives other numbers unless it has a seed."""
+    return type(initializer).from_config(initializer.get_config())

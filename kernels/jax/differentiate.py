@@ -1,0 +1,22 @@
+"""First and second derivatives of functions of tensors, for analysis."""
+
+import jax
+import jax.numpy as jnp
+
+
+def gradient(function):
+    """What `keras_linrec.analysis._autodiff` says."""
+    return jax.jit(jax.grad(function))
+
+
+def hessian_vector_product(function):
+    """What `keras_linrec.analysis._autodiff` says."""
+
+    # Twice in reverse: the native kernels know no forward mode.
+    def slope(tensors, vectors, constants):
+        gradients = jax.grad(function)(tensors, constants)
+        return sum(
+            jnp.vdot(one, other) for one, other in zip(gradients, vectors)
+        )
+
+    return jax.jit(jax.grad(slope))

@@ -1,0 +1,15 @@
+"""A loop over time for any step."""
+
+import jax.numpy as jnp
+from jax import lax
+
+
+def loop(step, sequences, state, constants):
+    """What `keras_linrec.kernels.recurrence` asks of a loop."""
+
+    def body(state, items):
+        state = step(state, items, constants)
+        return state, state
+
+    items = tuple(jnp.swapaxes(part, 0, 1) for part in sequences)
+    return jnp.swapaxes(lax.scan(body, state, items)[1], 0, 1)

@@ -1,0 +1,134 @@
+"""Nonlinear recurrences h_t = f(h_{t-1}, x_t), in their plain form.
+
+What the fused kernels compute, written on `keras.ops`: it runs where there is
+no fused kernel, where one is differentiated twice, and for a single step.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras import ops
+
+# Explicit Runge-Kutta methods in which stage i starts from h + shift_i dt
+# k_{i-1}: (shifts, weights of the slopes k_i).
+METHODS = {
+    "euler": ((0.0,), (1.0,)),
+    "rk2": ((0.0, 0.5), (0.0, 1.0)),
+    "rk4": ((0.0, 0.5, 0.5, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
+}
+
+
+class Dynamics(NamedTuple):
+    """What a recurrence does, apart from its numbers.
+
+    Without a solver the state is activation(p) with p = W h + z; with one it
+    follows h' = A h + activation(p), times sigmoid(W h + z') if gated.
+    """
+
+    activation: Callable
+    solver: str | None = None
+    gated: bool = False
+    # Whether the gradient of the step sizes is wanted.
+    trained_steps: bool = True
+
+
+class Operands(NamedTuple):
+    """The numbers of a recurrence; rows are what they multiply, from left.
+
+    Beside `modulus_bias`, each may be differentiated.
+    """
+
+    inputs: object  # (batch, time, features)
+    input_kernel: object  # (features, units), with those of the gate behind
+    bias: object  # (units,), likewise
+    recurrent_kernel: object  # W^T (units, units), behind A^T if there is one
+    expansion: object  # or, if it has rows, W^T = I - recurrent @ expansion
+    step_size: object  # (1, 1) or (batch, time)
+    modulus_bias: object  # (units // 2,), or (0,)
+    initial_state: object  # (batch, units)
+
+
+def recurrence(loop, dynamics, operands):
+    """The states after all steps, (batch, time, units).
+
+    Args:
+        loop: `loop(step, sequences, state, constants)`, the backend's: the
+            states that `step(state, items, constants)` gives, one after
+            another, (batch, time, units), for the items of `sequences`, each
+            (batch, time, count).
+        dynamics: `Dynamics`.
+        operands: `Operands`.
+    """
+    inputs, input_kernel, bias, *weights = operands[:5]
+    drive = inputs @ input_kernel + bias
+    sequences = [drive]
+    varying = operands.step_size.shape[1] != 1 or inputs.shape[1] == 1
+    if varying:
+        ones = ops.ones_like(drive[:, :, :1])
+        sequences.append(ops.expand_dims(operands.step_size, -1) * ones)
+
+    def step(state, items, constants):
+        *weights, step_size, modulus_bias = constants
+        if varying:
+            step_size = items[1]
+        return next_state(
+            dynamics, state, items[0], weights, step_size, modulus_bias
+        )
+
+    constants = (*weights, operands.step_size, operands.modulus_bias)
+    if inputs.shape[1] == 1:
+        items = [part[:, 0] for part in sequences]
+        state = step(operands.initial_state, items, constants)
+        return ops.expand_dims(state, 1)
+    return loop(step, sequences, operands.initial_state, constants)
+
+
+def next_state(dynamics, state, drive, weights, step_size, modulus_bias):
+    """The state after one step.
+
+    Args:
+        dynamics: `Dynamics`.
+        state: (batch, units).
+        drive: inputs @ input_kernel + bias, (batch, units), or with the
+            gate's behind.
+        weights: `recurrent_kernel` and `expansion` of `Operands`.
+        step_size: (1, 1) or (batch, 1).
+        modulus_bias: as in `Operands`.
+    """
+
+    def activate(numbers):
+        if modulus_bias.shape[0]:
+            return dynamics.activation(numbers, modulus_bias)
+        return dynamics.activation(numbers)
+
+    if dynamics.solver is None:
+        product, _ = _products(state, weights)
+        return activate(product + drive)
+
+    def slope(state):
+        product, linear = _products(state, weights)
+        if not dynamics.gated:
+            return linear + activate(product + drive)
+        plain, gate = ops.split(drive, 2, axis=-1)
+        change = linear + activate(product + plain)
+        return ops.sigmoid(product + gate) * change
+
+    shifts, shares = METHODS[dynamics.solver]
+    total, last = 0.0, None
+    for shift, share in zip(shifts, shares):
+        start = state if last is None else state + shift * step_size * last
+        last = slope(start)
+        total = total + share * last if share else total
+    return state + step_size * total
+
+
+def _products(state, weights):
+    """W h and A h (zero if there is no A) as rows."""
+    recurrent_kernel, expansion = weights
+    product = state @ recurrent_kernel
+    if expansion.shape[0]:
+        return state - product @ expansion, 0.0
+    if recurrent_kernel.shape[1] == state.shape[1]:
+        return product, 0.0
+    linear, product = ops.split(product, 2, axis=-1)
+    return product, linear

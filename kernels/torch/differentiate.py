@@ -1,0 +1,44 @@
+"""First and second derivatives of functions of tensors, for analysis."""
+
+import torch
+
+
+def gradient(function):
+    """What `keras_linrec.analysis._autodiff` says."""
+
+    def run(tensors, constants):
+        with torch.enable_grad():
+            tensors = _leaves(tensors)
+            return _gradient(function(tensors, constants), tensors)
+
+    return run
+
+
+def hessian_vector_product(function):
+    """What `keras_linrec.analysis._autodiff` says."""
+
+    def run(tensors, vectors, constants):
+        # The recurrent layers of cuDNN can be differentiated once only.
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+            tensors = _leaves(tensors)
+            gradients = _gradient(
+                function(tensors, constants), tensors, create_graph=True
+            )
+            slope = sum(
+                torch.sum(one * other) for one, other in zip(gradients, vectors)
+            )
+            return _gradient(slope, tensors)
+
+    return run
+
+
+def _leaves(tensors):
+    return [tensor.detach().requires_grad_() for tensor in tensors]
+
+
+def _gradient(value, tensors, create_graph=False):
+    if not value.requires_grad:
+        return [torch.zeros_like(tensor) for tensor in tensors]
+    return torch.autograd.grad(
+        value, tensors, create_graph=create_graph, materialize_grads=True
+    )

@@ -1,0 +1,168 @@
+"""The core's nonlinear scan against its plain form in float64, on PyTorch.
+
+The plain form itself is compared with the papers' definitions in test_units.
+"""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import torch
+from autodiff import relative_error
+from needs_native import require_native
+
+from keras_linrec import activations
+from keras_linrec.kernels.recurrence import Dynamics
+from keras_linrec.kernels.recurrence import Operands
+from keras_linrec.kernels.recurrence import recurrence
+from keras_linrec.kernels.torch import native
+from keras_linrec.kernels.torch.loop import loop
+
+require_native()
+
+ACTIVATIONS = {
+    "linear": keras.activations.linear,
+    "relu": keras.activations.relu,
+    "leaky_relu": activations.leaky_relu,
+    "keras_leaky_relu": keras.activations.leaky_relu,
+    "tanh": keras.activations.tanh,
+    "sigmoid": keras.activations.sigmoid,
+    "oplu": activations.oplu,
+    "modrelu": activations.modrelu,
+}
+# batch, time, features, units
+SIZES = [(1, 5, 1, 2), (3, 40, 4, 34), (5, 7, 35, 66), (150, 4, 3, 130)]
+
+
+def make(dynamics, sizes, linear, rank, per_step, dtype):
+    batch, time, features, units = sizes
+    generator = np.random.default_rng(0)
+    columns = rank or (1 + linear) * units
+    modulus = dynamics.activation is activations.modrelu
+    scale = {1: features**-0.5, 3: 0.5 * units**-0.5, 4: units**-0.5}
+    shapes = (
+        (batch, time, features),
+        (features, (1 + dynamics.gated) * units),
+        ((1 + dynamics.gated) * units,),
+        (units, columns),
+        (rank, units),
+        (batch, time) if per_step else (1, 1),
+        (units // 2 if modulus else 0,),
+        (batch, units),
+    )
+    return [
+        torch.tensor(
+            scale.get(place, 1.0) * generator.uniform(-0.7, 0.7, shape),
+            dtype=dtype,
+        )
+        for place, shape in enumerate(shapes)
+    ]
+
+
+def differentiated(run, operands, cotangents):
+    operands = [tensor.clone().requires_grad_() for tensor in operands]
+    results = run(Operands(*operands))
+    gradients = torch.autograd.grad(
+        results, operands, cotangents, materialize_grads=True
+    )
+    return [part.detach() for part in (*results, *gradients)]
+
+
+def assert_equals_plain_form(dynamics, operands, tolerance, every=True):
+    batch, time, _ = operands[0].shape
+    generator = np.random.default_rng(1)
+    cotangents = [
+        torch.tensor(generator.standard_normal(shape))
+        for shape in ((batch, time, operands[-1].shape[1]), operands[-1].shape)
+    ][0 if every else 1 :]
+
+    def plain(operands):
+        outputs = recurrence(loop, dynamics, operands)
+        return [outputs, outputs[:, -1]][0 if every else 1 :]
+
+    def core(operands):
+        results = native.nonlinear_scan(dynamics, operands, every)
+        return results[0 if every else 1 :]
+
+    got = differentiated(
+        core, operands, [c.to(operands[0].dtype) for c in cotangents]
+    )
+    expected = differentiated(
+        plain, [part.double() for part in operands], cotangents
+    )
+    names = ("outputs", "final_state")[0 if every else 1 :]
+    for name, one, other in zip(
+        (*names, *Operands._fields), got, expected, strict=True
+    ):
+        if other.numel():
+            assert relative_error(one.double(), other) < tolerance, name
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("solver", [None, "euler", "rk2", "rk4"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_form_equals_the_plain_one(activation, solver, sizes):
+    options = itertools.product((False, True), (False, True), (0, 3))
+    for linear, gated, rank in options:
+        if (linear and rank) or (solver is None and (linear or gated)):
+            continue
+        dynamics = Dynamics(ACTIVATIONS[activation], solver, gated, True)
+        operands = make(dynamics, sizes, linear, rank, gated, torch.float64)
+        # A modulus near zero makes much of the last digit.
+        tolerance = 1e-10 if activation == "modrelu" else 1e-12
+        assert_equals_plain_form(dynamics, operands, tolerance)
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["all", "last"])
+@pytest.mark.parametrize("activation", ["tanh", "sigmoid", "leaky_relu"])
+def test_float32_is_right_to_its_last_digits(activation, every):
+    dynamics = Dynamics(ACTIVATIONS[activation], "euler", True, True)
+    operands = make(dynamics, (3, 200, 4, 34), True, 0, True, torch.float32)
+    assert_equals_plain_form(dynamics, operands, 3e-6, every)
+
+
+def test_a_tanh_is_right_where_it_is_small_and_where_it_is_large():
+    numbers = torch.tensor(
+        [0.0, 1e-30, -1e-8, 1e-4, -0.01, 0.1, 0.3466, 1, -5, 9, 20, 90, -1e4]
+    )
+    for kind, wanted in (("tanh", torch.tanh), ("sigmoid", torch.sigmoid)):
+        empty = torch.zeros(0, 1), torch.ones(1, 1), torch.zeros(0)
+        for dtype, tolerance in ((torch.float32, 3e-7), (torch.float64, 5e-16)):
+            weights = torch.ones(1, 1), torch.zeros(1), torch.zeros(1, 1)
+            operands = Operands(
+                numbers[:, None, None].repeat(1, 4, 1),
+                *(*weights, *empty),
+                torch.zeros(len(numbers), 1),
+            )
+            operands = Operands(*(part.to(dtype) for part in operands))
+            dynamics = Dynamics(ACTIVATIONS[kind])
+            _, got = native.nonlinear_scan(dynamics, operands)
+            expected = wanted(operands.inputs[:, 0].double())
+            # Beyond exp(-80) it is as good as zero.
+            error = (got.double() - expected).abs()
+            assert (error <= tolerance * expected.abs() + 1e-34).all(), kind
+
+
+def test_nan_is_seen():
+    for activation in ("tanh", "sigmoid", "relu", "leaky_relu", "modrelu"):
+        dynamics = Dynamics(ACTIVATIONS[activation])
+        operands = make(dynamics, (2, 5, 3, 4), False, 0, False, torch.float32)
+        operands[0][0, 2] = torch.nan
+        outputs, _ = native.nonlinear_scan(dynamics, Operands(*operands))
+        assert outputs[0, 2:].isnan().any(-1).all()
+        assert not outputs[1].isnan().any()
+
+
+def test_vmap_runs_several_systems_at_once():
+    dynamics = Dynamics(ACTIVATIONS["tanh"], "euler")
+    operands = make(dynamics, (2, 6, 3, 4), True, 0, False, torch.float32)
+    kernels = torch.stack([operands[1], 2 * operands[1]])
+
+    def run(kernel):
+        moved = Operands(operands[0], kernel, *operands[2:])
+        return native.nonlinear_scan(dynamics, moved)[0]
+
+    got = torch.vmap(run)(kernels)
+    for one, kernel in zip(got, kernels):
+        assert torch.equal(one, run(kernel))
