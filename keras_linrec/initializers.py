@@ -96,7 +96,9 @@ class ReflectorPairs(keras.initializers.Initializer):
 
     Args:
         deviation: float, the standard deviation of the difference within a
-            pair, whose vectors' entries have deviation 1. Defaults to 0.1.
+            pair, whose vectors' entries have deviation 1. Defaults to 0.3:
+            on the addition task of 400 steps three seeds of three went below
+            half the baseline, of 0.6 and 1 none.
         matrices: integer, how many matrices of reflectors are stacked in the
             weight: 2 for the real and imaginary parts of complex ones.
             Defaults to 1.
@@ -116,7 +118,7 @@ class ReflectorPairs(keras.initializers.Initializer):
     True
     """
 
-    def __init__(self, deviation=0.1, matrices=1, seed=None):
+    def __init__(self, deviation=0.3, matrices=1, seed=None):
         self.deviation = deviation
         self.matrices = matrices
         self.seed = seed

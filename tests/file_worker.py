@@ -14,6 +14,8 @@ import keras
 import numpy as np
 
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import LipschitzRNN
+from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.layers import RotRNN
 
 BACKENDS = ("jax", "tensorflow", "torch")
@@ -26,6 +28,15 @@ def build():
             LSSL(8, state_size=16, channels=2, measure="legt"),
             RotRNN(6, state_size=10, num_heads=2, dropout=0.1),
             RotRNN(state_size=8, num_heads=4, bidirectional=True),
+            OrthogonalRNN(
+                6, reflections=6, activation="oplu", return_sequences=True
+            ),
+            LipschitzRNN(
+                6,
+                gated=True,
+                trainable_step_size=True,
+                return_sequences=True,
+            ),
             keras.layers.Dense(2),
         ]
     )

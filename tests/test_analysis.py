@@ -6,6 +6,7 @@ import pytest
 
 from keras_linrec.analysis import StabilityMonitor
 from keras_linrec.analysis import eigenvalue_bands
+from keras_linrec.analysis import gradient_norms
 from keras_linrec.analysis import orthogonality_defect
 from keras_linrec.analysis import plot_eigenvalue_bands
 from keras_linrec.analysis import plot_phase_portrait
@@ -423,3 +424,18 @@ def test_inputs_of_a_picture_should_fit():
         plot_phase_portrait(layer, starts=[1.0, 2.0], axes=axes())
     with pytest.raises(ValueError, match="Received: limits"):
         plot_vector_field(layer, limits=(1, 0), axes=axes())
+
+
+def test_gradients_of_an_orthogonal_unit_keep_their_length():
+    layer = OrthogonalRNN(8, reflections=5, activation="oplu")
+    fading = LipschitzRNN(8, gamma=1.0, step_size=0.1)
+    inputs = np.random.default_rng(0).standard_normal((2, 50, 3))
+    for unit in (layer, fading):
+        unit.build(inputs.shape)
+    norms = gradient_norms(layer, inputs, [3, 50])
+    assert norms.shape == (2, 2)
+    assert np.abs(norms - 1).max() < 1e-4
+    first, last = gradient_norms(fading, inputs, [3, 50])
+    assert (last < 0.1 * first).all()
+    with pytest.raises(ValueError, match=r"from 1 to 50, .* steps=\[51\]"):
+        gradient_norms(layer, inputs, [51])

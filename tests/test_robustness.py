@@ -396,3 +396,10 @@ def test_outputs_of_a_sequence_are_no_classifiers():
     model = keras.Sequential([keras.Input((4, 2)), keras.layers.Dense(3)])
     with pytest.raises(ValueError, match="outputs.shape"):
         Hessian(model, *data(2, 4, 2), LOGITS).gradient()
+
+
+def test_a_model_that_is_not_finite_has_no_hessian():
+    broken = dense_model()
+    set_weights(broken, np.nan * weights_of(broken))
+    with pytest.raises(ValueError, match="The Hessian is not finite"):
+        Hessian(broken, *data(7, 3), LOGITS).trace(samples=1)

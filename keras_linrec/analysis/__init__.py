@@ -1,5 +1,6 @@
 """What can be said of a unit or a classifier, beside its accuracy."""
 
+from keras_linrec.analysis.gradient_flow import gradient_norms as gradient_norms
 from keras_linrec.analysis.hessian import (
     ExtremeEigenvalues as ExtremeEigenvalues,
 )

@@ -142,14 +142,22 @@ class Hessian:
             float64 array (size,).
 
         Raises:
-            ValueError: if `vector` has another shape.
+            ValueError: if `vector` has another shape, or the product is not
+                finite.
         """
         vectors = self._split(vector)
-        return self._sum(
+        product = self._sum(
             lambda tensors, constants: self._product(
                 tensors, vectors, constants
             )
         )
+        if not np.isfinite(product).all():
+            raise ValueError(
+                "The Hessian is not finite here: the model's weights, its "
+                "loss or the inputs are not, or too large. Received: a "
+                "product with NaN or infinity in it"
+            )
+        return product
 
     def gradient(self):
         """The gradient of the same loss, float64 array (size,)."""

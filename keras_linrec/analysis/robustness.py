@@ -230,6 +230,8 @@ def deepfool(
             total += _like(same, total) * step
             beyond = clean + (1 + overshoot) * total
             moved = _confine(beyond, clean, radius, norm, clip)
+            # What was cut off would otherwise be waited for in later steps.
+            total = (moved - clean) / (1 + overshoot)
             scores = classifier.predicted_scores(moved, batch_size)
         results.append(moved)
     return _examples(classifier, results, inputs, labels, batch_size)

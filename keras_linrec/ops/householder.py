@@ -7,6 +7,12 @@ from keras_linrec.ops.precision import accumulation_dtype
 
 # Real matrices are tuples of one tensor, complex ones of two.
 
+# The rows of a triangular matrix up to which its inverse is computed from whole
+# products with what is beside the diagonal: few operations, of which a
+# framework's own cost is most of the time. 16 reflections of 128 units, forward
+# and backward on PyTorch: 0.5 ms, and 1.4 where every level is taken apart.
+_ONE_BY_ONE = 128
+
 
 def reflection_product(reflectors):
     """W = H(u_1) H(u_2) ... H(u_m), H(u) = I - 2 u u^T / |u|^2.
@@ -127,55 +133,53 @@ def _unit_columns(parts):
 def _inverse_of_triangle(unit):
     """T^-1 = 2 (I + N)^-1, N = 2 striu(U* U), for columns of length 1.
 
-    The inverse of a triangular matrix from those of its two halves, level by
-    level: products alone. No solver: LAPACK's, on JAX, can wait forever for a
+    By products alone. No solver: LAPACK's, on JAX, can wait for ever for a
     processor where there are two.
     """
     count = unit[0].shape[1]
-    padded = 1 << max(count - 1, 0).bit_length()
     above = np.triu(np.full((count, count), 2.0, "float32"), 1)
-    missing = padded - count
-    triangle = [
-        ops.pad(
-            ops.cast(above, part.dtype) * part,
-            [[0, missing], [0, missing]],
-        )
+    triangle = tuple(
+        ops.cast(above, part.dtype) * part
         for part in _product(_adjoint(unit), unit)
-    ]
-    one = ops.ones_like(triangle[0][:, :1])[:, :, None]
-    inverse = (one, *(ops.zeros_like(one) for _ in unit[1:]))
+    )
+    return tuple(2.0 * part for part in _inverse(triangle))
+
+
+def _inverse(triangle):
+    """(I + N)^-1 for a strictly upper triangular N."""
+    count = triangle[0].shape[0]
+    if count > _ONE_BY_ONE:
+        return _inverse_of_halves(triangle, count // 2)
+    # From the inverse X of what is in blocks on the diagonal to that of twice
+    # their size: [[A, B], [0, C]]^-1 = X - X [[0, B], [0, 0]] X.
+    identity = ops.cast(np.eye(count, dtype="float32"), triangle[0].dtype)
+    inverse = (identity, *(ops.zeros_like(identity) for _ in triangle[1:]))
+    block = np.arange(count)
     size = 1
-    while size < padded:
-        inverse = _merged(inverse, _beside_diagonal(triangle, size))
+    while size < count:
+        one, both = block // size, block // (2 * size)
+        beside = (both[:, None] == both) & (one[:, None] != one)
+        beside = ops.cast(beside.astype("float32"), identity.dtype)
+        change = tuple(beside * part for part in triangle)
+        if size > 1:
+            change = _product(_product(inverse, change), inverse)
+        inverse = tuple(x - c for x, c in zip(inverse, change))
         size *= 2
-    # A column of zeros is its own image: whatever its row is multiplied by.
-    return tuple(2.0 * part[0, :count, :count] for part in inverse)
+    return inverse
 
 
-def _beside_diagonal(triangle, size):
-    """The blocks over the diagonal of each pair of blocks of a size."""
-    pairs = triangle[0].shape[0] // (2 * size)
-    own = np.eye(pairs, dtype="float32")[:, None, :, None]
-    blocks = []
-    for part in triangle:
-        part = ops.reshape(part, (pairs, 2 * size, pairs, 2 * size))
-        part = part[:, :size, :, size:] * ops.cast(own, part.dtype)
-        blocks.append(ops.sum(part, axis=2))
-    return tuple(blocks)
-
-
-def _merged(inverse, beside):
-    """[[X, B], [0, Y]]^-1 from X^-1 and Y^-1, for every pair of blocks."""
-    upper = tuple(part[0::2] for part in inverse)
-    lower = tuple(part[1::2] for part in inverse)
+def _inverse_of_halves(triangle, half):
+    upper = _inverse(tuple(part[:half, :half] for part in triangle))
+    lower = _inverse(tuple(part[half:, half:] for part in triangle))
+    beside = tuple(part[:half, half:] for part in triangle)
     corner = _product(_product(upper, beside), lower)
     return tuple(
         ops.concatenate(
             [
-                ops.concatenate([x, -c], axis=2),
-                ops.concatenate([ops.zeros_like(c), y], axis=2),
+                ops.concatenate([x, -c], axis=1),
+                ops.concatenate([ops.zeros_like(ops.transpose(c)), y], axis=1),
             ],
-            axis=1,
+            axis=0,
         )
         for x, c, y in zip(upper, corner, lower)
     )

@@ -24,6 +24,9 @@ from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.arithmetic import conjugate
 from keras_linrec.kernels.arithmetic import multiply
 from keras_linrec.kernels.arithmetic import multiply_add
+from keras_linrec.kernels.jax.pallas_nonlinear import (
+    nonlinear_scan as nonlinear_scan,
+)
 from keras_linrec.kernels.jax.scan import associative
 from keras_linrec.kernels.projection import with_final_state
 

@@ -1,4 +1,4 @@
-"""The scan on NVIDIA GPUs, by kernels of our own.
+"""The scan on NVIDIA GPUs, linear or not, by kernels of our own.
 
 Plain functions without gradients of their own: `native.py` makes operators of
 them. The library is built from `native/source/cuda.cu`; a C++ compiler makes
@@ -11,16 +11,28 @@ further axes in front: systems of their own.
 import ctypes
 import math
 from contextlib import nullcontext
+from typing import NamedTuple
 
+import keras
 import torch
 
+from keras_linrec import activations
 from keras_linrec.kernels.native.flags import COMPLEX
 from keras_linrec.kernels.native.flags import FLOAT64
 from keras_linrec.kernels.native.flags import PER_STEP
 from keras_linrec.kernels.native.flags import REVERSE
+from keras_linrec.kernels.native.flags import bits_of
+from keras_linrec.kernels.native.flags import dynamics_of
+from keras_linrec.kernels.recurrence import METHODS
+from keras_linrec.kernels.recurrence import Operands
 
 # As many as a large GPU holds at a time, within a factor of two.
 _THREADS = 2**17
+
+# A block reads the recurrent matrix at each step. Beyond so many units that is
+# slower than a product of all rows, for all its launches: reasoned, as are the
+# other choices for the nonlinear scan, which no GPU has run yet.
+_MOST_UNITS = 512
 
 
 def nvcc_flags():
@@ -48,7 +60,14 @@ class Library:
         sizes = ctypes.POINTER(ctypes.c_int64)
         self.scan = library.keras_linrec_cuda_scan
         self.scan_backward = library.keras_linrec_cuda_scan_backward
-        for function in (self.scan, self.scan_backward):
+        self.nonlinear_scan = library.keras_linrec_cuda_nonlinear_scan
+        self.nonlinear_scan_backward = (
+            library.keras_linrec_cuda_nonlinear_scan_backward
+        )
+        for function in (
+            *(self.scan, self.scan_backward),
+            *(self.nonlinear_scan, self.nonlinear_scan_backward),
+        ):
             function.argtypes = (
                 *(ctypes.c_int, sizes, arrays, arrays),
                 ctypes.c_void_p,
@@ -175,3 +194,232 @@ def _scratch(sequences, sizes):
 
 def _pointers(tensors):
     return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+
+
+# The nonlinear scan. Its operands come with an axis of systems in front: the
+# kernels take the steps, and large products do the rest for all steps at once.
+
+
+def takes(dynamics, operands):
+    """Whether the kernels run a nonlinear scan that the core can run."""
+    if dynamics.activation in (activations.oplu, activations.modrelu):
+        return False
+    known = operands.inputs.dtype in (torch.float32, torch.float64)
+    return known and operands.initial_state.shape[-1] <= _MOST_UNITS
+
+
+def nonlinear_scan(library, flags, leak, keep, operands):
+    """States of all steps, or of none if not `keep`, and the last one.
+
+    `operands` are those of `keras_linrec.kernels.recurrence`, in a list and
+    with any axes in front; flags and leak those of `flags.nonlinear_flags`.
+    """
+    with _without_autocast(operands):
+        given = _with_systems(operands)
+        groups, batch, time, units = _shape(given)
+        outputs = given.inputs.new_empty(
+            (groups, batch, time if keep else 0, units)
+        )
+        final_state = given.inputs.new_empty((groups, batch, units))
+        arguments = (
+            *(_drive(given), _matrix(given)),
+            *(given.step_size, given.initial_state),
+        )
+        library.call(
+            library.nonlinear_scan,
+            *_nonlinear_call(flags, leak, given, keep),
+            [(argument,) for argument in arguments],
+            [(outputs,), (final_state,)],
+        )
+        leading = operands[0].shape[:-3]
+        return [
+            part.reshape(*leading, *part.shape[1:])
+            for part in (outputs, final_state)
+        ]
+
+
+def nonlinear_scan_backward(
+    library, flags, leak, operands, outputs, d_outputs, d_final_state
+):
+    """Cotangents of the operands; `d_outputs` may be of no steps: zero."""
+    with _without_autocast(operands):
+        given = _with_systems(operands)
+        groups, batch, _, _ = _shape(given)
+        outputs, d_outputs, d_final_state = (
+            part.reshape(groups, batch, *rest)
+            for part, rest in (
+                (outputs, outputs.shape[-2:]),
+                (d_outputs, d_outputs.shape[-2:]),
+                (d_final_state, d_final_state.shape[-1:]),
+            )
+        )
+        dynamics = dynamics_of(flags, leak)
+        stages = _stages(dynamics, leak, given, outputs)
+        factors = torch.stack([stage.factors for stage in stages])
+        d_slopes = outputs.new_empty((len(stages), *outputs.shape))
+        d_initial_state = outputs.new_empty(given.initial_state.shape)
+        arguments = factors, _matrix(given).mT, d_outputs, d_final_state
+        library.call(
+            library.nonlinear_scan_backward,
+            *_nonlinear_call(flags, leak, given, d_outputs.shape[2] > 0),
+            [(argument,) for argument in arguments],
+            [(d_slopes,), (d_initial_state,)],
+        )
+        gradients = _gradients(dynamics, given, stages, d_slopes)
+        return [
+            part.reshape(operand.shape)
+            for part, operand in zip((*gradients, d_initial_state), operands)
+        ]
+
+
+class _Stage(NamedTuple):
+    """What the gradient needs to know of a stage of all steps."""
+
+    start: object  # the states that it starts from
+    slope: object  # the change of the state in a unit of time
+    factors: object  # the slope's own slopes, by h A and h R, times the steps
+    drive: object  # and those by the drive
+
+
+def _stages(dynamics, leak, given, outputs):
+    """Each stage of all steps, as a list: all states are known."""
+    state = torch.cat(
+        [given.initial_state[:, :, None], outputs[:, :, :-1]], dim=2
+    )
+    drive, matrix = _drive(given), _matrix(given)
+    units = state.shape[-1]
+    linear = matrix.shape[-1] > units
+    step_size = given.step_size[..., None] if dynamics.solver else 1.0
+    shifts, _ = METHODS[dynamics.solver or "euler"]
+    stages = []
+    for shift in shifts:
+        start = state
+        if shift:
+            start = state + shift * step_size * stages[-1].slope
+        moved = _multiply(start, matrix)
+        product = moved[..., -units:]
+        slope, inner = _activated(
+            dynamics.activation, leak, product + drive[..., :units]
+        )
+        by_drive = inner
+        outer = torch.ones_like(slope)
+        if linear:
+            slope = slope + moved[..., :units]
+        if dynamics.gated:
+            outer = torch.sigmoid(product + drive[..., units:])
+            by_gate = slope * outer * (1 - outer)
+            by_drive = torch.cat([outer * inner, by_gate], -1)
+            inner = outer * inner + by_gate
+            slope = outer * slope
+        if linear:
+            inner = torch.cat([outer, inner], -1)
+        stages.append(
+            _Stage(start, slope, step_size * inner, step_size * by_drive)
+        )
+    return stages
+
+
+def _gradients(dynamics, given, stages, d_slopes):
+    """Cotangents of all operands but the initial state."""
+    d_drive, d_matrix, d_step_size = 0.0, 0.0, 0.0
+    for stage, d_slope in zip(stages, d_slopes):
+        d_products = _repeated(d_slope, stage.factors) * stage.factors
+        d_matrix = d_matrix + _summed_product(stage.start, d_products)
+        d_drive = d_drive + _repeated(d_slope, stage.drive) * stage.drive
+        d_step_size = d_step_size + (d_slope * stage.slope).sum(-1)
+    d_recurrent, d_expansion = d_matrix, torch.zeros_like(given.expansion)
+    if given.expansion.shape[1]:
+        d_recurrent = -d_matrix @ given.expansion.mT
+        d_expansion = -given.recurrent_kernel.mT @ d_matrix
+    if not dynamics.trained_steps:
+        d_step_size = torch.zeros_like(given.step_size)
+    elif given.step_size.shape[1:] == (1, 1):
+        d_step_size = d_step_size.sum((1, 2))
+    return (
+        _multiply(d_drive, given.input_kernel.mT),
+        _summed_product(given.inputs, d_drive),
+        d_drive.sum((1, 2)),
+        *(d_recurrent, d_expansion, d_step_size),
+        torch.zeros_like(given.modulus_bias),
+    )
+
+
+def _activated(activation, leak, argument):
+    """An activation's value, and its slope.
+
+    By PyTorch's own functions: Keras' would move the numbers to its device.
+    """
+    if activation is keras.activations.linear:
+        return argument, torch.ones_like(argument)
+    if activation is keras.activations.tanh:
+        value = torch.tanh(argument)
+        return value, 1 - value * value
+    if activation is keras.activations.sigmoid:
+        value = torch.sigmoid(argument)
+        return value, value * (1 - value)
+    if activation is keras.activations.relu:
+        value = torch.relu(argument)
+    else:
+        value = torch.where(argument > 0, argument, leak * argument)
+    return value, torch.where(value > 0, torch.ones_like(value), leak)
+
+
+def _without_autocast(operands):
+    """Within an operator nothing else sees to that."""
+    return torch.autocast(operands[0].device.type, enabled=False)
+
+
+def _with_systems(operands):
+    """The operands, with one axis in front where there are none or several."""
+    groups = math.prod(operands[0].shape[:-3])
+    axes = Operands(3, 2, 1, 2, 2, 2, 1, 2)
+    return Operands(
+        *(
+            part.reshape(groups, *part.shape[part.ndim - count :])
+            for part, count in zip(operands, axes)
+        )
+    )
+
+
+def _nonlinear_call(flags, leak, given, kept):
+    """Flags and sizes, as the library takes them."""
+    if given.inputs.dtype == torch.float64:
+        flags |= FLOAT64
+    return flags, (*_shape(given), int(kept), bits_of(leak))
+
+
+def _shape(given):
+    """Groups, batch, time, units."""
+    return *given.inputs.shape[:3], given.initial_state.shape[-1]
+
+
+def _drive(given):
+    product = _multiply(given.inputs, given.input_kernel)
+    return product + given.bias[:, None, None]
+
+
+def _matrix(given):
+    """What a state's row is multiplied by, made whole from its factors."""
+    if not given.expansion.shape[1]:
+        return given.recurrent_kernel
+    matrix = -given.recurrent_kernel @ given.expansion
+    matrix.diagonal(dim1=1, dim2=2).add_(1)
+    return matrix
+
+
+def _multiply(sequences, matrices):
+    """(groups, batch, time, n) by (groups, n, m)."""
+    return (sequences.flatten(1, 2) @ matrices).unflatten(
+        1, sequences.shape[1:3]
+    )
+
+
+def _summed_product(left, right):
+    """The sum of all steps' outer products."""
+    return left.flatten(1, 2).mT @ right.flatten(1, 2)
+
+
+def _repeated(d_slope, factors):
+    """Once for each part that the factors have."""
+    parts = factors.shape[-1] // d_slope.shape[-1]
+    return d_slope.repeat(1, 1, 1, parts)

@@ -132,8 +132,10 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
     inputs = operands.inputs
     # PyTorch's compiler would unroll the plain loop.
     short = not torch.compiler.is_compiling() and few_steps(inputs.shape[1])
-    device = inputs.device.type
-    if flags is None or short or device == "cuda" or not _has_operators(inputs):
+    taken = flags is not None and not short
+    if inputs.device.type == "cuda":
+        taken = taken and cuda.takes(dynamics, operands)
+    if not taken or not _has_operators(inputs):
         outputs = recurrence.recurrence(loop, dynamics, operands)
         return outputs, outputs[:, -1]
     keep = keep_all or (
@@ -484,6 +486,11 @@ def _nonlinear_shapes(flags, leak, keep, operands):
     ]
 
 
+@_nonlinear_scan.register_kernel("cuda")
+def _nonlinear_scan_on_cuda(flags, leak, keep, operands):
+    return cuda.nonlinear_scan(_cuda_library(), flags, leak, keep, operands)
+
+
 @torch.library.custom_op(
     "keras_linrec::nonlinear_scan_backward",
     mutates_args=(),
@@ -505,6 +512,16 @@ def _nonlinear_scan_backward(
         ),
         (operands, outputs, d_outputs, d_final_state),
         _empty_like(operands),
+    )
+
+
+@_nonlinear_scan_backward.register_kernel("cuda")
+def _nonlinear_scan_backward_on_cuda(
+    flags, leak, operands, outputs, d_outputs, d_final_state
+):
+    return cuda.nonlinear_scan_backward(
+        _cuda_library(),
+        *(flags, leak, operands, outputs, d_outputs, d_final_state),
     )
 
 

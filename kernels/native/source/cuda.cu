@@ -1,7 +1,10 @@
 // What PyTorch calls on a GPU. Built by nvcc for the GPU; by a C++ compiler
 // (-x c++) into the same functions on the CPU's arrays, for the tests.
+#include <cstring>
+
 #include "core.h"
 #include "cuda_kernels.h"
+#include "cuda_nonlinear.h"
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
@@ -33,11 +36,64 @@ int launch(const Body& body, int64_t threads, void* stream) {
   return cudaGetLastError();
 }
 
+// As many threads as a block of a nonlinear scan has at most: the compiler is
+// to leave each as many registers as there are then.
+template <class Pass>
+__global__ void __launch_bounds__(1024) run_blocks(Pass pass) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  pass(Block{blockIdx.x, memory});
+}
+
+template <class Pass>
+int launch_blocks(const Pass& pass, int64_t blocks, int64_t bytes,
+                  void* stream) {
+  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+  const int failed = cudaFuncSetAttribute(
+      run_blocks<Pass>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      static_cast<int>(bytes));
+  if (failed) return failed;
+  run_blocks<<<static_cast<unsigned>(blocks), pass.threads(), bytes,
+               static_cast<cudaStream_t>(stream)>>>(pass);
+  return cudaGetLastError();
+}
+
+int ask_device(int64_t& shared_memory, int64_t& processors) {
+  int device, bytes, count;
+  int failed = cudaGetDevice(&device);
+  if (!failed)
+    failed = cudaDeviceGetAttribute(
+        &bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (!failed)
+    failed = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount,
+                                    device);
+  if (failed) return failed;
+  shared_memory = bytes;
+  processors = count;
+  return 0;
+}
+
 #else
 
 template <class Body>
 int launch(const Body& body, int64_t threads, void*) {
   for (int64_t thread = 0; thread < threads; thread++) body(thread);
+  return 0;
+}
+
+template <class Pass>
+int launch_blocks(const Pass& pass, int64_t blocks, int64_t bytes, void*) {
+  for (int64_t block = 0; block < blocks; block++) {
+    // Doubles are aligned as shared memory is; and these are NaN.
+    std::vector<double> memory(bytes / sizeof(double) + 1);
+    std::memset(memory.data(), 0xff, memory.size() * sizeof(double));
+    pass(Block{block, reinterpret_cast<unsigned char*>(memory.data())});
+  }
+  return 0;
+}
+
+int ask_device(int64_t& shared_memory, int64_t& processors) {
+  shared_memory = emulation.shared_memory;
+  processors = emulation.processors;
   return 0;
 }
 
@@ -134,6 +190,69 @@ int call_as(int flags, bool backward, const int64_t* numbers,
   return chosen(backward, sizes, from, to, stream);
 }
 
+template <class Pass>
+bool fits(Pass& pass, int64_t shared_memory, int64_t& bytes) {
+  for (const bool resident : {true, false}) {
+    Memory memory{nullptr};
+    pass.place(memory);
+    pass.resident = resident;
+    bytes = memory.used + resident * pass.matrix_bytes();
+    if (bytes <= shared_memory) return true;
+  }
+  return false;
+}
+
+// Several rows share a block, and what it reads of the matrix, only once every
+// processor of the GPU has one.
+template <class Real, template <class, int> class Pass>
+int nonlinear(const NonlinearSizes& sizes, const void* const* from,
+              void* const* to, void* stream) {
+  int64_t shared_memory, processors, bytes;
+  const int failed = ask_device(shared_memory, processors);
+  if (failed) return failed;
+  if (sizes.groups * sizes.batch > processors) {
+    Pass<Real, 4> pass(sizes, from, to);
+    if (fits(pass, shared_memory, bytes))
+      return launch_blocks(pass, sizes.groups * pass.blocks_a_group(), bytes,
+                           stream);
+  }
+  Pass<Real, 1> pass(sizes, from, to);
+  // If even this does not fit, the launch says so.
+  fits(pass, shared_memory, bytes);
+  return launch_blocks(pass, sizes.groups * pass.blocks_a_group(), bytes,
+                       stream);
+}
+
+template <template <class, int> class Pass>
+int call_nonlinear(int flags, const int64_t* numbers, const void* const* from,
+                   void* const* to, void* stream) {
+  const Method methods[] = {
+      {1, {0}, {1}},
+      {1, {0}, {1}},
+      {2, {0, 0.5}, {0, 1}},
+      {4, {0, 0.5, 0.5, 1}, {1 / 6., 1 / 3., 1 / 3., 1 / 6.}},
+  };
+  const int solver = flags >> kKerasLinrecSolverBit & 3;
+  NonlinearSizes sizes{numbers[0],
+                       numbers[1],
+                       numbers[2],
+                       static_cast<int>(numbers[3]),
+                       numbers[4] != 0,
+                       (flags & kKerasLinrecPerStep) != 0,
+                       (flags & kKerasLinrecLinear) != 0,
+                       (flags & kKerasLinrecGated) != 0,
+                       solver > 0,
+                       static_cast<Activation>(
+                           flags >> kKerasLinrecActivationBit & 15),
+                       0.0,
+                       methods[solver]};
+  std::memcpy(&sizes.leak, &numbers[5], sizeof(sizes.leak));
+  if (sizes.groups * sizes.batch == 0) return 0;
+  const auto run = flags & kKerasLinrecFloat64 ? nonlinear<double, Pass>
+                                               : nonlinear<float, Pass>;
+  return run(sizes, from, to, stream);
+}
+
 }  // namespace
 }  // namespace cuda
 }  // namespace keras_linrec
@@ -169,6 +288,41 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_scan_backward(
       flags & kKerasLinrecFloat64 ? call_as<double> : call_as<float>;
   return run(flags, true, sizes, from, to, stream);
 }
+
+// h_t = activation(h_{t-1} R + z_t), or a step of a solver, as that of
+// `keras_linrec_nonlinear_scan` in core.h, but for activations of pairs.
+//   sizes: groups, batch, time, units, whether outputs are wanted, and the
+//     bits of the leak
+//   from: z and a gate's z' behind, (batch, time, units or twice as many);
+//     R (units, units), or A and R side by side; step sizes, initial state
+//   to: outputs (batch, time, units), final state
+KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to,
+    void* stream) {
+  using namespace keras_linrec::cuda;
+  return call_nonlinear<NonlinearScan>(flags, sizes, from, to, stream);
+}
+
+// What is sequential in the gradient; cuda_nonlinear.h tells what e is.
+//   sizes: the same, with whether there are d_outputs
+//   from: factors (stages, groups, batch, time, units or twice as many), the
+//     transpose of (A, R), d_outputs, d_final_state
+//   to: e (stages, groups, batch, time, units), d_initial_state
+KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to,
+    void* stream) {
+  using namespace keras_linrec::cuda;
+  return call_nonlinear<NonlinearScanBackward>(flags, sizes, from, to, stream);
+}
+
+#ifndef __CUDACC__
+// Sets what the GPU that is not there has: see `Emulation`.
+KERAS_LINREC_PUBLIC void keras_linrec_cuda_emulate(int64_t shared_memory,
+                                                   int64_t processors,
+                                                   int64_t backwards) {
+  keras_linrec::cuda::emulation = {shared_memory, processors, backwards, {}};
+}
+#endif
 
 // What an error is called.
 KERAS_LINREC_PUBLIC const char* keras_linrec_cuda_error(int error) {

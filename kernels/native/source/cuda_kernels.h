@@ -14,9 +14,11 @@
 #ifdef __CUDACC__
 #define KERAS_LINREC_DEVICE __host__ __device__ __forceinline__
 #define KERAS_LINREC_UNROLL _Pragma("unroll")
+#define KERAS_LINREC_UNROLL_BY_8 _Pragma("unroll 8")
 #else
 #define KERAS_LINREC_DEVICE inline
 #define KERAS_LINREC_UNROLL
+#define KERAS_LINREC_UNROLL_BY_8
 #endif
 
 namespace keras_linrec {

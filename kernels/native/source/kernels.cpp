@@ -844,8 +844,10 @@ template <class Real, int activation>
 void respond_with(const Respond<Real>& s) {
   typedef Pair<Real> P;
   constexpr int64_t panel = 2 * P::width;
+  const P bias = P::load(s.bias);
   for (int64_t at = 0; at < s.rows * panel; at += panel) {
     P x = P::load(s.argument + at), slope, product{};
+    for (int p = 0; p < 2; p++) x.part[p] += bias.part[p];
     if (s.product) {
       product = P::load(s.product + at);
       for (int p = 0; p < 2; p++) x.part[p] += product.part[p];
@@ -858,8 +860,10 @@ void respond_with(const Respond<Real>& s) {
     }
     if (s.gate) {
       P gate = P::load(s.gate + at);
+      const P gate_bias = P::load(s.gate_bias);
       for (int p = 0; p < 2; p++)
-        gate.part[p] = logistic<Real>(gate.part[p] + product.part[p]);
+        gate.part[p] = logistic<Real>(gate.part[p] + gate_bias.part[p] +
+                                      product.part[p]);
       gate.store(s.gate + at);
       if (s.change) y.store(s.change + at);
       for (int p = 0; p < 2; p++) y.part[p] *= gate.part[p];

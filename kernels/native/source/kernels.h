@@ -98,9 +98,9 @@ enum Activation {
   kActivations,
 };
 
-// response = activation(argument), or, with the optional parts,
-//   argument += product, gate = sigmoid(gate + product),
-//   response = gate * (linear + activation(argument)),
+// response = activation(argument + bias), or, with the optional parts,
+//   gate = sigmoid(gate + gate_bias + product),
+//   response = gate * (linear + activation(argument + bias + product)),
 // on `rows` rows of a panel. Null is an optional part that is not there.
 template <class Real>
 struct Respond {
@@ -108,6 +108,8 @@ struct Respond {
   Activation activation;
   Real leak;                 // of kLeakyRelu
   const Real* modulus_bias;  // of kModrelu: half a panel's width
+  const Real* bias;       // a number a column
+  const Real* gate_bias;
   const Real* product;
   const Real* argument;
   const Real* linear;

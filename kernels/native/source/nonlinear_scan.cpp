@@ -209,11 +209,18 @@ struct Left {
   int64_t row, outer, inner, outer_stride, inner_stride;
 };
 
+// The columns of a tile from some panel on. Padding in an only panel is left
+// out.
 template <class Real>
-Left<Real> of_tile(const Tile<Real>& tile, int64_t first, int64_t row,
-                   int64_t panels) {
-  return {tile.at(first, row), tile.panel, panels,
-          tile.panel,          tile.stride(), 1};
+Left<Real> of_tile(const Tile<Real>& tile, const Columns<Real>& columns,
+                   int64_t row, int64_t first = 0) {
+  const bool few = columns.ordered() && columns.count() < tile.panel;
+  return {tile.at(first, row),
+          tile.panel,
+          columns.panels(),
+          few ? columns.count() : tile.panel,
+          tile.stride(),
+          1};
 }
 
 // `panels` panels of `to`, from the first on, (+)= left @ right.
@@ -330,19 +337,18 @@ struct Weights {
                                 : &modulus_bias[panel * units.panel() / 2];
   }
 
-  // The driving inputs of step t for `rows` rows of the batch from `first` on.
+  const Real* bias_of(int64_t part, int64_t panel) const {
+    return &bias[part * units.size() + panel * units.panel()];
+  }
+
+  // The driving inputs of step t, but for the bias, for `rows` rows of the batch from `first` on.
   void drive(int64_t t, int64_t first, int64_t rows, Tile<Real>& to,
              int64_t row) const {
-    for (size_t part = 0; part < input.size(); part++)
-      for (int64_t p = 0; p < panels; p++)
-        for (int64_t r = 0; r < rows; r++)
-          std::copy_n(&bias[part * units.size() + p * units.panel()],
-                      units.panel(), to.at(part * panels + p, row + r));
     const Left<Real> left{
         arguments.inputs + (first * s.time + t) * s.features,
         s.time * s.features, 1, s.features, 0, 1};
     for (size_t part = 0; part < input.size(); part++)
-      multiply(rows, left, input[part], to, part * panels, row, true);
+      multiply(rows, left, input[part], to, part * panels, row, false);
   }
 
   // The lengths of step t for the same rows.
@@ -391,10 +397,10 @@ class Pass {
   void add_scaled(const Tile<Real>& base, int64_t base_row,
                   const Tile<Real>& from, int64_t from_row, double factor,
                   Tile<Real>& to, int64_t to_row, int64_t rows,
-                  const Real* steps) {
+                  const Real* steps, int64_t panels = 0) {
     for (int64_t r = 0; r < rows; r++)
       scaled_[r] = static_cast<Real>(factor) * (steps ? steps[r] : Real{1});
-    for (int64_t p = 0; p < to.panels; p++) {
+    for (int64_t p = 0; p < (panels ? panels : to.panels); p++) {
       AddScaled<Real> call{};
       call.rows = rows;
       call.factors = scaled_.data();
@@ -416,16 +422,13 @@ class Pass {
     Tile<Real>& product = s_.gated ? stage.product : stage.argument;
     for (int64_t p = 0; stages_.size() > 1 && p < drive_.panels; p++)
       std::copy_n(drive_.at(p), rows * drive_.panel, stage.argument.at(p));
-    const Left<Real> left = of_tile(stage.start, 0, 0, w_.panels);
+    const Left<Real> left = of_tile(stage.start, w_.units, 0);
     if (s_.rank) {
       multiply(rows, left, w_.recurrent[0], stage.inner, 0, 0, false);
-      const Left<Real> inner = of_tile(stage.inner, 0, 0, stage.inner.panels);
+      const Left<Real> inner = of_tile(stage.inner, w_.ranks, 0);
       multiply(rows, inner, w_.recurrent[1], product, 0, 0, !s_.gated);
-      for (int64_t p = 0; p < w_.panels; p++) {
-        const Real* from = stage.start.at(p);
-        Real* to = product.at(p);
-        for (int64_t i = 0; i < rows * product.panel; i++) to[i] += from[i];
-      }
+      this->add_scaled(product, 0, stage.start, 0, 1, product, 0, rows,
+                       nullptr, w_.panels);
     } else {
       multiply(rows, left, w_.recurrent.back(), product, 0, 0, !s_.gated);
     }
@@ -439,10 +442,12 @@ class Pass {
       call.leak = static_cast<Real>(s_.leak);
       call.modulus_bias = w_.moduli(p);
       call.argument = stage.argument.at(p);
+      call.bias = w_.bias_of(0, p);
       if (s_.linear && wants_linear) call.linear = stage.linear.at(p);
       if (s_.gated) {
         call.product = stage.product.at(p);
         call.gate = stage.argument.at(w_.panels + p);
+        call.gate_bias = w_.bias_of(1, p);
         call.change = stage.change.at(p);
       }
       if (remember) call.memory = stage.argument.at(p);
@@ -720,20 +725,20 @@ class Backward : Pass<Real> {
         to[k] = call.d_argument[k] + call.d_gate[k];
     }
     const Tile<Real>& d_product = back.of_product();
-    const Left<Real> left = of_tile(d_product, 0, row, w_.panels);
+    const Left<Real> left = of_tile(d_product, w_.units, row);
     if (s_.rank) {
       multiply(rows, left, transposed_.recurrent[1], back.inner, 0, row, false);
       for (int64_t p = 0; p < w_.panels; p++)
         std::copy_n(d_product.at(p, row), rows * d_start.panel,
                     d_start.at(p, start_row));
-      multiply(rows, of_tile(back.inner, 0, row, back.inner.panels),
+      multiply(rows, of_tile(back.inner, w_.ranks, row),
                transposed_.recurrent[0], d_start, 0, start_row, true);
       return;
     }
     multiply(rows, left, transposed_.recurrent.back(), d_start, 0, start_row,
              false);
     if (s_.linear)
-      multiply(rows, of_tile(back.linear, 0, row, w_.panels),
+      multiply(rows, of_tile(back.linear, w_.units, row),
                transposed_.recurrent[0], d_start, 0, start_row, true);
   }
 
@@ -844,7 +849,7 @@ class Backward : Pass<Real> {
   // few features most would be for nothing.
   void give_inputs(int64_t all, int64_t part, const Tile<Real>& d_drive) {
     if (s_.features > few_features) {
-      multiply(all, of_tile(d_drive, part * w_.panels, 0, w_.panels),
+      multiply(all, of_tile(d_drive, w_.units, 0, part * w_.panels),
                transposed_.input[part], d_inputs_, 0, 0, part > 0);
       return;
     }

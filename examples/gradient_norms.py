@@ -1,0 +1,95 @@
+"""What is left of gradients after 2000 steps: orthogonal, Lipschitz, others.
+
+For untrained units of one size on random inputs, a table (and with --figure a
+picture) of the length of the gradient of the last output with regard to the
+state so many steps before, as a share of what it was (Mhammedi et al. 2017,
+sections 1 and 5.5):
+
+    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    python examples/gradient_norms.py --figure gradients.png
+
+It takes a minute.
+"""
+
+import argparse
+
+import numpy as np
+from sequential_digits import choose_backend
+
+choose_backend()
+
+import keras
+
+from keras_linrec import analysis
+from keras_linrec.layers import LipschitzRNN
+from keras_linrec.layers import OrthogonalRNN
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    keras.utils.set_random_seed(options.seed)
+    steps = np.unique(
+        np.geomspace(1, options.steps, options.points).astype(int)
+    ).tolist()
+    generator = np.random.default_rng(options.seed)
+    sequences = generator.standard_normal((options.batch, options.steps, 1))
+    curves = {}
+    for name, layer in units(options.units).items():
+        layer.build(sequences.shape)
+        norms = analysis.gradient_norms(layer, sequences, steps)
+        curves[name] = np.exp(np.log(norms + 1e-45).mean(axis=1))
+    report(steps, curves)
+    if options.figure:
+        draw(steps, curves, options.figure)
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--units", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--points", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--figure", help="where to write a picture")
+    return parser.parse_args(arguments)
+
+
+def units(size):
+    lstm = {}
+    if keras.backend.backend() == "torch":
+        lstm["use_cudnn"] = False
+    return {
+        "orthogonal, OPLU": OrthogonalRNN(size, activation="oplu"),
+        "unitary, OPLU": OrthogonalRNN(
+            size, activation="oplu", field="complex"
+        ),
+        "orthogonal, leaky ReLU": OrthogonalRNN(size),
+        "Lipschitz": LipschitzRNN(size),
+        "LSTM": keras.layers.LSTM(size, **lstm),
+        "tanh": keras.layers.SimpleRNN(size),
+    }
+
+
+def report(steps, curves):
+    print(f"| steps back | {' | '.join(map(str, steps))} |")
+    print("|---" * (len(steps) + 1) + "|")
+    for name, curve in curves.items():
+        print(f"| {name} | {' | '.join(f'{n:.2g}' for n in curve)} |")
+
+
+def draw(steps, curves, path):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, curve in curves.items():
+        axes.loglog(steps, curve, marker=".", label=name)
+    axes.set_ylim(1e-12, 1e3)
+    axes.set_xlabel("steps back in time")
+    axes.set_ylabel("length of the gradient, a share of the first")
+    axes.legend()
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""Compare how three continuous-time units bear attacks, noise and curvature.
+
+`LipschitzRNN`, the neural-ODE RNN and `AntisymmetricRNN` learn to read digits
+eight pixels a step, by stochastic gradient descent with momentum. Then each
+is measured as in section 7 of Erichson et al. 2021:
+
+    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    python examples/robustness.py
+
+That takes some minutes on two cores, with scikit-learn's 8x8 digits, and
+prints the paper's table 3: the accuracy on the test images as they are and
+under attacks that know the network, and the Hessian of the training loss. A
+second table holds the curves of its figure 2, the accuracy with more and more
+noise; `--figure FILE.png` draws them. With a file of Keras', see
+sequential_digits.py:
+
+    python examples/robustness.py --data ~/.keras/datasets/mnist.npz
+
+Pixels are standardised, so that attacks and noise are told in deviations of
+them, and attacks may leave the range of real pixels. The condition number is
+the largest eigenvalue by the smallest. Away from a minimum that one is
+negative, and the number tells how much more the loss curves up than down.
+"""
+
+import argparse
+import math
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from sequential_digits import TEST_BATCH_SIZE
+from sequential_digits import choose_backend
+from sequential_digits import cosine_schedule
+from sequential_digits import first
+
+choose_backend()
+
+import keras
+from stable_digits import build_layer
+from stable_digits import read
+
+from keras_linrec.analysis import Hessian
+from keras_linrec.analysis import deepfool
+from keras_linrec.analysis import pgd
+from keras_linrec.analysis import salt_and_pepper_response
+from keras_linrec.analysis import white_noise_response
+
+LAYERS = {
+    "LipschitzRNN": "lipschitz",
+    "neural-ODE RNN": "neural-ode",
+    "AntisymmetricRNN": "antisymmetric",
+}
+WHITE_NOISE = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+SALT_AND_PEPPER = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+COLUMNS = (
+    "accuracy",
+    "PGD",
+    "DeepFool l2",
+    "DeepFool l_inf",
+    "largest eigenvalue",
+    "trace",
+    "condition number",
+)
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    train, test, classes = read(options.data, "eight-pixels")
+    train = first(options.train_size, train, "--train-size", "training")
+    mean, deviation = train[0].mean(), train[0].std()
+    train, test = (
+        ((sequences - mean) / deviation, labels)
+        for sequences, labels in (train, test)
+    )
+    print(
+        f"{len(train[0])} images to train on, {len(test[0])} to test on, "
+        f"backend {keras.backend.backend()}."
+    )
+    rows, curves = {}, {}
+    for name, layer in LAYERS.items():
+        keras.utils.set_random_seed(options.seed)
+        model = build_model(layer, options, train[0], classes)
+        begin = time.perf_counter()
+        loss = fit(model, options, train)
+        trained = time.perf_counter()
+        print(
+            f"{name}: training loss {loss:.4f} after {trained - begin:.0f} s",
+            flush=True,
+        )
+        rows[name] = measure(model, options, train, test)
+        curves[name] = respond(model, options, test)
+        seconds = time.perf_counter() - trained
+        print(f"{name}: measured in {seconds:.0f} s", flush=True)
+    print_table(rows)
+    print_curves(curves)
+    if options.figure:
+        plot(curves, options.figure)
+    return rows
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE.npz",
+        help="a file like Keras' mnist.npz (default: scikit-learn's digits)",
+    )
+    parser.add_argument(
+        "--figure",
+        type=Path,
+        metavar="FILE.png",
+        help="where to draw the accuracy under noise",
+    )
+    for name, kind, default, text in (
+        ("units", int, 128, "of the layer"),
+        ("beta", float, 0.65, "of LipschitzRNN"),
+        ("gamma", float, 1e-3, "of LipschitzRNN and AntisymmetricRNN"),
+        ("step-size", float, 0.1, "of the solver"),
+        ("epochs", int, None, "over the training images (60; --data: 10)"),
+        ("batch-size", int, None, "images a training step (32; --data: 64)"),
+        ("learning-rate", float, 0.1, "the highest, of SGD"),
+        ("momentum", float, 0.9, "of SGD"),
+        ("pgd-step", float, 0.01, "a pixel may move in each of 7 steps"),
+        ("l2-radius", float, 1.0, "of DeepFool's balls, for a whole image"),
+        ("linf-radius", float, 0.1, "of DeepFool's balls, for a pixel"),
+        ("train-size", int, None, "the first so many training images (all)"),
+        ("test-size", int, 1000, "test images for attacks and noise at most"),
+        ("hessian-size", int, 1000, "training images of the Hessian at most"),
+        ("products", int, 50, "with the Hessian, for its eigenvalues"),
+        ("samples", int, 30, "with the Hessian, for its trace"),
+        ("seed", int, 0, "of the weights and the noise"),
+    ):
+        shown = "" if default is None else " (default: %(default)s)"
+        parser.add_argument(
+            f"--{name}", type=kind, default=default, help=f"{text}{shown}"
+        )
+    options = parser.parse_args(arguments)
+    if options.epochs is None:
+        options.epochs = 10 if options.data else 60
+    if options.batch_size is None:
+        options.batch_size = 64 if options.data else 32
+    return options
+
+
+def build_model(layer, options, sequences, classes):
+    settings = {"layer": layer, "step_size": options.step_size}
+    if layer != "neural-ode":
+        settings["gamma"] = options.gamma
+    if layer == "lipschitz":
+        settings["beta"] = options.beta
+    return keras.Sequential(
+        [
+            keras.Input(sequences.shape[1:]),
+            build_layer(options.units, sequences.shape[1], **settings),
+            # Probabilities that are nearly 1 would leave attacks no slope.
+            keras.layers.Dense(classes),
+        ]
+    )
+
+
+def fit(model, options, train):
+    """Train, and return the loss of the last epoch."""
+    steps = options.epochs * math.ceil(len(train[0]) / options.batch_size)
+    model.compile(
+        keras.optimizers.SGD(
+            cosine_schedule(options.learning_rate, steps),
+            momentum=options.momentum,
+            global_clipnorm=1.0,
+        ),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    history = model.fit(
+        *train,
+        batch_size=options.batch_size,
+        epochs=options.epochs,
+        verbose=0,
+    )
+    loss = history.history["loss"][-1]
+    if not math.isfinite(loss):
+        sys.exit(
+            f"The training of {model.layers[-2].name} diverged: choose a "
+            f"--learning-rate below {options.learning_rate}."
+        )
+    return loss
+
+
+def measure(model, options, train, test):
+    """The numbers of `COLUMNS`."""
+    _, accuracy = model.evaluate(*test, batch_size=TEST_BATCH_SIZE, verbose=0)
+    attacked = [part[: options.test_size] for part in test]
+    attacks = (
+        pgd(model, *attacked, step_size=options.pgd_step),
+        deepfool(model, *attacked, radius=options.l2_radius),
+        deepfool(
+            model,
+            *attacked,
+            norm=np.inf,
+            radius=options.linf_radius,
+        ),
+    )
+    hessian = Hessian(model, *(part[: options.hessian_size] for part in train))
+    summary = hessian.summary(
+        options.products, samples=options.samples, seed=options.seed
+    )
+    return (
+        accuracy,
+        *(attack.accuracy for attack in attacks),
+        summary.eigenvalues.largest,
+        summary.trace.value,
+        summary.eigenvalues.condition_number,
+    )
+
+
+def respond(model, options, test):
+    """The accuracies under white noise and under salt and pepper."""
+    noisy = [part[: options.test_size] for part in test]
+    return (
+        white_noise_response(model, *noisy, WHITE_NOISE, options.seed),
+        salt_and_pepper_response(
+            model, *noisy, SALT_AND_PEPPER, seed=options.seed
+        ),
+    )
+
+
+def print_table(rows):
+    print(f"\n| layer | {' | '.join(COLUMNS)} |")
+    print("|---" * (1 + len(COLUMNS)) + "|")
+    for name, numbers in rows.items():
+        shown = [f"{share:.1%}" for share in numbers[:4]]
+        shown += [f"{number:.3g}" for number in numbers[4:]]
+        print(f"| {name} | {' | '.join(shown)} |")
+
+
+def print_curves(curves):
+    print(f"\n| noise | {' | '.join(curves)} |")
+    print("|---" * (1 + len(curves)) + "|")
+    for number, kind in enumerate(("white", "salt and pepper")):
+        found = [pair[number] for pair in curves.values()]
+        for row, level in enumerate(found[0].levels):
+            shown = [f"{curve.accuracies[row]:.1%}" for curve in found]
+            print(f"| {kind}, {level:g} | {' | '.join(shown)} |")
+
+
+def plot(curves, path):
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    labels = ("deviation of white noise", "share of salt and pepper")
+    for number, axes in enumerate(figure.subplots(1, 2, sharey=True)):
+        for name, pair in curves.items():
+            curve = pair[number]
+            axes.plot(curve.levels, curve.accuracies, ".-", label=name)
+        axes.set_xlabel(labels[number])
+        axes.legend()
+    figure.supylabel("accuracy")
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()

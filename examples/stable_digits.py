@@ -1,0 +1,297 @@
+"""Classify handwritten digits with recurrent units that stay stable.
+
+`LipschitzRNN`, `AntisymmetricRNN`, the neural-ODE RNN (which is `LipschitzRNN`
+without its linear part and with a free matrix) and `OrthogonalRNN`, one layer
+of each, read an image and name the digit from their last state:
+
+    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    python examples/stable_digits.py
+
+That takes some minutes on two cores, with scikit-learn's 8x8 digits. MNIST is
+a file of Keras', see sequential_digits.py. The last line of the table below
+is the task of Erichson et al. 2021, section 7:
+
+    python examples/stable_digits.py --data ~/.keras/datasets/mnist.npz \
+        --task eight-pixels --layer lipschitz --epochs 15
+
+| task | steps of a 28x28 image | features of a step |
+|---|---|---|
+| `pixels` | 784 | 1 |
+| `permuted` | 784, in another order, the same for every image | 1 |
+| `noise-padded` | 28 rows, then noise up to `--steps` | 28 |
+| `eight-pixels` | 98 | 8 |
+
+`--ablation beta` and `--ablation alpha` train a `LipschitzRNN` for every value
+in a range and print how accurate each is (the paper's figure 3):
+
+    python examples/stable_digits.py --task permuted --ablation beta
+"""
+
+import argparse
+import math
+import sys
+import time
+from pathlib import Path
+
+from sequential_digits import TEST_BATCH_SIZE
+from sequential_digits import as_sequences
+from sequential_digits import choose_backend
+from sequential_digits import compile_model
+from sequential_digits import cosine_schedule
+from sequential_digits import first
+from sequential_digits import read_digits
+from sequential_digits import read_file
+from sequential_digits import scaled_pixels
+
+choose_backend()
+
+import keras
+
+from keras_linrec.layers import AntisymmetricRNN
+from keras_linrec.layers import LipschitzRNN
+from keras_linrec.layers import OrthogonalRNN
+
+LAYERS = ("lipschitz", "neural-ode", "antisymmetric", "orthogonal")
+TASKS = ("pixels", "permuted", "eight-pixels", "noise-padded")
+# What the paper found best for the permuted task, and for the ordered one.
+BETAS = {"permuted": 0.8, "noise-padded": 0.8}
+BETA = 0.65
+ABLATIONS = {
+    "beta": (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 1.0),
+    "alpha": (0.0, 0.4, 0.8, 1.0, 1.2, 1.6, 2.0),
+}
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    train, test, classes = read(options.data, options.task)
+    train = first(options.train_size, train, "--train-size", "training")
+    test = first(options.test_size, test, "--test-size", "test")
+    print(
+        f"{len(train[0])} images to train on, {len(test[0])} to test on, "
+        f"backend {keras.backend.backend()}."
+    )
+    table = []
+    for settings in runs(options):
+        keras.utils.set_random_seed(options.seed)
+        model = build_model(options, settings, train[0], classes)
+        begin = time.perf_counter()
+        fit(model, options, train, test)
+        seconds = time.perf_counter() - begin
+        _, accuracy = model.evaluate(
+            *test, batch_size=TEST_BATCH_SIZE, verbose=0
+        )
+        table.append((describe(settings), accuracy, seconds))
+    print(f"\n| {options.task} | test accuracy | seconds of training |")
+    print("|---|---|---|")
+    for name, accuracy, seconds in table:
+        print(f"| {name} | {accuracy:.2%} | {seconds:.0f} |")
+    return table
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        epilog="The environment variable KERAS_BACKEND chooses between jax, "
+        "tensorflow and torch.",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE.npz",
+        help="a file like Keras' mnist.npz (default: scikit-learn's digits)",
+    )
+    parser.add_argument(
+        "--layer",
+        nargs="+",
+        choices=LAYERS,
+        default=LAYERS,
+        help="one or more of them (default: all)",
+    )
+    parser.add_argument(
+        "--task",
+        choices=TASKS,
+        default="pixels",
+        help="what a step is (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ablation",
+        choices=tuple(ABLATIONS),
+        help="train a LipschitzRNN for each of a range of this number",
+    )
+    parser.add_argument(
+        "--solver", choices=("euler", "rk2", "rk4"), default="euler"
+    )
+    for name, kind, default, text in (
+        ("beta", float, None, f"of LipschitzRNN ({BETA}, or 0.8 by the task)"),
+        ("alpha", float, 1.0, "the weight of its linear part"),
+        ("gamma", float, 1e-3, "of LipschitzRNN and AntisymmetricRNN"),
+        ("step-size", float, None, "of the solver (24 / steps, or else 0.1)"),
+        ("units", int, 128, "of the layer"),
+        ("reflections", int, 16, "of OrthogonalRNN"),
+        ("steps", int, 1000, "of the noise-padded task"),
+        ("epochs", int, None, "over the training images (30; --data: 5)"),
+        ("batch-size", int, None, "images a training step (32; --data: 64)"),
+        (
+            "learning-rate",
+            float,
+            None,
+            "the highest (0.003; eight-pixels: 0.01)",
+        ),
+        ("train-size", int, None, "the first so many training images (all)"),
+        ("test-size", int, None, "the first so many test images (all)"),
+        ("seed", int, 0, "of the weights and the order of the images"),
+    ):
+        shown = "" if default is None else " (default: %(default)s)"
+        parser.add_argument(
+            f"--{name}", type=kind, default=default, help=f"{text}{shown}"
+        )
+    options = parser.parse_args(arguments)
+    if options.beta is None:
+        options.beta = BETAS.get(options.task, BETA)
+    if options.epochs is None:
+        options.epochs = 5 if options.data else 30
+    if options.batch_size is None:
+        options.batch_size = 64 if options.data else 32
+    if options.learning_rate is None:
+        short = options.task == "eight-pixels"
+        options.learning_rate = 0.01 if short else 0.003
+    return options
+
+
+def read(path, task):
+    """Training and test sequences with their labels, and how many classes."""
+    arrays = read_file(path) if path else read_digits()
+    train_images, train_labels, test_images, test_labels = arrays
+    highest = train_images.max()
+    train = as_task(train_images / highest, task), train_labels
+    test = as_task(test_images / highest, task), test_labels
+    return train, test, int(max(train_labels.max(), test_labels.max())) + 1
+
+
+def as_task(images, task):
+    """Images as sequences (images, steps, features)."""
+    if task == "noise-padded":
+        # scikit-learn's come flat.
+        height = images.shape[1] if images.ndim == 3 else 8
+        return images.reshape(len(images), height, -1).astype("float32")
+    pixels = as_sequences(images, permute=task == "permuted")
+    if task != "eight-pixels":
+        return pixels
+    if pixels.shape[1] % 8:
+        sys.exit(
+            "--task eight-pixels: expected images whose number of pixels is "
+            f"a multiple of 8. Received: {pixels.shape[1]} pixels"
+        )
+    return pixels.reshape(len(pixels), -1, 8)
+
+
+def runs(options):
+    """The settings of each layer that is to be trained, by name."""
+    solver = {"solver": options.solver, "step_size": options.step_size}
+    skew = {"gamma": options.gamma, **solver}
+    settings = {
+        "lipschitz": {"beta": options.beta, "alpha": options.alpha, **skew},
+        "neural-ode": solver,
+        "antisymmetric": skew,
+        "orthogonal": {"reflections": options.reflections},
+    }
+    if options.ablation is None:
+        return [{"layer": name, **settings[name]} for name in options.layer]
+    varied = {"layer": "lipschitz", **settings["lipschitz"]}
+    values = ABLATIONS[options.ablation]
+    return [{**varied, options.ablation: value} for value in values]
+
+
+def describe(settings):
+    settings = dict(settings)
+    layer = settings.pop("layer")
+    given = {n: v for n, v in settings.items() if v is not None}
+    return ", ".join([layer, *(f"{n} {v}" for n, v in given.items())])
+
+
+def build_model(options, settings, sequences, classes):
+    """Scaling, noise if the task has it, the layer, and a Dense layer."""
+    padding, steps = [], sequences.shape[1]
+    if options.task == "noise-padded":
+        padding, steps = [NoisePadding(options.steps)], options.steps
+    return keras.Sequential(
+        [
+            *scaled_pixels(sequences),
+            *padding,
+            build_layer(options.units, steps, **settings),
+            keras.layers.Dense(classes, activation="softmax"),
+        ]
+    )
+
+
+def build_layer(units, steps, layer, step_size=None, **settings):
+    """A layer of `LAYERS`, for sequences of so many steps."""
+    if layer == "orthogonal":
+        # A transition near the identity sums all of the inputs up.
+        return OrthogonalRNN(
+            units,
+            kernel_initializer=keras.initializers.RandomNormal(
+                stddev=1 / math.sqrt(steps)
+            ),
+            **settings,
+        )
+    settings["step_size"] = step_size or min(0.1, 24 / steps)
+    if layer == "antisymmetric":
+        return AntisymmetricRNN(units, **settings)
+    if layer == "neural-ode":
+        settings |= {"alpha": 0.0, "beta": 0.5, "gamma": 0.0}
+    return LipschitzRNN(units, **settings)
+
+
+class NoisePadding(keras.layers.Layer):
+    """Standard normal noise after a sequence, other at every call.
+
+    Sixty thousand padded sequences would fill the memory.
+
+    Args:
+        steps: integer, of the sequence with its noise.
+        seed: integer or `None`, the default.
+    """
+
+    def __init__(self, steps, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.steps = steps
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, sequences_shape):
+        if sequences_shape[1] > self.steps:
+            raise ValueError(
+                "`steps` should be at least that of the sequences, "
+                f"{sequences_shape[1]}. Received: steps={self.steps}"
+            )
+
+    def call(self, sequences):
+        size, time, features = keras.ops.shape(sequences)
+        noise = keras.random.normal(
+            (size, self.steps - time, features),
+            dtype=sequences.dtype,
+            seed=self.seed_generator,
+        )
+        return keras.ops.concatenate([sequences, noise], axis=1)
+
+    def compute_output_shape(self, sequences_shape):
+        return (sequences_shape[0], self.steps, sequences_shape[2])
+
+
+def fit(model, options, train, test):
+    steps = options.epochs * math.ceil(len(train[0]) / options.batch_size)
+    rate = cosine_schedule(options.learning_rate, steps)
+    compile_model(model, keras.optimizers.Adam(rate, global_clipnorm=1.0))
+    model.fit(
+        *train,
+        batch_size=options.batch_size,
+        epochs=options.epochs,
+        validation_data=test,
+        validation_batch_size=TEST_BATCH_SIZE,
+        verbose=2,
+    )
+
+
+if __name__ == "__main__":
+    main()

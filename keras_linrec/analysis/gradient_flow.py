@@ -1,0 +1,80 @@
+"""What is left of a gradient after many steps back in time."""
+
+import numpy as np
+from keras import ops
+
+from keras_linrec.analysis import _autodiff
+
+
+def gradient_norms(layer, sequences, steps, seed=0):
+    """How much longer or shorter a gradient is, so many steps back.
+
+        |(d h_t / d h_0)^T v| / |v|
+
+    with the output h_t after t steps, a random initial state h_0 and a random
+    direction v. A recurrence whose Jacobians are orthogonal, such as
+    `OrthogonalRNN(activation="oplu")`, has ones; where the numbers fall to 0
+    gradients vanish, where they grow without bound they explode.
+
+    Args:
+        layer: a built recurrent layer, ours or Keras' own, that returns the
+            last output alone and takes an `initial_state`.
+        sequences: float array (batch, time, features).
+        steps: integers from 1 to time, the numbers t.
+        seed: integer, of h_0 and v. Defaults to 0.
+
+    Returns:
+        A float64 array (steps, batch).
+
+    Raises:
+        ValueError: if a number of steps is not in the sequences.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec import analysis
+    >>> from keras_linrec.layers import OrthogonalRNN
+    >>> layer = OrthogonalRNN(8, reflections=4, activation="oplu")
+    >>> sequences = np.zeros((1, 100, 2), "float32")
+    >>> layer.build(sequences.shape)
+    >>> norms = analysis.gradient_norms(layer, sequences, [10, 100])
+    >>> bool(np.allclose(norms, 1.0, atol=1e-3))
+    True
+    """
+    sequences = np.asarray(sequences, "float32")
+    batch, time, _ = sequences.shape
+    outside = [count for count in steps if not 1 <= count <= time]
+    if outside or not len(steps):
+        raise ValueError(
+            f"`steps` should be numbers from 1 to {time}, the length of the "
+            f"sequences. Received: steps={list(steps)}"
+        )
+    generator = np.random.default_rng(seed)
+
+    def normal(tensor):
+        return generator.standard_normal(tensor.shape).astype("float32")
+
+    states = layer.get_initial_state(batch)
+    states = states if isinstance(states, (list, tuple)) else [states]
+    states = [ops.convert_to_tensor(normal(state)) for state in states]
+    direction = ops.convert_to_tensor(normal(states[0]))
+
+    def along_direction(states, sequences):
+        output = layer(sequences, initial_state=states)
+        return ops.sum(ops.cast(output, "float32") * direction)
+
+    gradient = _autodiff.gradient(along_direction)
+    norms = [
+        _lengths(gradient(states, ops.convert_to_tensor(sequences[:, :count])))
+        for count in steps
+    ]
+    return np.stack(norms) / _lengths([direction])
+
+
+def _lengths(tensors):
+    """The length of each row over all of some tensors."""
+    squares = [
+        np.sum(ops.convert_to_numpy(tensor).astype("float64") ** 2, axis=-1)
+        for tensor in tensors
+    ]
+    return np.sqrt(sum(squares))

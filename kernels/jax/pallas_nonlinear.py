@@ -1,0 +1,332 @@
+"""The nonlinear scan and its gradient as Pallas kernels, for GPUs.
+
+A program of the grid takes a row of the batch through time, with the recurrent
+matrix in its registers. What no step needs of another is left to large products
+before and after. Elsewhere, on a TPU too, the plain form runs: XLA compiles
+its loop into one program there.
+
+XLA's interpreter runs the same kernels on a CPU, for the tests. No GPU has run
+them yet: what is said of one here is reasoned.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from keras_linrec import activations
+from keras_linrec.kernels import recurrence
+from keras_linrec.kernels.jax.loop import loop
+from keras_linrec.kernels.native import few_steps
+from keras_linrec.kernels.native.flags import nonlinear_flags
+from keras_linrec.kernels.recurrence import METHODS
+from keras_linrec.kernels.recurrence import Operands
+
+# Bytes of the matrices, in all and in a thread: half of the registers.
+_MOST_BYTES = 2**17
+_BYTES_A_THREAD = 2**8
+
+
+def nonlinear_scan(dynamics, operands, keep_all=True, interpret=False):
+    """What `Kernel.nonlinear_scan` of the registry computes."""
+    operands = Operands(*operands)
+    plain = partial(_plain, dynamics)
+    if few_steps(operands.inputs.shape[1]) or not _takes(dynamics, operands):
+        return plain(*operands)
+    kernel = partial(_scan, dynamics, interpret)
+    if interpret:
+        return kernel(*operands)
+    return lax.platform_dependent(*operands, cuda=kernel, default=plain)
+
+
+def _takes(dynamics, operands):
+    if nonlinear_flags(dynamics, operands) is None:
+        return False
+    pairs = dynamics.activation in (activations.oplu, activations.modrelu)
+    numbers = _parts(operands) * _width(operands) ** 2
+    itemsize = operands.inputs.dtype.itemsize
+    return not pairs and numbers * itemsize <= _MOST_BYTES
+
+
+def _plain(dynamics, *operands):
+    outputs = recurrence.recurrence(loop, dynamics, Operands(*operands))
+    return outputs, outputs[:, -1]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _scan(dynamics, interpret, *operands):
+    operands = Operands(*operands)
+    width = _width(operands)
+    drive = _drive(operands)
+    batch, time, _ = drive.shape
+    return _call(
+        partial(_scan_kernel, dynamics),
+        *(operands, interpret),
+        (
+            _padded(drive.reshape(batch, time, 1 + dynamics.gated, -1), width),
+            jnp.broadcast_to(operands.step_size, (batch, time)),
+            _padded(operands.initial_state, width),
+        ),
+        ((batch, time, width), (batch, width)),
+    )
+
+
+def _scan_forward(dynamics, interpret, *operands):
+    outputs, final_state = _scan(dynamics, interpret, *operands)
+    return (outputs, final_state), (operands, outputs)
+
+
+def _scan_backward(dynamics, interpret, residuals, cotangents):
+    return _gradient(dynamics, interpret, *residuals, *cotangents)
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _gradient(dynamics, interpret, operands, outputs, d_outputs, d_final_state):
+    operands = Operands(*operands)
+    width = _width(operands)
+    before = jnp.concatenate(
+        [operands.initial_state[:, None], outputs[:, :-1]], axis=1
+    )
+    d_states, d_initial_state = _call(
+        partial(_gradient_kernel, dynamics),
+        *(operands, interpret),
+        (
+            _padded(_factors(dynamics, operands, before), width),
+            _padded(d_outputs, width),
+            _padded(d_final_state, width),
+        ),
+        ((*outputs.shape[:2], width), (outputs.shape[0], width)),
+    )
+
+    def steps(operands):
+        states, drive = (
+            part.reshape(-1, part.shape[-1])
+            for part in (before, _drive(operands))
+        )
+        states = recurrence.next_state(
+            *(dynamics, states, drive, operands[3:5]),
+            *(operands.step_size.reshape(-1, 1), operands.modulus_bias),
+        )
+        return states.reshape(before.shape)
+
+    # Every step by itself: all states are known, and their cotangents.
+    (gradients,) = jax.vjp(steps, operands)[1](d_states)
+    return (*gradients[:-1], d_initial_state)
+
+
+def _gradient_forward(dynamics, interpret, *given):
+    return _gradient(dynamics, interpret, *given), given
+
+
+def _gradient_backward(dynamics, interpret, given, cotangents):
+    operands, outputs, *upstream = given
+
+    def gradients(operands, upstream):
+        _, pull_back = jax.vjp(partial(_plain, dynamics), *operands)
+        return pull_back(tuple(upstream))
+
+    d_operands, d_upstream = jax.vjp(gradients, operands, upstream)[1](
+        cotangents
+    )
+    # The outputs are a function of the operands: what depends on them is in
+    # the plain form's gradient already.
+    return d_operands, jnp.zeros_like(outputs), *d_upstream
+
+
+_gradient.defvjp(_gradient_forward, _gradient_backward)
+
+
+def _factors(dynamics, operands, before):
+    """A slope's own slopes by h A and h R, times the step.
+
+    They are (batch, stages, time, parts, units), for all steps at once.
+    """
+    matrices = _matrices(operands)
+    drive = jnp.split(_drive(operands), 1 + dynamics.gated, axis=-1)
+    step_size = operands.step_size[..., None] if dynamics.solver else 1.0
+    slope, factors = 0.0, []
+    for shift in METHODS[dynamics.solver or "euler"][0]:
+        start = before + shift * step_size * slope
+        # By numbers, so that the pull-back of ones is the slope of each.
+        slope, pull_back = jax.vjp(
+            lambda *products: _slope(dynamics, drive, products),
+            *(start @ matrix for matrix in matrices),
+        )
+        slopes = pull_back(jnp.ones_like(slope))
+        factors.append(jnp.stack([step_size * s for s in slopes], axis=2))
+    return jnp.stack(factors, axis=1)
+
+
+def _slope(dynamics, drive, products):
+    """The change of a state in a unit of time.
+
+    Args:
+        drive: inputs @ input_kernel + bias, and a gate's; in a sequence.
+        products: h A, if there is an A, and h R.
+    """
+    *linear, product = products
+    argument = product + drive[0]
+    # Keras computes a tanh of float64 in float32 on JAX.
+    change = dynamics.activation(argument).astype(argument.dtype)
+    change = sum(linear, change)
+    if not dynamics.gated:
+        return change
+    return jax.nn.sigmoid(product + drive[1]) * change
+
+
+def _drive(operands):
+    return operands.inputs @ operands.input_kernel + operands.bias
+
+
+def _parts(operands):
+    """Matrices: A, if there is one, and R."""
+    if operands.expansion.shape[0]:
+        return 1
+    return operands.recurrent_kernel.shape[1] // operands.initial_state.shape[1]
+
+
+def _matrices(operands):
+    recurrent_kernel, expansion = operands[3:5]
+    if expansion.shape[0]:
+        product = recurrent_kernel @ expansion
+        return [jnp.eye(len(product), dtype=product.dtype) - product]
+    return jnp.split(recurrent_kernel, _parts(operands), axis=1)
+
+
+def _width(operands):
+    """Units, and some that count for nothing: Triton wants a power of two."""
+    return pl.next_power_of_2(operands.initial_state.shape[1])
+
+
+def _padded(array, width):
+    padding = width - array.shape[-1]
+    return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, padding)])
+
+
+def _call(kernel, operands, interpret, arguments, results):
+    """Run a kernel on each row of the batch.
+
+    Args:
+        kernel: takes the matrices (parts, width, width), and then references
+            to a row's share of arguments and results.
+        arguments: arrays (batch, ...).
+        results: shapes (batch, ..., width).
+    """
+    units, width = operands.initial_state.shape[1], _width(operands)
+    matrices = jnp.stack(
+        [
+            jnp.pad(matrix, [(0, width - units)] * 2)
+            for matrix in _matrices(operands)
+        ]
+    )
+    threads = max(matrices.nbytes // _BYTES_A_THREAD, 32)
+
+    def rows(shape):
+        return pl.BlockSpec(
+            (None, *shape[1:]), lambda row: (row, *[0] * (len(shape) - 1))
+        )
+
+    outputs = pl.pallas_call(
+        kernel,
+        [jax.ShapeDtypeStruct(shape, matrices.dtype) for shape in results],
+        grid=arguments[0].shape[:1],
+        in_specs=[
+            pl.BlockSpec(matrices.shape, lambda row: (0, 0, 0)),
+            *(rows(argument.shape) for argument in arguments),
+        ],
+        out_specs=[rows(shape) for shape in results],
+        interpret=interpret,
+        compiler_params=triton.CompilerParams(num_warps=threads // 32),
+    )(matrices, *arguments)
+    return tuple(output[..., :units] for output in outputs)
+
+
+# Within the kernels. A state is (width,).
+
+
+def _each_step(time, load, take, carry):
+    """`carry = take(step, load(step), carry)`, the loads a step ahead."""
+
+    def body(step, both):
+        loaded, carry = both
+        ahead = load(jnp.minimum(step + 1, time - 1))
+        return ahead, take(step, loaded, carry)
+
+    return lax.fori_loop(0, time, body, (load(0), carry))[1]
+
+
+def _parts_at(reference, *place):
+    """A list along the next axis: Triton cannot cut up what it has read."""
+    count = reference.shape[len(place)]
+    return [reference[(*place, part)] for part in range(count)]
+
+
+def _scan_kernel(
+    dynamics, matrices, drive, steps, initial_state, outputs, final_state
+):
+    shifts, shares = METHODS[dynamics.solver or "euler"]
+    matrices = _parts_at(matrices)
+
+    def load(step):
+        return _parts_at(drive, step), steps[step]
+
+    def take(step, loaded, state):
+        drive, length = loaded
+        start, total = state, 0.0
+        for shift, share in zip((*shifts[1:], 0.0), shares):
+            products = [
+                jnp.sum(start[:, None] * matrix, axis=0) for matrix in matrices
+            ]
+            slope = _slope(dynamics, drive, products)
+            total = total + share * slope
+            start = state + shift * length * slope
+        state = state + length * total if dynamics.solver else slope
+        outputs[step] = state
+        return state
+
+    time = outputs.shape[0]
+    final_state[...] = _each_step(time, load, take, initial_state[...])
+
+
+def _gradient_kernel(
+    dynamics,
+    matrices,
+    factors,
+    d_outputs,
+    d_final_state,
+    d_states,
+    d_initial_state,
+):
+    shifts, shares = METHODS[dynamics.solver or "euler"]
+    matrices = _parts_at(matrices)
+    time = d_states.shape[0]
+
+    def load(step):
+        step = time - 1 - step
+        read = [_parts_at(factors, i, step) for i in range(len(shares))]
+        return d_outputs[step], read
+
+    def take(step, loaded, before):
+        d_output, factors = loaded
+        after = before + d_output
+        d_states[time - 1 - step] = after
+        before = after if dynamics.solver else jnp.zeros_like(after)
+        d_start = jnp.zeros_like(after)
+        stages = zip(range(len(shares)), (*shifts[1:], 0.0), shares)
+        for stage, shift, share in reversed(list(stages)):
+            # With d_slope, times the step, the cotangent of the stage's slope.
+            d_slope = share * after + shift * d_start
+            d_start = sum(
+                jnp.sum((d_slope * factor)[None, :] * matrix, axis=1)
+                for factor, matrix in zip(factors[stage], matrices)
+            )
+            before = before + d_start
+        return before
+
+    d_initial_state[...] = _each_step(time, load, take, d_final_state[...])

@@ -1,0 +1,431 @@
+// The nonlinear scan on a GPU: what one block of threads does.
+//
+// A block takes a few rows of the batch through all steps, in phases: all
+// threads end one before any begins the next, and what they tell each other
+// lies in memory that the block shares. So any C++ compiler can run a block as
+// one loop after another where there is no GPU to test it on.
+//
+// What no step needs of another is left to large products before and after:
+// the inputs' part comes as an argument, and of the gradient only the
+// cotangents of the slopes are found here.
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+#include "cuda_kernels.h"
+#include "kernels.h"
+
+#ifdef __CUDACC__
+#include <cuda_pipeline.h>
+#else
+#include <cstring>
+#include <vector>
+#endif
+
+namespace keras_linrec {
+namespace cuda {
+
+#ifndef __CUDACC__
+// Where there is no GPU: what it would have, and whether its threads run from
+// the last to the first, and what they fetch arrives at once instead of at the
+// last moment. No result may depend on that.
+struct Emulation {
+  int64_t shared_memory = 1 << 16, processors = 4, backwards = 0;
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t size;
+  };
+  std::vector<Copy> under_way;
+};
+inline Emulation emulation;
+#endif
+
+struct Block {
+  int64_t index;
+  unsigned char* memory;
+
+  // work(item) for so many items, shared among the threads.
+  template <class Work>
+  KERAS_LINREC_DEVICE void each(int count, Work work) const {
+    share(count, work);
+#ifdef __CUDA_ARCH__
+    __syncthreads();
+#endif
+  }
+  // After it, what was fetched has arrived too.
+  template <class Work>
+  KERAS_LINREC_DEVICE void each_and_receive(int count, Work work) const {
+    share(count, work);
+#ifdef __CUDA_ARCH__
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    __syncthreads();
+#elif !defined(__CUDACC__)
+    for (const auto& copy : emulation.under_way)
+      std::memcpy(copy.to, copy.from, copy.size);
+    emulation.under_way.clear();
+#endif
+  }
+  // Shared memory is told to fill while the threads go on.
+  template <class Real>
+  KERAS_LINREC_DEVICE void fetch(const Real* from, Real& to) const {
+#ifdef __CUDA_ARCH__
+    __pipeline_memcpy_async(&to, from, sizeof(Real));
+#elif !defined(__CUDACC__)
+    if (emulation.backwards)
+      to = *from;
+    else
+      emulation.under_way.push_back({&to, from, sizeof(Real)});
+#endif
+  }
+
+ private:
+  template <class Work>
+  KERAS_LINREC_DEVICE void share(int count, const Work& work) const {
+#ifdef __CUDA_ARCH__
+    for (int item = threadIdx.x; item < count; item += blockDim.x) work(item);
+#elif !defined(__CUDACC__)
+    for (int item = 0; item < count; item++)
+      work(emulation.backwards ? count - 1 - item : item);
+#endif
+  }
+};
+
+// A number for each of a block's rows, read at once.
+template <class Real, int rows>
+struct alignas(rows * sizeof(Real) < 16 ? rows * sizeof(Real) : 16) Row {
+  Real of[rows];
+};
+
+// Shared memory, handed out piece by piece; from null it is only counted.
+struct Memory {
+  unsigned char* begin;
+  int64_t used = 0;
+
+  template <class Type>
+  KERAS_LINREC_DEVICE Type* take(int64_t count) {
+    Type* taken = begin ? reinterpret_cast<Type*>(begin + used) : nullptr;
+    used += count * sizeof(Type);
+    return taken;
+  }
+};
+
+// An explicit Runge-Kutta method, as in recurrence.py.
+struct Method {
+  int stages;
+  double shifts[4], shares[4];
+};
+
+struct NonlinearSizes {
+  int64_t groups, batch, time;
+  int units;
+  bool kept, per_step, linear, gated, solved;
+  Activation activation;
+  double leak;
+  Method method;
+
+  // Of the matrix: those of A, if there is one, then those of R.
+  KERAS_LINREC_DEVICE int columns() const { return (1 + linear) * units; }
+  KERAS_LINREC_DEVICE int driven() const { return (1 + gated) * units; }
+};
+
+// vectors (rows, count) @ matrix (count, columns), the sum over `count` split
+// among threads.
+template <class Real, int rows>
+struct SplitProduct {
+  int count, columns;
+
+  KERAS_LINREC_DEVICE int splits() const {
+    const int room = 1024 / columns, wanted = count / 8;
+    const int splits = room < wanted ? room : wanted;
+    return splits < 1 ? 1 : splits;
+  }
+  KERAS_LINREC_DEVICE int sums() const { return splits() * columns; }
+
+  KERAS_LINREC_DEVICE void operator()(const Block& block,
+                                      const Row<Real, rows>* vectors,
+                                      const Real* matrix,
+                                      Row<Real, rows>* sums) const {
+    const int length = (count + splits() - 1) / splits();
+    block.each_and_receive(this->sums(), [&](int item) {
+      const int column = item % columns, first = item / columns * length;
+      const int last = first + length < count ? first + length : count;
+      Row<Real, rows> sum{};
+      KERAS_LINREC_UNROLL_BY_8
+      for (int i = first; i < last; i++) {
+        const Row<Real, rows> vector = vectors[i];
+        const Real weight = matrix[i * columns + column];
+        for (int r = 0; r < rows; r++) sum.of[r] += vector.of[r] * weight;
+      }
+      sums[item] = sum;
+    });
+  }
+  KERAS_LINREC_DEVICE Real total(const Row<Real, rows>* sums, int column,
+                                 int row) const {
+    Real total = 0;
+    for (int split = 0; split < splits(); split++)
+      total += sums[split * columns + column].of[row];
+    return total;
+  }
+};
+
+// What both passes have: the rows of the batch that are a block's, and a
+// matrix that is read from shared memory where there is room for it.
+template <class Real, int rows>
+struct NonlinearPass {
+  NonlinearSizes sizes;
+  SplitProduct<Real, rows> product;
+  bool resident = true;
+
+  KERAS_LINREC_DEVICE int64_t blocks_a_group() const {
+    return (sizes.batch + rows - 1) / rows;
+  }
+  KERAS_LINREC_DEVICE int64_t group(const Block& block) const {
+    return block.index / blocks_a_group();
+  }
+  KERAS_LINREC_DEVICE bool live(const Block& block, int row) const {
+    return block.index % blocks_a_group() * rows + row < sizes.batch;
+  }
+  // The last block's spare rows do again what its last row does.
+  KERAS_LINREC_DEVICE int64_t row_at(const Block& block, int row) const {
+    const int64_t wanted = block.index % blocks_a_group() * rows + row;
+    const int64_t last = sizes.batch - 1;
+    return group(block) * sizes.batch + (wanted < last ? wanted : last);
+  }
+  KERAS_LINREC_DEVICE int matrix_size() const {
+    return product.count * product.columns;
+  }
+  int64_t matrix_bytes() const { return matrix_size() * sizeof(Real); }
+  KERAS_LINREC_DEVICE const Real* place_matrix(const Block& block,
+                                               const Real* matrix,
+                                               Memory& memory) const {
+    const Real* from = matrix + group(block) * matrix_size();
+    if (!resident) return from;
+    Real* to = memory.take<Real>(matrix_size());
+    block.each(matrix_size(), [&](int item) { to[item] = from[item]; });
+    return to;
+  }
+  int threads() const {
+    const int items = rows * sizes.units;
+    const int wanted = product.sums() > items ? product.sums() : items;
+    return wanted > 1024 ? 1024 : (wanted + 31) / 32 * 32;
+  }
+};
+
+template <class Real>
+KERAS_LINREC_DEVICE Real sigmoid(Real x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+// Comparisons are such that NaN stays NaN.
+template <class Real>
+KERAS_LINREC_DEVICE Real respond(Activation activation, double leak, Real x) {
+  switch (activation) {
+    case kRelu:
+      return x < 0 ? Real(0) : x;
+    case kLeakyRelu:
+      return x < 0 ? static_cast<Real>(leak) * x : x;
+    case kTanh:
+      return std::tanh(x);
+    case kSigmoid:
+      return sigmoid(x);
+    default:
+      return x;
+  }
+}
+
+template <class Real, int rows>
+struct NonlinearScan : NonlinearPass<Real, rows> {
+  using Numbers = Row<Real, rows>;
+  const Real *drive, *matrix, *steps, *initial;
+  Real *outputs, *final_state;
+
+  NonlinearScan(const NonlinearSizes& sizes, const void* const* from,
+                void* const* to)
+      : NonlinearPass<Real, rows>{sizes, {sizes.units, sizes.columns()}},
+        drive(static_cast<const Real*>(from[0])),
+        matrix(static_cast<const Real*>(from[1])),
+        steps(static_cast<const Real*>(from[2])),
+        initial(static_cast<const Real*>(from[3])),
+        outputs(static_cast<Real*>(to[0])),
+        final_state(static_cast<Real*>(to[1])) {}
+
+  struct Shared {
+    // Of the drive and the step sizes, this step's and the next one's.
+    Numbers *state, *start, *total, *sums, *drive, *steps;
+  };
+  KERAS_LINREC_DEVICE Shared place(Memory& memory) const {
+    const auto take = [&](int count) {
+      return memory.template take<Numbers>(count);
+    };
+    const int units = this->sizes.units;
+    return {take(units), take(units), take(units), take(this->product.sums()),
+            take(2 * this->sizes.driven()), take(2)};
+  }
+
+  KERAS_LINREC_DEVICE void operator()(const Block& block) const {
+    const NonlinearSizes& s = this->sizes;
+    const Method& method = s.method;
+    const int units = s.units, driven = s.driven();
+    Memory memory{block.memory};
+    const Shared shared = place(memory);
+    const Real* weights = this->place_matrix(block, matrix, memory);
+    const Real fixed_step = s.per_step ? 0 : steps[this->group(block)];
+
+    const auto fetch = [&](int64_t t, int unit, int row) {
+      const int64_t place = this->row_at(block, row) * s.time + t;
+      for (int column = unit; column < driven; column += units)
+        block.fetch(drive + place * driven + column,
+                    shared.drive[(t & 1) * driven + column].of[row]);
+      if (s.per_step && unit == 0)
+        block.fetch(steps + place, shared.steps[t & 1].of[row]);
+    };
+    block.each(rows * units, [&](int item) {
+      const int unit = item / rows, row = item % rows;
+      shared.state[unit].of[row] = shared.start[unit].of[row] =
+          initial[this->row_at(block, row) * units + unit];
+      fetch(0, unit, row);
+    });
+    for (int64_t t = 0; t < s.time; t++)
+      for (int stage = 0; stage < method.stages; stage++) {
+        this->product(block, shared.start, weights, shared.sums);
+        block.each(rows * units, [&](int item) {
+          const int unit = item / rows, row = item % rows;
+          const Numbers* now = shared.drive + (t & 1) * driven;
+          const Real moved = this->product.total(
+              shared.sums, this->product.columns - units + unit, row);
+          Real slope =
+              respond(s.activation, s.leak, moved + now[unit].of[row]);
+          if (s.linear) slope += this->product.total(shared.sums, unit, row);
+          if (s.gated) slope *= sigmoid(moved + now[units + unit].of[row]);
+          if (stage == 0 && t + 1 < s.time) fetch(t + 1, unit, row);
+
+          Real& state = shared.state[unit].of[row];
+          Real& start = shared.start[unit].of[row];
+          Real& total = shared.total[unit].of[row];
+          const Real step =
+              s.per_step ? shared.steps[t & 1].of[row] : fixed_step;
+          total = (stage ? total : 0) +
+                  static_cast<Real>(method.shares[stage]) * slope;
+          if (stage + 1 < method.stages) {
+            start = state +
+                    static_cast<Real>(method.shifts[stage + 1]) * step * slope;
+            return;
+          }
+          state = start = s.solved ? state + step * total : slope;
+          if (!this->live(block, row)) return;
+          const int64_t place = this->row_at(block, row);
+          if (s.kept) outputs[(place * s.time + t) * units + unit] = state;
+          if (t + 1 == s.time) final_state[place * units + unit] = state;
+        });
+      }
+  }
+};
+
+// With d = the cotangent of the state after a step of length dt, dt e_i that
+// of stage i's slope, and s_i the state that it starts from:
+//   d_s_i = (e_i, e_i) * factors_i @ (A, R)^T,
+//   e_{i-1} = share_{i-1} d + shift_i d_s_i,
+// where factors_i are dt times the slopes of the slope by h A and by h R.
+template <class Real, int rows>
+struct NonlinearScanBackward : NonlinearPass<Real, rows> {
+  using Numbers = Row<Real, rows>;
+  const Real *factors, *transposed, *d_outputs, *d_final_state;
+  Real *d_slopes, *d_initial;
+
+  NonlinearScanBackward(const NonlinearSizes& sizes, const void* const* from,
+                        void* const* to)
+      : NonlinearPass<Real, rows>{sizes, {sizes.columns(), sizes.units}},
+        factors(static_cast<const Real*>(from[0])),
+        transposed(static_cast<const Real*>(from[1])),
+        d_outputs(static_cast<const Real*>(from[2])),
+        d_final_state(static_cast<const Real*>(from[3])),
+        d_slopes(static_cast<Real*>(to[0])),
+        d_initial(static_cast<Real*>(to[1])) {}
+
+  struct Shared {
+    // The cotangents of the state after the step, of that before it as far as
+    // they are known, and of the products. Of what is read, this stage's or
+    // step's numbers and the next one's.
+    Numbers *after, *before, *d_products, *sums, *factors, *d_outputs;
+  };
+  KERAS_LINREC_DEVICE Shared place(Memory& memory) const {
+    const auto take = [&](int count) {
+      return memory.template take<Numbers>(count);
+    };
+    const int units = this->sizes.units, columns = this->sizes.columns();
+    return {take(units), take(units),       take(columns),
+            take(this->product.sums()), take(2 * columns), take(2 * units)};
+  }
+
+  KERAS_LINREC_DEVICE void operator()(const Block& block) const {
+    const NonlinearSizes& s = this->sizes;
+    const Method& method = s.method;
+    const int units = s.units, columns = s.columns(), stages = method.stages;
+    const int64_t all_rows = s.groups * s.batch;
+    Memory memory{block.memory};
+    const Shared shared = place(memory);
+    const Real* weights = this->place_matrix(block, transposed, memory);
+
+    // A turn is a stage of a step, counted from the last.
+    const auto fetch = [&](int64_t turn, int unit, int row) {
+      const int64_t t = s.time - 1 - turn / stages;
+      const int64_t stage = stages - 1 - turn % stages;
+      const int64_t place = this->row_at(block, row) * s.time + t;
+      for (int column = unit; column < columns; column += units)
+        block.fetch(
+            factors + (stage * all_rows * s.time + place) * columns + column,
+            shared.factors[(turn & 1) * columns + column].of[row]);
+      if (s.kept && turn % stages == 0)
+        block.fetch(d_outputs + place * units + unit,
+                    shared.d_outputs[(t & 1) * units + unit].of[row]);
+    };
+    block.each(this->product.sums(), [&](int item) {
+      shared.sums[item] = Numbers{};
+    });
+    block.each_and_receive(rows * units, [&](int item) {
+      const int unit = item / rows, row = item % rows;
+      shared.before[unit].of[row] =
+          d_final_state[this->row_at(block, row) * units + unit];
+      fetch(0, unit, row);
+    });
+    for (int64_t turn = 0; turn < s.time * stages; turn++) {
+      const int64_t t = s.time - 1 - turn / stages;
+      const int stage = stages - 1 - static_cast<int>(turn % stages);
+      block.each(rows * units, [&](int item) {
+        const int unit = item / rows, row = item % rows;
+        Real& after = shared.after[unit].of[row];
+        Real& before = shared.before[unit].of[row];
+        const Real d_start = this->product.total(shared.sums, unit, row);
+        before += d_start;
+        if (stage + 1 == stages) {
+          after = before;
+          if (s.kept) after += shared.d_outputs[(t & 1) * units + unit].of[row];
+          before = s.solved ? after : 0;
+        }
+        Real d_slope = static_cast<Real>(method.shares[stage]) * after;
+        if (stage + 1 < stages)
+          d_slope += static_cast<Real>(method.shifts[stage + 1]) * d_start;
+        for (int column = unit; column < columns; column += units)
+          shared.d_products[column].of[row] =
+              d_slope * shared.factors[(turn & 1) * columns + column].of[row];
+        if (turn + 1 < s.time * stages) fetch(turn + 1, unit, row);
+        if (!this->live(block, row)) return;
+        const int64_t place = this->row_at(block, row) * s.time + t;
+        d_slopes[(stage * all_rows * s.time + place) * units + unit] = d_slope;
+      });
+      this->product(block, shared.d_products, weights, shared.sums);
+    }
+    block.each(rows * units, [&](int item) {
+      const int unit = item / rows, row = item % rows;
+      if (!this->live(block, row)) return;
+      d_initial[this->row_at(block, row) * units + unit] =
+          shared.before[unit].of[row] +
+          this->product.total(shared.sums, unit, row);
+    });
+  }
+};
+
+}  // namespace cuda
+}  // namespace keras_linrec
