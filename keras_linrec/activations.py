@@ -103,6 +103,42 @@ def get(identifier):
     return keras.activations.get(identifier)
 
 
+# Those that take no second argument.
+OF_NUMBERS = (
+    keras.activations.linear,
+    keras.activations.relu,
+    keras.activations.leaky_relu,
+    keras.activations.tanh,
+    keras.activations.sigmoid,
+    leaky_relu,
+    oplu,
+)
+
+
+def serialize(activation):
+    """What `get` makes the same activation of, for a configuration.
+
+    Raises:
+        ValueError: for a lambda, which a file could only hold as code.
+    """
+    if getattr(activation, "__name__", "") == "<lambda>":
+        raise ValueError(
+            "A lambda cannot be saved: give the activation a name and "
+            "`keras.saving.register_keras_serializable` it. Received: "
+            f"activation={activation}"
+        )
+    return keras.activations.serialize(activation)
+
+
+def require_even_units(activation, units):
+    """Raise if an activation of pairs has an odd number of units."""
+    if activation in (oplu, modrelu) and units % 2:
+        raise ValueError(
+            "`units` should be even for an activation of pairs. Received: "
+            f"units={units}, activation={activation.__name__}"
+        )
+
+
 def _leading(x):
     return tuple(ops.shape(x))[:-1]
 

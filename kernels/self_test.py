@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from keras_linrec import activations
 from keras_linrec.kernels.recurrence import Dynamics
 from keras_linrec.kernels.recurrence import Operands
 
@@ -19,7 +20,7 @@ def relative_error(kernel, vjp):
     if kernel.impulse_response:
         cases.append(_impulse_response_case)
     if kernel.nonlinear_scan:
-        cases.append(_nonlinear_scan_case)
+        cases += [_nonlinear_scan_case, _low_rank_case]
     errors = [_error(vjp, *case(kernel)) for case in cases]
     # A NaN anywhere must not pass for a small number.
     return max(errors, key=lambda error: np.inf if error != error else error)
@@ -170,6 +171,39 @@ def _nonlinear_scan_case(kernel):
             drive = inputs[:, step] @ kernel + bias
             length = step_size[:, step, None]
             state = state + length * slope(state + length / 2 * slope(state))
+            outputs.append(state)
+        return np.stack(outputs, axis=1), state
+
+    wide = [array.astype("float64") for array in arrays]
+    expected = [*loop(*wide), *_slopes(loop, wide, cotangents)]
+    return function, arrays, cotangents, expected
+
+
+def _low_rank_case(kernel):
+    """No solver, a transition in two factors, and an activation of pairs."""
+    dynamics = Dynamics(activations.oplu)
+    units, batch, time = 4, 2, 5
+    arrays = _numbers(
+        *((batch, time, 3), (3, units), (units,)),
+        *((units, 1), (1, units), (batch, units)),
+    )
+    cotangents = _numbers((batch, time, units), (batch, units))
+
+    def function(tensors):
+        *weights, initial_state = tensors
+        step_size, modulus_bias = map(keras.ops.ones, ((1, 1), (0,)))
+        operands = Operands(*weights, step_size, modulus_bias, initial_state)
+        return list(kernel.nonlinear_scan(dynamics, operands, True))
+
+    def loop(inputs, kernel, bias, left, right, state):
+        outputs = []
+        for step in range(time):
+            state = state - state @ left @ right
+            state = state + inputs[:, step] @ kernel + bias
+            # By real parts: `loop` is differentiated with complex numbers.
+            order = np.argsort(-state.real.reshape(batch, -1, 2), axis=-1)
+            pairs = state.reshape(batch, -1, 2)
+            state = np.take_along_axis(pairs, order, -1).reshape(batch, units)
             outputs.append(state)
         return np.stack(outputs, axis=1), state
 

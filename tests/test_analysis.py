@@ -282,6 +282,15 @@ def monitored(model, **arguments):
     return logs
 
 
+def test_weights_that_are_not_numbers_are_logged_as_such():
+    unit = LipschitzRNN(3, name="unit")
+    model = keras.Sequential([keras.Input((None, 2)), unit])
+    unit.recurrent_kernel.assign(np.full((3, 3), np.nan))
+    logs = monitored(model)
+    assert np.isnan(logs["unit/largest_recurrent_singular_value"])
+    assert logs["unit/stable"] == 0
+
+
 class Unit(keras.layers.Layer):
     """A layer that the package does not know, with a matrix of its own."""
 

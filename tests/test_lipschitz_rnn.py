@@ -129,17 +129,6 @@ def test_a_neural_ode_has_a_plain_matrix_and_no_linear_part():
     ]
 
 
-def test_the_two_matrices_start_differently_under_one_seed():
-    keras.utils.set_random_seed(3)
-    layer = LipschitzRNN(4)
-    layer.build((None, None, 2))
-    linear, recurrent = (
-        array(layer.linear_kernel),
-        array(layer.recurrent_kernel),
-    )
-    assert np.abs(linear - recurrent).max() > 1e-3
-
-
 @pytest.mark.parametrize(
     ("form", "message"),
     [
@@ -149,11 +138,64 @@ def test_the_two_matrices_start_differently_under_one_seed():
         ({"step_size": 0.0}, "`step_size` .* Received: step_size=0.0"),
         ({"solver": "heun"}, "`solver` .* Received: solver=heun"),
         ({"alpha": "one"}, "`alpha` .* Received: alpha=one"),
+        ({"activation": "modrelu"}, "for which there is `OrthogonalRNN`"),
+        ({"units": 3, "activation": "oplu"}, "`units` should be even"),
     ],
 )
 def test_a_wrong_argument_is_named(form, message):
     with pytest.raises(ValueError, match=message):
-        LipschitzRNN(4, **form)
+        LipschitzRNN(**{"units": 4, **form})
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"beta": 0.5}, "has no `beta`: `LipschitzRNN` has"),
+        ({"gamma": (0.1, 0.2)}, r"`gamma` .* Received: gamma=\(0.1, 0.2\)"),
+    ],
+)
+def test_an_antisymmetric_unit_takes_nothing_that_it_has_not(form, message):
+    with pytest.raises(ValueError, match=message):
+        AntisymmetricRNN(4, **form)
+
+
+def test_a_step_of_other_features_is_named():
+    layer = LipschitzRNN(4)
+    layer.build((None, None, 3))
+    with pytest.raises(ValueError, match="takes steps of 3 features"):
+        layer.step(np.ones((2, 4), "float32"), layer.get_initial_state(2))
+
+
+def test_weights_of_one_initializer_differ():
+    normal = keras.initializers.RandomNormal()
+    layer = LipschitzRNN(
+        4,
+        gated=True,
+        kernel_initializer=normal,
+        bias_initializer=normal,
+        linear_initializer=normal,
+        recurrent_initializer=normal,
+    )
+    layer.build((None, None, 2))
+    for one, other in (
+        ("kernel", "gate_kernel"),
+        ("bias", "gate_bias"),
+        ("linear_kernel", "recurrent_kernel"),
+    ):
+        one, other = array(getattr(layer, one)), array(getattr(layer, other))
+        assert np.abs(one - other).max() > 1e-3
+
+
+def test_an_initializer_may_be_a_function_and_an_activation_no_lambda():
+    layer = LipschitzRNN(
+        4,
+        activation=lambda x: keras.ops.tanh(x),
+        kernel_initializer=lambda shape, dtype: keras.ops.ones(shape, dtype),
+    )
+    layer.build((None, None, 2))
+    assert (array(layer.kernel) == 1).all()
+    with pytest.raises(ValueError, match="A lambda cannot be saved"):
+        layer.get_config()
 
 
 @pytest.mark.parametrize(

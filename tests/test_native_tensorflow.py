@@ -194,3 +194,37 @@ def test_an_exported_model_runs_where_the_library_is_not(tmp_path):
     )
     got = np.load(tmp_path / "outputs.npy")
     assert relative_error(got, model.predict(sequences, verbose=0)) < 1e-5
+
+
+def test_xla_knows_operations_that_are_loaded_late():
+    """Its own kernels TensorFlow counts once, before its first operation."""
+    code = (
+        "import tensorflow as tf\n"
+        "assert float(tf.constant(1.0) + 1.0) == 2.0\n"
+        "from keras_linrec import ops\n"
+        "run = tf.function(ops.linear_scan, jit_compile=True)\n"
+        "outputs, _ = run(tf.constant([0.5]), tf.ones((1, 5, 1)))\n"
+        "print(float(outputs[0, 1, 0]))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert answer.stdout.split() == ["1.5"], answer.stderr[-2000:]
+
+
+def test_a_nonlinear_scan_checks_sizes_that_were_not_known():
+    unknown = tf.TensorSpec((None, None, 2)), tf.TensorSpec((None, None))
+
+    @tf.function(input_signature=unknown)
+    def run(inputs, step_size):
+        return keras_linrec.ops.nonlinear_scan(
+            inputs,
+            tf.ones((2, 3)),
+            tf.eye(3),
+            solver="euler",
+            step_size=step_size,
+        )[1]
+
+    assert run(tf.ones((2, 9, 2)), tf.ones((2, 9))).shape == (2, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`j` should be 9"):
+        run(tf.ones((2, 9, 2)), tf.ones((2, 3)))

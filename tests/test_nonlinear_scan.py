@@ -148,11 +148,20 @@ def test_a_wrong_shape_is_named(name, shape):
         ({"solver": "heun"}, "`solver` .* Received: solver=heun"),
         ({"gated": True}, "need a solver"),
         ({"linear_kernel": np.eye(3)}, "need a solver"),
+        ({"step_size": 0.5}, "need a solver"),
+        ({"activation": "oplu"}, "`units` should be even"),
+        ({"modulus_bias": np.ones(1, "float32")}, "activation=tanh"),
     ],
 )
 def test_what_does_not_go_together_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         scanned(operands(), **options)
+
+
+def test_modrelu_wants_its_bias():
+    arrays = operands(units=4)
+    with pytest.raises(ValueError, match=r"`modulus_bias` .* \(2,\)"):
+        scanned(arrays, activation="modrelu")
 
 
 def test_activations_of_pairs_want_an_even_number():

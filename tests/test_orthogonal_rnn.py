@@ -123,6 +123,7 @@ def test_gradients_neither_vanish_nor_explode_over_2000_steps(field):
         ({"reflections": 5, "field": "complex"}, "state, 4"),
         ({"field": "quaternion"}, "`field` .* Received: field=quaternion"),
         ({"units": 7, "activation": "oplu"}, "`units` should be even"),
+        ({"units": 7, "field": "complex"}, "`units` should be even"),
         ({"units": None}, "`units` should be a positive integer"),
     ],
 )

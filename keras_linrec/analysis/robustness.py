@@ -445,7 +445,7 @@ def _require_attack(radius, step_size, iterations, clip, batch_size):
             raise ValueError(
                 f"`{name}` should be positive. Received: {name}={value}"
             )
-    if clip is not None and (len(clip) != 2 or not clip[0] < clip[1]):
+    if clip is not None and (np.shape(clip) != (2,) or clip[0] >= clip[1]):
         raise ValueError(
             f"`clip` should be a pair (low, high). Received: clip={clip}"
         )

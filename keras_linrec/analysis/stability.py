@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
+from keras_linrec.layers.sequence_layer import require_count
+
 # What numbers in float32 cannot tell from zero, as a share of the largest.
 _ROUNDING = 1e-6
 
@@ -482,6 +484,8 @@ def eigenvalue_bands(
     >>> bool((bands.largest <= bands.high + 1e-12).all())
     True
     """
+    require_count("size", size)
+    require_count("trials", trials)
     betas = np.linspace(0.5, 1.0, 21) if betas is None else np.asarray(betas)
     generator = np.random.default_rng(seed)
     stddev = size**-0.5 if stddev is None else stddev
@@ -495,12 +499,13 @@ def eigenvalue_bands(
 
 def _band(matrix, beta, gamma):
     bounds = spectrum_bounds(matrix, beta, gamma)
-    parts = real_parts(symmetric_skew(matrix, beta, gamma))
+    parts = real_parts(_float64_symmetric_skew(matrix, beta, gamma))
     return parts[0], parts[-1], *bounds
 
 
-def symmetric_skew(matrix, beta, gamma):
-    """S(M) of `spectrum_bounds`, as a float64 array."""
+def _float64_symmetric_skew(matrix, beta, gamma):
+    # `ops.symmetric_skew` is float32 on JAX, and these are compared with
+    # their bounds to the last digits.
     matrix = _square_matrix(matrix)
     symmetric, skew = matrix + matrix.T, matrix - matrix.T
     return (1 - beta) * symmetric + beta * skew - gamma * np.eye(len(matrix))

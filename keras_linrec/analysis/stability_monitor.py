@@ -1,11 +1,13 @@
 """A callback that writes down how stable a model is, epoch by epoch."""
 
 import keras
+import numpy as np
 
 from keras_linrec.analysis.stability import has_transition_matrix
 from keras_linrec.analysis.stability import has_unit_matrices
 from keras_linrec.analysis.stability import orthogonality_defect
 from keras_linrec.analysis.stability import stability_certificate
+from keras_linrec.analysis.stability import unit_matrices
 
 _LOGGED = (
     "largest_real_part_of_linear_matrix",
@@ -81,6 +83,9 @@ class StabilityMonitor(keras.callbacks.Callback):
             return {}
         if not has_unit_matrices(layer):
             return {"orthogonality_defect": orthogonality_defect(layer)}
+        if not all(np.isfinite(part).all() for part in unit_matrices(layer)):
+            # Training has failed, and its log is to say so.
+            return {**dict.fromkeys(_LOGGED, np.nan), "stable": 0.0}
         certificate = stability_certificate(
             layer, self.lipschitz_constant, self.monotone
         )

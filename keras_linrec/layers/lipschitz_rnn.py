@@ -6,12 +6,17 @@ import numbers
 import keras
 from keras import ops
 
+from keras_linrec import activations
 from keras_linrec.kernels.recurrence import METHODS
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
+from keras_linrec.layers.nonlinear_layer import another
 from keras_linrec.layers.sequence_layer import check_timescales
 from keras_linrec.layers.sequence_layer import require_between
 from keras_linrec.ops.symmetric_skew import symmetric_skew
+
+# What `AntisymmetricRNN` has not of `LipschitzRNN`.
+_ABSENT = {"alpha", "beta", "linear_initializer"}
 
 
 class LipschitzUnit:
@@ -44,6 +49,11 @@ class LipschitzUnit:
             bias_initializer=bias_initializer,
             **kwargs,
         )
+        if self.activation is activations.modrelu:
+            raise ValueError(
+                "'modrelu' has a bias of its own, for which there is "
+                "`OrthogonalRNN`. Received: activation=modrelu"
+            )
         self.beta = _pair("beta", beta, 0, 1)
         self.gamma = _pair("gamma", gamma, 0, math.inf)
         require_between("step_size", step_size, 0, math.inf, "()")
@@ -75,7 +85,7 @@ class LipschitzUnit:
             return self.add_parameter(
                 name,
                 (self.units, self.units),
-                initializer,
+                another(initializer),
                 regularizer=self.recurrent_regularizer,
             )
 
@@ -167,17 +177,13 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
         timescales=None,
         sequences_mask=None,
     ):
-        if timescales is not None:
-            timescales = ops.cast(timescales, self.recurrence_dtype)
-            check_timescales(timescales.shape, sequences.shape[:2])
-            timescales = ops.expand_dims(timescales, -1)
         return self.call_unit(
             sequences,
             initial_state,
             mask,
             training,
             sequences_mask,
-            beside=timescales,
+            beside=self.beside(timescales, sequences.shape[:2]),
         )
 
     def build(
@@ -203,21 +209,21 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
             check_timescales(timescales.shape, sequences.shape[:2])
         return super().compute_output_spec(sequences, initial_state, mask)
 
-    def _scan(self, sequences, states, keep_all, options):
+    def scan(self, sequences, states, keep_all):
         features = self.kernel.shape[0]
-        if sequences.shape[-1] > features:
-            timescales = sequences[..., features]
-            sequences = sequences[..., :features]
-            options = {**options, "step_size": self._step_size() * timescales}
-        return super()._scan(sequences, states, keep_all, options)
+        if sequences.shape[-1] == features:
+            return super().scan(sequences, states, keep_all)
+        return super().scan(
+            sequences[..., :features],
+            states,
+            keep_all,
+            step_size=self._step_size() * sequences[..., features],
+        )
 
     def run_step(self, inputs, states, timescales=None):
-        if timescales is not None:
-            timescales = ops.cast(timescales, self.recurrence_dtype)
-            check_timescales(timescales.shape, inputs.shape[:1])
-            inputs = ops.concatenate(
-                [inputs, ops.expand_dims(timescales, -1)], axis=-1
-            )
+        beside = self.beside(timescales, inputs.shape[:1])
+        if beside is not None:
+            inputs = ops.concatenate([inputs, beside], axis=-1)
         return super().run_step(inputs, states)
 
 
@@ -349,6 +355,12 @@ class AntisymmetricUnit(LipschitzUnit):
     """`LipschitzUnit` without its linear part and symmetric part."""
 
     def __init__(self, units, gamma=0.001, step_size=0.03, **kwargs):
+        for name in _ABSENT & set(kwargs):
+            raise ValueError(
+                f"An antisymmetric unit has no `{name}`: `LipschitzRNN` has. "
+                f"Received: {name}={kwargs[name]}"
+            )
+        require_between("gamma", gamma, 0, math.inf, "[)")
         super().__init__(
             units,
             beta=1.0,
@@ -360,9 +372,8 @@ class AntisymmetricUnit(LipschitzUnit):
 
     def get_config(self):
         config = super().get_config()
-        for name in ("alpha", "beta", "linear_initializer"):
-            del config[name]
-        return {**config, "gamma": self.gamma[1]}
+        kept = {k: v for k, v in config.items() if k not in _ABSENT}
+        return {**kept, "gamma": self.gamma[1]}
 
 
 @keras.saving.register_keras_serializable("keras_linrec")

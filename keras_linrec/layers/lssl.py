@@ -376,17 +376,13 @@ subdiagonal (last entry 0) |
         timescale_scale=None,
         sequences_mask=None,
     ):
-        if timescales is not None:
-            timescales = ops.cast(timescales, self.recurrence_dtype)
-            check_timescales(timescales.shape, sequences.shape[:2])
-            timescales = ops.expand_dims(timescales, -1)
         return self.call_unit(
             sequences,
             initial_state,
             mask,
             training,
             sequences_mask,
-            beside=timescales,
+            beside=self.beside(timescales, sequences.shape[:2]),
             timescale_scale=timescale_scale,
         )
 
@@ -540,10 +536,9 @@ subdiagonal (last entry 0) |
 
     def run_step(self, inputs, states, timescales=None, timescale_scale=None):
         timescale = self._timescale(timescale_scale)
-        if timescales is not None:
-            timescales = ops.cast(timescales, self.recurrence_dtype)
-            check_timescales(timescales.shape, inputs.shape[:1])
-            timescale = timescales[:, None] * timescale
+        beside = self.beside(timescales, inputs.shape[:1])
+        if beside is not None:
+            timescale = beside * timescale
         transition = self._transition()
         state = structured_step.step(
             transition,

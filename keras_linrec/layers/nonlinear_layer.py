@@ -44,6 +44,7 @@ class NonlinearUnit:
         super().__init__(units=units, **kwargs)
         require_count("units", units)
         self.activation = activations.get(activation)
+        activations.require_even_units(self.activation, units)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -67,8 +68,7 @@ class NonlinearUnit:
         kernel = self.add_parameter(
             f"{prefix}kernel",
             (features, self.units),
-            # One initializer gives one shape the same numbers each time.
-            _another(self.kernel_initializer),
+            another(self.kernel_initializer),
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
         )
@@ -77,7 +77,7 @@ class NonlinearUnit:
         return kernel, self.add_parameter(
             f"{prefix}bias",
             (self.units,),
-            self.bias_initializer,
+            another(self.bias_initializer),
             regularizer=self.bias_regularizer,
             constraint=self.bias_constraint,
         )
@@ -95,7 +95,7 @@ class NonlinearUnit:
         config = {
             **super().get_config(),
             "units": self.units,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": activations.serialize(self.activation),
             "use_bias": self.use_bias,
         }
         for part in ("kernel", "bias"):
@@ -117,22 +117,26 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
     def state_shapes_of(self, features):
         return [(self.units,)]
 
-    def run(self, sequences, states, lengths, **options):
-        outputs, final_state = self._scan(sequences, states, True, options)
+    def run(self, sequences, states, lengths):
+        outputs, final_state = self.scan(sequences, states, True)
         if lengths is not None and self.wants_states:
             final_state = self._state_after(outputs, states, lengths)
         return outputs, [final_state]
 
-    def run_last(self, sequences, states, **options):
-        _, final_state = self._scan(sequences, states, False, options)
+    def run_last(self, sequences, states):
+        _, final_state = self.scan(sequences, states, False)
         return final_state, [final_state]
 
-    def _scan(self, sequences, states, keep_all, options):
+    def run_step(self, inputs, states):
+        return self.run_last(inputs[:, None], states)
+
+    def scan(self, sequences, states, keep_all, **arguments):
+        """`nonlinear_scan` with the unit's arguments, or others by name."""
         return nonlinear_scan(
             sequences,
             initial_state=states and states[0],
             keep_all=keep_all,
-            **{**self.arguments(), **options},
+            **{**self.arguments(), **arguments},
         )
 
     def _state_after(self, outputs, states, lengths):
@@ -141,10 +145,6 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
         state = steps.take(outputs, last)[:, 0]
         before = 0.0 if states is None else states[0]
         return ops.where((lengths > 0)[:, None], state, before)
-
-    def run_step(self, inputs, states, **options):
-        _, final_state = self._scan(inputs[:, None], states, False, options)
-        return final_state, [final_state]
 
 
 class _Cell(PreciseLayer):
@@ -176,6 +176,12 @@ class NonlinearCell(NonlinearUnit, _Cell):
         )
 
 
-def _another(initializer):
-    """A copy, which gives other numbers unless it has a seed."""
+def another(initializer):
+    """A copy, for a second weight of one shape.
+
+    One random initializer gives one shape the same numbers each time. A copy
+    gives others, unless it has a seed.
+    """
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
     return type(initializer).from_config(initializer.get_config())

@@ -44,8 +44,12 @@ class OrthogonalUnit:
                 "`field` should be 'real' or 'complex'. "
                 f"Received: field={field}"
             )
+        if field == "complex" and units % 2:
+            raise ValueError(
+                "`units` should be even for field='complex': real parts, then "
+                f"imaginary parts. Received: units={units}"
+            )
         self.field = field
-        self._require_even_units()
         require_count("reflections", reflections)
         if reflections > self.dimension:
             raise ValueError(
@@ -62,15 +66,6 @@ class OrthogonalUnit:
         self.reflector_regularizer = keras.regularizers.get(
             reflector_regularizer
         )
-
-    def _require_even_units(self):
-        pairs = self.activation in (activations.oplu, activations.modrelu)
-        if (pairs or self.field == "complex") and self.units % 2:
-            raise ValueError(
-                "`units` should be even for field='complex' and for an "
-                f"activation of pairs. Received: units={self.units}, "
-                f"field={self.field}, activation={self.activation}"
-            )
 
     @property
     def _matrices(self):

@@ -419,6 +419,21 @@ class SequenceLayer(PreciseLayer):
         outputs = ops.cast(outputs, self.compute_dtype)
         return (outputs, *final_states) if self.return_state else outputs
 
+    def beside(self, timescales, shape):
+        """A call's `timescales` as what accompanies the steps, or `None`.
+
+        Args:
+            timescales: tensor of the shape (batch, time), or (batch,) of one
+                step; or `None`.
+            shape: that shape, as far as it is known.
+        """
+        if timescales is None:
+            return None
+        timescales = ops.cast(timescales, self.recurrence_dtype)
+        check_timescales(timescales.shape, shape)
+        # An index of `None` costs TensorFlow a copy for the gradient.
+        return ops.expand_dims(timescales, -1)
+
     def _dropout_mask(self, sequences):
         return keras.random.dropout(
             ops.ones_like(sequences[:, :1]),
@@ -482,6 +497,12 @@ class SequenceLayer(PreciseLayer):
             )
         if not self.built:
             self.build((inputs.shape[0], None, inputs.shape[1]))
+        features = self.input_spec.axes[-1]
+        if inputs.shape[1] != features:
+            raise ValueError(
+                f"Layer '{self.name}' takes steps of {features} features. "
+                f"Received: inputs.shape={tuple(inputs.shape)}"
+            )
         outputs, states = self.run_step(
             inputs, self._standardise_states(states), **options
         )

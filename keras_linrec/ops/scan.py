@@ -215,7 +215,10 @@ def nonlinear_scan(
             `None`, zero.
         initial_state: float tensor, (batch, units). Defaults to `None`, zero.
         activation: a name that `keras_linrec.activations.get` knows, or a
-            function of a tensor (batch, units). Defaults to `"tanh"`.
+            function of a tensor (batch, units). Defaults to `"tanh"`. The
+            native kernel has `"linear"`, `"relu"`, `"leaky_relu"`, `"tanh"`,
+            `"sigmoid"`, `"oplu"` and `"modrelu"`; with others the recurrence
+            runs in a portable loop.
         modulus_bias: float tensor (units // 2,), the second argument of an
             activation that takes one, as `"modrelu"` does. Defaults to
             `None`.
@@ -259,7 +262,7 @@ def nonlinear_scan(
         bool(gated),
         trained_steps=not isinstance(step_size, (int, float)),
     )
-    _check_dynamics(dynamics, linear_kernel)
+    _check_dynamics(dynamics, linear_kernel, step_size)
     pair = isinstance(recurrent_kernel, (tuple, list))
     if pair:
         _require_pair_of_factors(recurrent_kernel, linear_kernel)
@@ -293,6 +296,7 @@ def nonlinear_scan(
         cast(initial_state, ops.shape(inputs)[0], units),
     )
     _check_operands(operands, units, gated)
+    _check_pairs(dynamics.activation, operands.modulus_bias, units)
     if linear_kernel is not None:
         linear_kernel = cast(linear_kernel)
         _require_shape("linear_kernel", linear_kernel, (units, units))
@@ -307,17 +311,21 @@ def nonlinear_scan(
     return outputs if keep_all else None, final_state
 
 
-def _check_dynamics(dynamics, linear_kernel):
+def _check_dynamics(dynamics, linear_kernel, step_size):
     if dynamics.solver is not None and dynamics.solver not in METHODS:
         raise ValueError(
             f"`solver` should be None or one of {tuple(METHODS)}. "
             f"Received: solver={dynamics.solver}"
         )
     if dynamics.solver is None and (
-        dynamics.gated or linear_kernel is not None
+        dynamics.gated
+        or linear_kernel is not None
+        or dynamics.trained_steps
+        or step_size != 1.0
     ):
         raise ValueError(
-            "`linear_kernel` and `gated` need a solver. Received: solver=None"
+            "`linear_kernel`, `step_size` and `gated` need a solver. "
+            "Received: solver=None"
         )
 
 
@@ -359,12 +367,21 @@ def _check_operands(operands, units, gated):
     }
     if operands.expansion.shape[0]:
         _require_shape("recurrent_kernel[1]", operands.expansion, (rank, units))
-    if operands.modulus_bias.shape[0] != 0:
-        expected["modulus_bias"] = (units // 2,)
     if tuple(steps.shape) != (1, 1):
         expected["step_size"] = (batch, time)
     for name, shape in expected.items():
         _require_shape(name, getattr(operands, name), shape)
+
+
+def _check_pairs(activation, modulus_bias, units):
+    activations.require_even_units(activation, units)
+    if activation is activations.modrelu:
+        _require_shape("modulus_bias", modulus_bias, (units // 2,))
+    elif modulus_bias.shape[0] and activation in activations.OF_NUMBERS:
+        raise ValueError(
+            "`modulus_bias` belongs to an activation that takes it, as "
+            f"'modrelu' does. Received: activation={activation.__name__}"
+        )
 
 
 def _require_shape(name, tensor, shape):

@@ -159,7 +159,7 @@ class _Recipe:
         for path in sorted(SOURCE.iterdir()):
             # Headers are everyone's, but CUDA's; another's source is not ours.
             header = path.suffix == ".h" and (
-                path.stem.startswith("cuda") == (self.adapter == "cuda")
+                self.adapter == "cuda" or not path.stem.startswith("cuda")
             )
             if header or path.name in dict(self.objects):
                 digest.update(path.read_bytes())

@@ -54,7 +54,9 @@ def nonlinear_flags(dynamics, operands):
     The arguments are those of `keras_linrec.kernels.recurrence`.
     """
     activation, leak = dynamics.activation, 0.0
-    if activation in _LEAKS:
+    if isinstance(activation, keras.layers.LeakyReLU):
+        code, leak = _LEAKY_RELU, float(activation.negative_slope)
+    elif activation in _LEAKS:
         code, leak = _LEAKY_RELU, _LEAKS[activation]
     elif activation in _ACTIVATIONS:
         code = _ACTIVATIONS.index(activation)

@@ -11,7 +11,10 @@ def loop(step, sequences, state, constants):
         tf.TensorArray(part.dtype, size=count).unstack(_time_first(part))
         for part in sequences
     ]
-    states = tf.TensorArray(state.dtype, size=count, element_shape=state.shape)
+    units = state.shape[1]
+    states = tf.TensorArray(
+        state.dtype, size=count, element_shape=(None, units)
+    )
 
     def body(index, state, states):
         items = tuple(array.read(index) for array in arrays)
@@ -23,10 +26,16 @@ def loop(step, sequences, state, constants):
         lambda index, *_: index < count,
         body,
         (0, state, states),
+        # A state may be known to have one row where the steps have any.
+        shape_invariants=(
+            tf.TensorShape([]),
+            tf.TensorShape([None, units]),
+            tf.TensorShape(None),
+        ),
         maximum_iterations=count,
     )
     outputs = tf.transpose(states.stack(), (1, 0, 2))
-    return tf.ensure_shape(outputs, (state.shape[0], time, state.shape[1]))
+    return tf.ensure_shape(outputs, (sequences[0].shape[0], time, units))
 
 
 def _time_first(part):

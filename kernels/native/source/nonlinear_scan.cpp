@@ -341,7 +341,8 @@ struct Weights {
     return &bias[part * units.size() + panel * units.panel()];
   }
 
-  // The driving inputs of step t, but for the bias, for `rows` rows of the batch from `first` on.
+  // The driving inputs of step t, but for the bias, for `rows` rows of the
+  // batch from `first` on.
   void drive(int64_t t, int64_t first, int64_t rows, Tile<Real>& to,
              int64_t row) const {
     const Left<Real> left{
@@ -1005,7 +1006,7 @@ int keras_linrec_nonlinear_scan_backward(int flags, const int64_t* sizes,
                                          void* const* to) {
   using namespace keras_linrec;
   const Sizes s(flags, sizes);
-  if (!s.valid()) return kKerasLinrecBadSizes;
+  if (!s.valid() || s.kept != s.time) return kKerasLinrecBadSizes;
   return status_of(flags, [&](auto real) {
     return nonlinear_scan_backward<decltype(real)>(s, from, to);
   });

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core.h"
+#include "kernels.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/op.h"
@@ -354,7 +355,7 @@ class Call {
       return absl::InvalidArgumentError(
           absl::StrCat(operation_.name, ": there should be ", blocks,
                        " checkpoints, not ", axes_['k']));
-    return absl::OkStatus();
+    return operation_.has(has_form) ? read_form() : absl::OkStatus();
   }
 
   int flags() const {
@@ -398,6 +399,27 @@ class Call {
   }
 
  private:
+  // The sizes that a nonlinear scan's form asks for.
+  absl::Status read_form() {
+    const int64_t flags = attributes_.flags, units = axes_['n'];
+    const bool modrelu = (flags >> kKerasLinrecActivationBit & 15) ==
+        keras_linrec::kModrelu;
+    const bool per_step = flags & kKerasLinrecPerStep;
+    const std::pair<char, int64_t> sizes[] = {
+        {'g', (flags & kKerasLinrecGated ? 2 : 1) * units},
+        {'r', axes_['m'] ? axes_['m']
+                         : (flags & kKerasLinrecLinear ? 2 : 1) * units},
+        {'q', modrelu ? units / 2 : 0},
+        {'i', per_step ? axes_['b'] : 1},
+        {'j', per_step ? axes_['t'] : 1}};
+    for (auto [letter, size] : sizes)
+      if (axes_[letter] != size)
+        return absl::InvalidArgumentError(absl::StrCat(
+            operation_.name, ": `", std::string(1, letter), "` should be ",
+            size, ". Received: ", axes_[letter]));
+    return absl::OkStatus();
+  }
+
   absl::Status read(const Quantity& quantity, const tf::TensorShape& shape) {
     const std::string letters = axes_of(quantity, per_step_);
     bool fits = shape.dims() == static_cast<int>(letters.size());
@@ -591,9 +613,12 @@ class XlaKernel : public tf::XlaOpKernel {
   const Attributes attributes_;
 };
 
+// XLA's kernels as those of a device like others, not by `REGISTER_XLA_OP`:
+// what that keeps is looked at once, before TensorFlow's first operation, and
+// this library may be loaded later.
 #define KERNELS(name)                                                 \
   REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU), Kernel); \
-  REGISTER_XLA_OP(Name(name).Device(tf::DEVICE_CPU_XLA_JIT), XlaKernel)
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU_XLA_JIT), XlaKernel)
 
 KERNELS("KerasLinrecScan");
 KERNELS("KerasLinrecScanBackward");
