@@ -157,7 +157,9 @@ def test_every_gradient_equals_that_of_the_definition(name, form, time):
 
 @pytest.mark.parametrize("name", UNITS)
 def test_gradients_over_500_steps_equal_those_of_the_definition(name):
-    layer = UNITS[name]()
+    # Over many steps a difference goes over a corner of a leaky ReLU.
+    form = {"activation": "tanh"} if name == "orthogonal_rnn" else {}
+    layer = UNITS[name](**form)
     inputs = sequences(500)
     layer.build(inputs.shape)
     randomise(layer)
@@ -177,7 +179,7 @@ def test_gradients_over_500_steps_equal_those_of_the_definition(name):
 
     def run_definition(arrays):
         weights = dict(zip(names, arrays))
-        return [define(name, {}, weights, arrays[count])[0]]
+        return [define(name, form, weights, arrays[count])[0]]
 
     generator = np.random.default_rng(2)
     cotangents = [generator.standard_normal((2, 500, 4))]

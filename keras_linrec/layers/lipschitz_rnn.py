@@ -331,7 +331,9 @@ class LipschitzRNNCell(LipschitzUnit, NonlinearCell):
     """One step of `LipschitzRNN`, for `keras.layers.RNN`.
 
     The layer computes A and W once for a sequence and has a native kernel;
-    the cell computes them at every step.
+    the cell computes them at every step. Under a 16-bit policy Keras' loop
+    carries the state in 16 bits, in which small steps are lost; the layer
+    keeps it in float32.
 
     Args:
         units, beta, gamma, step_size, solver, alpha, activation, gated,

@@ -245,7 +245,8 @@ class OrthogonalRNNCell(OrthogonalUnit, NonlinearCell):
     """One step of `OrthogonalRNN`, for `keras.layers.RNN`.
 
     The layer computes W once for a sequence and has a native kernel; the cell
-    computes it at every step.
+    computes it at every step. Under a 16-bit policy Keras' loop carries the
+    state in 16 bits, where the layer keeps it in float32.
 
     Args:
         units, reflections, activation, use_bias, field and the initializers,
