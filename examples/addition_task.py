@@ -1,4 +1,4 @@
-"""Add two numbers that stand far apart in a long sequence.
+r"""Add two numbers that stand far apart in a long sequence.
 
 Each step of a sequence holds a random number in [0, 1] and a mark. Two
 numbers are marked, one in each half, and their sum is asked for at the end:
@@ -13,9 +13,11 @@ An `OrthogonalRNN` of 128 units and 16 reflections leaves it (Mhammedi et al.
 That takes some minutes on two cores and stops when the error, averaged over
 the last 100 iterations, is below half of 0.167. Every iteration draws new
 sequences. `--figure FILE.png` draws the error over the iterations, and
-`--steps 800` makes the sequences twice as long:
+`--steps 800` makes the sequences twice as long, which takes twice as many
+iterations and more:
 
-    python examples/addition_task.py --steps 800 --figure addition.png
+    python examples/addition_task.py --steps 800 --iterations 16000 \
+        --figure addition.png
 
 What it takes: a transition near the identity (the `reflectors` begin in pairs
 that nearly undo each other), an output that begins at 1, small weights of the
