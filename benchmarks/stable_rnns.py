@@ -17,13 +17,11 @@ All run in one process (it needs PyTorch and JAX, whatever the backend), round
 after round in turn; times are medians in milliseconds. The bound is three
 times the recurrent products of a forward pass at the rate of the largest
 product here, JAX's of 2048 x 2048 matrices: "share" says how much of our time
-it is. A contender that takes longer than `LONGEST_MILLISECONDS` is measured
-once.
+it is. Slow contenders are measured fewer times: see `interleaved` of scan.py.
 """
 
 import argparse
 import itertools
-import statistics
 import time
 
 import jax
@@ -32,16 +30,14 @@ import keras
 import numpy as np
 import torch
 from keras import ops
-from lssl import jax_step
-from rotrnn import tensorflow_step
-from rotrnn import torch_step
+from lssl import layer_step
+from scan import interleaved
 
 import keras_linrec
 
 RATE = 1e-3
 REFLECTIONS = 16
 STEP_SIZE = 0.03
-LONGEST_MILLISECONDS = 1000.0
 UNITS = ("lipschitz", "orthogonal")
 
 
@@ -68,7 +64,7 @@ def main():
     ):
         sequences = np.random.default_rng(0).standard_normal((batch, steps, 1))
         calls = contenders(kind, units, sequences.astype("float32"), names)
-        times = measured(calls, options.rounds)
+        times = interleaved(calls, options.rounds)
         ours = times.pop("ours")
         bound = 1e3 * 3 * operations(kind, units) * batch * steps / rate
         ratios = [f"{ms / ours:.1f} x ({ms:.0f})" for ms in times.values()]
@@ -104,38 +100,23 @@ def product_rate():
     return 2 * 2048**3 / min(times)
 
 
-def measured(calls, rounds):
-    """Median milliseconds of each, the second of two calls in a row."""
-    samples = {}
-    for name, call in calls.items():
-        call()
-        samples[name] = [timed(call)]
-    for _ in range(rounds):
-        for name, call in calls.items():
-            if samples[name][0] < LONGEST_MILLISECONDS:
-                call()
-                samples[name].append(timed(call))
-    return {name: statistics.median(times) for name, times in samples.items()}
-
-
-def timed(call):
-    begin = time.perf_counter()
-    call()
-    return 1e3 * (time.perf_counter() - begin)
-
-
 def contenders(kind, units, sequences, names):
     layer, cell = make(kind, units)
+    tensor = ops.convert_to_tensor(sequences)
     backend = keras.backend.backend()
     lstm = {"use_cudnn": False} if backend == "torch" else {}
     makers = {
-        "ours": lambda: layer_step(layer, sequences),
+        "ours": lambda: layer_step(layer, tensor),
         "torch loop": lambda: torch_loop(kind, units, sequences),
         "lax.scan": lambda: lax_scan(kind, units, sequences),
-        "RNN(cell)": lambda: layer_step(keras.layers.RNN(cell), sequences),
-        "LSTM": lambda: layer_step(keras.layers.LSTM(units, **lstm), sequences),
+        "RNN(cell)": lambda: layer_step(keras.layers.RNN(cell), tensor),
+        "LSTM": lambda: layer_step(keras.layers.LSTM(units, **lstm), tensor),
     }
-    return {name: makers[name]() for name in ("ours", *names)}
+    calls = {name: makers[name]() for name in ("ours", *names)}
+    for call in calls.values():
+        # What is compiled is compiled now.
+        call()
+    return calls
 
 
 def make(kind, units):
@@ -146,17 +127,6 @@ def make(kind, units):
         layers.OrthogonalRNN(units, reflections=REFLECTIONS),
         layers.OrthogonalRNNCell(units, reflections=REFLECTIONS),
     )
-
-
-def layer_step(layer, sequences):
-    """A call that trains a layer once."""
-    sequences = ops.convert_to_tensor(sequences)
-    layer.build(tuple(sequences.shape))
-    return {
-        "jax": jax_step,
-        "tensorflow": tensorflow_step,
-        "torch": torch_step,
-    }[keras.backend.backend()](layer, sequences)
 
 
 def weights_of(kind, units):

@@ -83,6 +83,12 @@ def recurrence(loop, dynamics, operands):
     return loop(step, sequences, operands.initial_state, constants)
 
 
+def with_last_state(loop, dynamics, operands):
+    """What `recurrence` returns, and the last of it, (batch, units)."""
+    outputs = recurrence(loop, dynamics, operands)
+    return outputs, outputs[:, -1]
+
+
 def next_state(dynamics, state, drive, weights, step_size, modulus_bias):
     """The state after one step.
 

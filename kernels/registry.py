@@ -201,8 +201,8 @@ def plain_nonlinear_scan(dynamics, operands, keep_all=True):
         dynamics, operands: those of `keras_linrec.kernels.recurrence`.
         keep_all: whether somebody wants more than the last state.
     """
-    outputs = recurrence.recurrence(_backend_kernels().loop, dynamics, operands)
-    return outputs, outputs[:, -1]
+    loop = _backend_kernels().loop
+    return recurrence.with_last_state(loop, dynamics, operands)
 
 
 def _check(name):

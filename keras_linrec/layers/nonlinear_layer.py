@@ -54,9 +54,11 @@ class NonlinearUnit:
         self.bias_constraint = keras.constraints.get(bias_constraint)
 
     def build_recurrence(self, features):
+        """Create the weights but for those of the inputs; a unit's own."""
         raise NotImplementedError
 
     def recurrence(self):
+        """What the unit gives `nonlinear_scan`, by name; a unit's own."""
         raise NotImplementedError
 
     def build_unit(self, features):

@@ -3,6 +3,7 @@
 import numpy as np
 from keras import ops
 
+from keras_linrec.kernels.arithmetic import multiply
 from keras_linrec.ops.precision import accumulation_dtype
 
 # Real matrices are tuples of one tensor, complex ones of two.
@@ -84,7 +85,7 @@ def unitary_matrix(reflectors, phases):
     size = real.shape[0]
     real = ops.cast(np.eye(size, dtype="float32"), dtype) - real
     phases = ops.cast(phases, dtype)
-    turned = _multiply((real, -imag), (ops.cos(phases), ops.sin(phases)))
+    turned = multiply((real, -imag), (ops.cos(phases), ops.sin(phases)))
     real, imag = turned
     return ops.concatenate(
         [
@@ -93,10 +94,6 @@ def unitary_matrix(reflectors, phases):
         ],
         axis=0,
     )
-
-
-def _multiply(a, b):
-    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
 
 def _product(a, b):

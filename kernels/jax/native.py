@@ -67,8 +67,7 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
     """What `Kernel.nonlinear_scan` of the registry computes."""
     flags = nonlinear_flags(dynamics, operands)
     if flags is None or few_steps(operands.inputs.shape[1]):
-        outputs = recurrence.recurrence(loop, dynamics, operands)
-        return outputs, outputs[:, -1]
+        return recurrence.with_last_state(loop, dynamics, operands)
     return _nonlinear_scan(flags, bool(keep_all), tuple(operands))
 
 
@@ -358,10 +357,10 @@ def _nonlinear_scan_backward_cotangents(flags, given, cotangents):
     kept = upstream[0].shape[1]
 
     def states(operands):
-        states = recurrence.recurrence(
+        outputs, final_state = recurrence.with_last_state(
             loop, dynamics_of(*flags), recurrence.Operands(*operands)
         )
-        return states[:, :kept], states[:, -1]
+        return outputs[:, :kept], final_state
 
     def gradients(operands, upstream):
         return jax.vjp(states, operands)[1](upstream)[0]

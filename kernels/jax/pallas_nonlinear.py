@@ -52,8 +52,7 @@ def _takes(dynamics, operands):
 
 
 def _plain(dynamics, *operands):
-    outputs = recurrence.recurrence(loop, dynamics, Operands(*operands))
-    return outputs, outputs[:, -1]
+    return recurrence.with_last_state(loop, dynamics, Operands(*operands))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

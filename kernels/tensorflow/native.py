@@ -74,8 +74,7 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
     operands = recurrence.Operands(*map(tf.convert_to_tensor, operands))
     flags = nonlinear_flags(dynamics, operands)
     if flags is None or few_steps(operands.inputs.shape[1]):
-        outputs = recurrence.recurrence(loop, dynamics, operands)
-        return outputs, outputs[:, -1]
+        return recurrence.with_last_state(loop, dynamics, operands)
     return _operations.keras_linrec_nonlinear_scan(
         *operands, flags=flags[0], leak=bits_of(flags[1])
     )
@@ -252,10 +251,10 @@ def _nonlinear_second_gradient(operation, *cotangents):
     kept = tf.shape(upstream[0])[1]
 
     def states(operands):
-        states = recurrence.recurrence(
+        outputs, final_state = recurrence.with_last_state(
             loop, dynamics, recurrence.Operands(*operands)
         )
-        return [states[:, :kept], states[:, -1]]
+        return [outputs[:, :kept], final_state]
 
     def gradients(tensors):
         return _pull_back(states, tensors[:count], tensors[count:])

@@ -136,8 +136,7 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
     if inputs.device.type == "cuda":
         taken = taken and cuda.takes(dynamics, operands)
     if not taken or not _has_operators(inputs):
-        outputs = recurrence.recurrence(loop, dynamics, operands)
-        return outputs, outputs[:, -1]
+        return recurrence.with_last_state(loop, dynamics, operands)
     keep = keep_all or (
         torch.is_grad_enabled() and any(part.requires_grad for part in operands)
     )
@@ -682,10 +681,10 @@ def _nonlinear_second_gradient(flags, leak, given, cotangents):
     kept = upstream[0].shape[1]
 
     def states(operands):
-        states = recurrence.recurrence(
+        outputs, final_state = recurrence.with_last_state(
             loop, dynamics_of(flags, leak), recurrence.Operands(*operands)
         )
-        return [states[:, :kept], states[:, -1]]
+        return [outputs[:, :kept], final_state]
 
     def gradients(operands, _, *upstream):
         # The outputs are a function of the operands: what depends on them is

@@ -5,8 +5,6 @@
 // for a block of steps at once, since there all states are known; so are the
 // products that add up the gradients of the weights.
 #include <algorithm>
-#include <cmath>
-#include <mutex>
 
 #include "arrays.h"
 #include "parallel.h"
@@ -386,7 +384,6 @@ class Pass {
   Pass(const Weights<Real>& weights, int64_t rows)
       : w_(weights),
         s_(weights.s),
-        rows_(rows),
         drive_(s_.method().stages > 1 ? rows : 0,
                (1 + s_.gated) * weights.units.size()),
         factors_(rows),
@@ -459,7 +456,6 @@ class Pass {
 
   const Weights<Real>& w_;
   const Sizes& s_;
-  int64_t rows_;
   Tile<Real> drive_;
   std::vector<Real> factors_, scaled_;
   std::vector<Stage<Real>> stages_;
