@@ -1,8 +1,8 @@
 """Classify handwritten digits with recurrent units that stay stable.
 
 `LipschitzRNN`, `AntisymmetricRNN`, the neural-ODE RNN (which is `LipschitzRNN`
-without its linear part and with a free matrix) and `OrthogonalRNN`, one layer
-of each, read an image and name the digit from their last state:
+without its linear part and with a free matrix), `OrthogonalRNN` and `LDStack`,
+one layer of each, read an image and name the digit from their last state:
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/stable_digits.py
@@ -20,6 +20,10 @@ is the task of Erichson et al. 2021, section 7:
 | `permuted` | 784, in another order, the same for every image | 1 |
 | `noise-padded` | 28 rows, then noise up to `--steps` | 28 |
 | `eight-pixels` | 98 | 8 |
+
+`LDStack` has `--depth`, `--slope` and `--eigenvalues`. A stack of depth 2 is
+trained with the paper's slope of 1; a deeper one wants a smaller one, such as
+0.9, or its corrections grow with the time (see nonlinear_stack.py).
 
 `--ablation beta` and `--ablation alpha` train a `LipschitzRNN` for every value
 in a range and print how accurate each is (the paper's figure 3):
@@ -48,10 +52,12 @@ choose_backend()
 import keras
 
 from keras_linrec.layers import AntisymmetricRNN
+from keras_linrec.layers import LDStack
 from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import OrthogonalRNN
+from keras_linrec.ops.eigenvalues import PARAMETERIZATIONS
 
-LAYERS = ("lipschitz", "neural-ode", "antisymmetric", "orthogonal")
+LAYERS = ("lipschitz", "neural-ode", "antisymmetric", "orthogonal", "ldstack")
 TASKS = ("pixels", "permuted", "eight-pixels", "noise-padded")
 # What the paper found best for the permuted task, and for the ordered one.
 BETAS = {"permuted": 0.8, "noise-padded": 0.8}
@@ -122,6 +128,12 @@ def parse(arguments):
     parser.add_argument(
         "--solver", choices=("euler", "rk2", "rk4"), default="euler"
     )
+    parser.add_argument(
+        "--eigenvalues",
+        choices=PARAMETERIZATIONS,
+        default="standard",
+        help="of LDStack (default: %(default)s)",
+    )
     for name, kind, default, text in (
         ("beta", float, None, f"of LipschitzRNN ({BETA}, or 0.8 by the task)"),
         ("alpha", float, 1.0, "the weight of its linear part"),
@@ -129,6 +141,8 @@ def parse(arguments):
         ("step-size", float, None, "of the solver (24 / steps, or else 0.1)"),
         ("units", int, 128, "of the layer"),
         ("reflections", int, 16, "of OrthogonalRNN"),
+        ("depth", int, 2, "of LDStack"),
+        ("slope", float, 1.0, "of LDStack"),
         ("steps", int, 1000, "of the noise-padded task"),
         ("epochs", int, None, "over the training images (30; --data: 5)"),
         ("batch-size", int, None, "images a training step (32; --data: 64)"),
@@ -195,6 +209,11 @@ def runs(options):
         "neural-ode": solver,
         "antisymmetric": skew,
         "orthogonal": {"reflections": options.reflections},
+        "ldstack": {
+            "depth": options.depth,
+            "slope": options.slope,
+            "eigenvalues": options.eigenvalues,
+        },
     }
     if options.ablation is None:
         return [{"layer": name, **settings[name]} for name in options.layer]
@@ -227,13 +246,18 @@ def build_model(options, settings, sequences, classes):
 
 def build_layer(units, steps, layer, step_size=None, **settings):
     """A layer of `LAYERS`, for sequences of so many steps."""
+    # A transition near the identity sums all of the inputs up. A stack wants
+    # small states at first, where its activation is nearly linear.
+    small = keras.initializers.RandomNormal(stddev=1 / math.sqrt(steps))
     if layer == "orthogonal":
-        # A transition near the identity sums all of the inputs up.
-        return OrthogonalRNN(
+        return OrthogonalRNN(units, kernel_initializer=small, **settings)
+    if layer == "ldstack":
+        return LDStack(
             units,
-            kernel_initializer=keras.initializers.RandomNormal(
-                stddev=1 / math.sqrt(steps)
-            ),
+            state_size=units,
+            mimo="general",
+            kernel_initializer=small,
+            return_sequences=False,
             **settings,
         )
     settings["step_size"] = step_size or min(0.1, 24 / steps)

@@ -4,15 +4,31 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(__file__).parent))
 
+
+@pytest.fixture(autouse=True)
+def seed():
+    """The same numbers in every run: no test fails by chance."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+
+
 # Tests of one backend's own code; and some that need to run once only: one
 # starts a process for every backend itself, two know no framework, and an
-# example does nothing that other tests do not do under each.
+# example, the README and the canonical forms, of which docstrings' examples run
+# everywhere, do nothing that other tests do not do under each.
 ONLY_UNDER = {
+    "test_canonical_form.py": "torch",
     "test_native_nonlinear_scan.py": "torch",
+    "test_ldstack.py": "torch",
+    "test_ldstack_examples.py": "torch",
+    "test_readme.py": "torch",
     "test_stable_examples.py": "torch",
     "test_files_across_backends.py": "jax",
     "test_lssl_measures.py": "torch",
@@ -23,6 +39,7 @@ ONLY_UNDER = {
     "test_native_core.py": "torch",
     "test_native_torch.py": "torch",
     "test_sampling_rates.py": "torch",
+    "test_sequential_digits.py": "torch",
 }
 
 collect_ignore = [

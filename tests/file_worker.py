@@ -14,6 +14,8 @@ import keras
 import numpy as np
 
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import LDStack
+from keras_linrec.layers import LinearDynamicalSystem
 from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.layers import RotRNN
@@ -28,6 +30,10 @@ def build():
             LSSL(8, state_size=16, channels=2, measure="legt"),
             RotRNN(6, state_size=10, num_heads=2, dropout=0.1),
             RotRNN(state_size=8, num_heads=4, bidirectional=True),
+            LDStack(6, state_size=9, mimo="general", use_state_bias=True),
+            LinearDynamicalSystem(
+                state_size=12, eigenvalues="unit", mimo="average"
+            ),
             OrthogonalRNN(
                 6, reflections=6, activation="oplu", return_sequences=True
             ),

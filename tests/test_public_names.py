@@ -25,7 +25,9 @@ def test_public_names_are_these():
     assert classes == [
         "AntisymmetricRNN",
         "AntisymmetricRNNCell",
+        "LDStack",
         "LSSL",
+        "LinearDynamicalSystem",
         "LipschitzRNN",
         "LipschitzRNNCell",
         "OrthogonalRNN",
@@ -38,7 +40,11 @@ def test_public_names_are_these():
         if callable(getattr(keras_linrec.ops, name))
     ]
     assert functions == [
+        "canonical_input",
+        "characteristic_coefficients",
+        "companion_matrix",
         "complex_linear_scan",
+        "leja_order",
         "linear_scan",
         "nonlinear_scan",
         "projected_scan",
@@ -46,6 +52,8 @@ def test_public_names_are_these():
         "rotation_matrix",
         "symmetric_skew",
         "unitary_matrix",
+        "vandermonde_multiply",
+        "vandermonde_solve",
     ]
 
 
@@ -53,7 +61,9 @@ def test_classes_are_registered_under_the_packages_name():
     for cls in (
         keras_linrec.layers.AntisymmetricRNN,
         keras_linrec.layers.AntisymmetricRNNCell,
+        keras_linrec.layers.LDStack,
         keras_linrec.layers.LSSL,
+        keras_linrec.layers.LinearDynamicalSystem,
         keras_linrec.layers.LipschitzRNN,
         keras_linrec.layers.LipschitzRNNCell,
         keras_linrec.layers.OrthogonalRNN,

@@ -179,17 +179,100 @@ def test_projected_scan_equals_its_definition(time, per_step, reverse):
         real + 1j * imag,
         reverse,
     )
-    outputs, final = ops.projected_scan(
+    arguments = [
         tensors(decay),
         *tensors([inputs]),
         tensors(kernels[:2]),
         tensors(kernels[2:]),
-        initial_state=tensors([real, imag]),
-        reverse=reverse,
-    )
+    ]
+    options = {"initial_state": tensors([real, imag]), "reverse": reverse}
+    outputs, final = ops.projected_scan(*arguments, **options)
     tolerance = 2e-5 + 2e-7 * time
     assert relative_error(to_numpy([outputs])[0], expected) < tolerance
     assert relative_error(pair(to_numpy(final)), expected_final) < tolerance
+    none, final = ops.projected_scan(*arguments, **options, keep_all=False)
+    assert none is None
+    assert relative_error(pair(to_numpy(final)), expected_final) < tolerance
+
+
+@pytest.mark.parametrize("count", [1, 4, 33])
+@pytest.mark.parametrize("form", ["complex", "real", "per_step"])
+def test_a_feedthrough_is_added_to_the_outputs(count, form):
+    generator = np.random.default_rng(count)
+    parts = 1 if form == "real" else 2
+
+    def draw(*shape):
+        return generator.uniform(-0.7, 0.7, shape).astype("float32")
+
+    def number(*shape):
+        drawn = tuple(draw(*shape) for _ in range(parts))
+        return drawn if parts == 2 else drawn[0]
+
+    decay = number(2, 9, 3) if form == "per_step" else number(3)
+    inputs, feedthrough = draw(2, 9, 40), draw(count, 4)
+    arguments = decay, inputs, number(40, 3), number(3, 4)
+    plain, state = ops.projected_scan(*arguments)
+    outputs, same = ops.projected_scan(*arguments, feedthrough=feedthrough)
+    expected = to_numpy([plain])[0] + inputs[..., :count] @ feedthrough
+    assert relative_error(to_numpy([outputs])[0], expected) < 1e-5
+    for one, other in zip(to_numpy(same), to_numpy(state), strict=True):
+        assert relative_error(one, other) < 1e-6
+    _, last = ops.projected_scan(*arguments, keep_all=False)
+    for one, other in zip(to_numpy(last), to_numpy(state), strict=True):
+        assert relative_error(one, other) < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 5), (2,)])
+def test_a_feedthrough_that_does_not_fit_is_named(shape):
+    def pair(*shape):
+        return (np.ones(shape, "float32"),) * 2
+
+    with pytest.raises(ValueError, match="Received: feedthrough.shape="):
+        ops.projected_scan(
+            pair(3),
+            np.ones((1, 2, 3), "float32"),
+            pair(3, 3),
+            pair(3, 4),
+            feedthrough=np.ones(shape, "float32"),
+        )
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_gradients_of_a_final_state_alone_are_those_of_the_definition(reverse):
+    *decay, _, _, real, imag = system(70, False, batch=1)
+    generator = np.random.default_rng(0)
+    arrays = [*decay, generator.standard_normal((1, 70, 2)), real, imag]
+    arrays += list(generator.standard_normal((2, 2, 3)))
+    weights = list(generator.standard_normal((2, 1, 3)))
+
+    def run(arguments):
+        *decay, inputs, real, imag, into, into_imag = arguments
+        return ops.projected_scan(
+            decay,
+            inputs,
+            (into, into_imag),
+            (keras.ops.ones((3, 1)),) * 2,
+            (real, imag),
+            reverse,
+            keep_all=False,
+        )[1]
+
+    def define(arguments):
+        *decay, inputs, real, imag, into, into_imag = arguments
+        final = definition.projected_scan(
+            decay[0] + 1j * decay[1],
+            inputs,
+            into + 1j * into_imag,
+            np.ones((3, 1), complex),
+            real + 1j * imag,
+            reverse,
+        )[1]
+        return final.real, final.imag
+
+    got = backend_gradients(run, arrays, weights)
+    expected = numerical_gradients(define, arrays, weights)
+    for one, other in zip(got, expected):
+        assert relative_error(one, other) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,17 @@ from functools import partial
 
 import keras
 import numpy as np
+from autodiff import compiled
 from autodiff import to_numpy
+from definitions import ldstack
 from definitions import lipschitz_rnn
 from definitions import lssl
 from definitions import orthogonal_rnn
 from definitions import rotrnn
 
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import LDStack
+from keras_linrec.layers import LinearDynamicalSystem
 from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.layers import RotRNN
@@ -24,6 +28,17 @@ def make_lssl(units=4, **arguments):
 def make_rotrnn(units=4, **arguments):
     defaults = {"state_size": 10, "num_heads": 2}
     return RotRNN(units, **{**defaults, **arguments})
+
+
+def make_ldstack(units=4, **arguments):
+    # Logarithms of magnitudes stay negative when weights are moved.
+    defaults = {"state_size": 6, "eigenvalues": "log_polar"}
+    return LDStack(units, **{**defaults, **arguments})
+
+
+def make_linear_dynamical_system(units=4, **arguments):
+    defaults = {"state_size": 9, "eigenvalues": "unit"}
+    return LinearDynamicalSystem(units, **{**defaults, **arguments})
 
 
 # The nonlinear units return the last output by themselves, as Keras' own do.
@@ -40,12 +55,16 @@ def make_lipschitz_rnn(units=4, **arguments):
 
 
 UNITS = {
+    "ldstack": make_ldstack,
+    "linear_dynamical_system": make_linear_dynamical_system,
     "lipschitz_rnn": make_lipschitz_rnn,
     "lssl": make_lssl,
     "orthogonal_rnn": make_orthogonal_rnn,
     "rotrnn": make_rotrnn,
 }
 DEFINITIONS = {
+    "ldstack": ldstack.ldstack,
+    "linear_dynamical_system": ldstack.linear_dynamical_system,
     "lipschitz_rnn": partial(
         lipschitz_rnn.lipschitz_rnn, step_size=0.3, gamma=0.5
     ),
@@ -86,3 +105,10 @@ def initial_states(layer, batch=2, seed=1):
 
 def array(tensor):
     return keras.ops.convert_to_numpy(tensor)
+
+
+def outputs_of(layer, inputs):
+    """What a layer makes of sequences, in one program on JAX."""
+    if not layer.built:
+        layer.build(inputs.shape)
+    return array(compiled(lambda given: layer(given[0]))([inputs]))

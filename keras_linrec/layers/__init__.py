@@ -1,5 +1,9 @@
 """The units, one file each."""
 
+from keras_linrec.layers.ldstack import LDStack as LDStack
+from keras_linrec.layers.linear_dynamical_system import (
+    LinearDynamicalSystem as LinearDynamicalSystem,
+)
 from keras_linrec.layers.lipschitz_rnn import (
     AntisymmetricRNN as AntisymmetricRNN,
 )

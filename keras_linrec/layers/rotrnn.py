@@ -10,6 +10,7 @@ from keras_linrec.initializers import FanInNormal
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.layers.sequence_layer import require_between
 from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.ops import steps
 from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
 from keras_linrec.ops.rotation import rotation_matrix
@@ -288,7 +289,7 @@ number | D |
         decay = self._decay()
         needed = self.wants_states or self.bidirectional
         if lengths is not None and needed:
-            decay = _stop_at(decay, lengths, ops.shape(sequences)[1])
+            decay = steps.stop(decay, lengths, ops.shape(sequences)[1])
         input_kernel = self._input_projection(rotation)
         output_kernels = [self.output_kernel]
         if self.bidirectional:
@@ -343,13 +344,3 @@ number | D |
                 self.kernel_constraint
             ),
         }
-
-
-def _stop_at(decay, lengths, time):
-    """A decay that turns into 1 after so many steps of each row."""
-    runs = ops.arange(time)[None] < ops.cast(lengths, "int32")[:, None]
-    real, imag = decay
-    return (
-        ops.where(runs[:, :, None], real, 1.0),
-        ops.where(runs[:, :, None], imag, 0.0),
-    )

@@ -8,6 +8,8 @@ from keras_linrec import kernels
 from keras_linrec.kernels.recurrence import METHODS
 from keras_linrec.kernels.recurrence import Dynamics
 from keras_linrec.kernels.recurrence import Operands
+from keras_linrec.ops.feed_through import feed_through
+from keras_linrec.ops.final_state import final_state as final_state_of
 from keras_linrec.ops.precision import accumulation_dtype
 
 
@@ -100,10 +102,13 @@ def projected_scan(
     output_kernel,
     initial_state=None,
     reverse=False,
+    keep_all=True,
+    feedthrough=None,
 ):
     """A linear recurrence between two projections.
 
     outputs = Re(scan(inputs @ input_kernel) @ output_kernel)
+              + inputs[..., :count] @ feedthrough
 
     Every layer whose recurrence is diagonal in some basis calls this, and so
     never holds the projected inputs or the states of all steps itself: the
@@ -121,11 +126,17 @@ def projected_scan(
             which is zero.
         reverse: whether the recurrence runs from the last step to the first.
             Defaults to `False`.
+        keep_all: whether the outputs are wanted, or only the final state. A
+            time-invariant system then takes the inputs in blocks, one product
+            a block, and has the states of single steps nowhere. Defaults to
+            `True`.
+        feedthrough: float tensor, (count, units), what the first features add
+            to the outputs at once. Defaults to `None`, nothing.
 
     Returns:
-        `(outputs, final_state)`: a float tensor (batch, time, units), and a
-        pair or a tensor (batch, channels); dtypes and derivatives as in
-        `linear_scan`.
+        `(outputs, final_state)`: a float tensor (batch, time, units), or
+        `None` unless `keep_all`, and a pair or a tensor (batch, channels);
+        dtypes and derivatives as in `linear_scan`.
 
     Raises:
         ValueError: if some arguments are pairs and others are not, shapes do
@@ -162,6 +173,7 @@ def projected_scan(
     output_kernel = _cast(output_kernel, dtype)
     _require_rank("inputs", inputs, 3, "(batch, time, features)")
     _check_kernels(input_kernel, output_kernel, inputs.shape[2])
+    _check_feedthrough(feedthrough, inputs.shape[2], output_kernel[0].shape[1])
     batch, time, _ = inputs.shape
     channels = input_kernel[0].shape[1]
     _check_decay(decay, (batch, time, channels))
@@ -171,10 +183,28 @@ def projected_scan(
     else:
         initial_state = _cast(initial_state, dtype)
         _check_state(initial_state, (batch, time, channels))
-    outputs, final_state = kernels.select(config.get_kernel()).projected_scan(
-        decay, inputs, input_kernel, output_kernel, initial_state, reverse
+    kernel = kernels.select(config.get_kernel())
+    arguments = decay, inputs, input_kernel, output_kernel, initial_state
+    is_fixed = len(decay[0].shape) == 1
+    # JAX exports a length that is a symbol, which no block divides.
+    if not keep_all and is_fixed and isinstance(time, (int, type(None))):
+        outputs = None
+        final_state = final_state_of(
+            kernel.scan, decay, inputs, input_kernel, initial_state, reverse
+        )
+    elif feedthrough is None:
+        outputs, final_state = kernel.projected_scan(*arguments, reverse)
+    else:
+        outputs, final_state = feed_through(
+            kernel.projected_scan,
+            ops.cast(feedthrough, dtype),
+            arguments,
+            reverse,
+        )
+    return (
+        outputs if keep_all else None,
+        final_state if is_complex else final_state[0],
     )
-    return outputs, final_state if is_complex else final_state[0]
 
 
 def nonlinear_scan(
@@ -478,6 +508,18 @@ def _check_kernels(input_kernel, output_kernel, features):
             "`output_kernel` should be (channels, units) with the channels "
             f"of `input_kernel`. Received: output_kernel.shape={out}, "
             f"input_kernel.shape={into}"
+        )
+
+
+def _check_feedthrough(feedthrough, features, units):
+    if feedthrough is None:
+        return
+    _require_rank("feedthrough", feedthrough, 2, "(count, units)")
+    if feedthrough.shape[0] > features or feedthrough.shape[1] != units:
+        raise ValueError(
+            f"`feedthrough` should have at most {features} rows, the features "
+            f"of `inputs`, and {units} columns, as `output_kernel`. "
+            f"Received: feedthrough.shape={tuple(feedthrough.shape)}"
         )
 
 

@@ -25,3 +25,22 @@ def pack(sequences, mask):
     lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
     counts = step[None] < lengths[:, None]
     return ops.where(counts[:, :, None], take(sequences, order), 0.0)
+
+
+def before(lengths, time):
+    """Which steps each row has: boolean (batch, time), the first ones true."""
+    return (
+        ops.arange(time, dtype="int32")[None]
+        < (ops.cast(lengths, "int32")[:, None])
+    )
+
+
+def stop(decay, lengths, time):
+    """A complex decay (channels,) that is 1 after so many steps of each row.
+
+    Returns:
+        A pair of tensors (batch, time, channels).
+    """
+    runs = before(lengths, time)[:, :, None]
+    real, imag = decay
+    return ops.where(runs, real, 1.0), ops.where(runs, imag, 0.0)

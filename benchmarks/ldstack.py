@@ -1,0 +1,252 @@
+"""How fast LDStack trains as sequences grow: python benchmarks/ldstack.py
+
+A training step (forward, backward, a step of gradient descent) of
+
+- "depth 1", "depth 2", "depth 4": LDStack of so many recurrences;
+- "linear, last": `LinearDynamicalSystem` with `return_sequences=False`;
+- `keras.layers.SimpleRNN`, `GRU` and `LSTM` of as many states, on this backend
+  (with `use_cudnn=False` on PyTorch, without which GRU and LSTM take a hundred
+  times as long),
+
+on sequences of 128 to 65,536 steps of which all outputs count, as many as
+there are states. From 4096 steps on the batch shrinks, so that batch times
+steps stays the same.
+
+All run in one process (it needs PyTorch and JAX, whatever the backend), round
+after round in turn; times are medians in milliseconds. Slow contenders are
+measured fewer times, see `interleaved` of scan.py, and once only, by their
+first call, where that takes as long as `--once` says and nothing is compiled.
+Keras' layers are left out beyond `--longest` steps, 16,384 unless on JAX: a
+step of theirs takes minutes there.
+Tables:
+
+- times, and in parentheses how many times as long as LDStack of depth 2;
+- the first call, in seconds: what tracing and compiling take, and a step;
+- the share of LDStack's time that the machine needs at least: for three times
+  the products of the forward pass at the rate of the largest product here, or
+  for copying three times what the recurrences exchange (inputs, states and
+  corrections, outputs), whichever takes longer;
+- where the lines cross: beyond how many steps LDStack is the faster one,
+  interpolated in the logarithms of steps and times.
+"""
+
+import argparse
+import time
+
+import keras
+import numpy as np
+from keras import ops
+from lssl import layer_step
+from scan import copy_time
+from scan import interleaved
+from stable_rnns import product_rate
+
+import keras_linrec
+
+DEPTHS = (1, 2, 4)
+STEPS = (128, 512, 2048, 4096, 16384, 65536)
+LINEAR = "linear, last"
+RECURRENT = ("SimpleRNN", "GRU", "LSTM")
+# All others are told as multiples of its time.
+REFERENCE = "depth 2"
+
+
+def main():
+    options = parsed_options()
+    rate = product_rate()
+    backend = keras.backend.backend()
+    print(
+        f"{backend}; {options.state_size} states, {options.features} features; "
+        f"the largest product reaches {rate / 1e9:.0f} GFLOP/s"
+    )
+    names = [*map(stack_name, DEPTHS), LINEAR, *RECURRENT]
+    first, shares, times = [], [], []
+    print_header("ms", names)
+    for steps in options.steps:
+        batch = max(1, min(options.batch, options.elements // steps))
+        calls, first_calls = contenders(options, batch, steps)
+        medians = measured(calls, first_calls, options)
+        print_row(steps, batch, with_ratios(medians, names))
+        times.append(medians)
+        first.append((steps, batch, seconds(first_calls, names)))
+        bound = limits(options, batch, steps, rate)
+        shares.append((steps, batch, shares_of(bound, medians)))
+    print_table("first call, s", names, first)
+    print_table("share of the limit", map(stack_name, DEPTHS), shares)
+    print_crossings(options.steps, times)
+
+
+def parsed_options():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, nargs="+", default=STEPS)
+    parser.add_argument("--state-size", type=int, default=32)
+    parser.add_argument("--features", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=16, help="at most")
+    parser.add_argument(
+        "--elements", type=int, default=65536, help="batch x steps, at most"
+    )
+    parser.add_argument(
+        "--longest",
+        type=int,
+        default=max(STEPS) if keras.backend.backend() == "jax" else 16384,
+        help="leave Keras' layers out beyond so many steps, %(default)s here",
+    )
+    parser.add_argument(
+        "--once",
+        type=float,
+        default=5,
+        help="on PyTorch, seconds from which the first call is the only one",
+    )
+    return parser.parse_args()
+
+
+def stack_name(depth):
+    return f"depth {depth}"
+
+
+# What is measured.
+
+
+def contenders(options, batch, steps):
+    """Calls that train a step, and the milliseconds of the first of each."""
+    shape = batch, steps, options.features
+    sequences = np.random.default_rng(0).standard_normal(shape)
+    tensor = ops.convert_to_tensor(sequences.astype("float32"))
+    calls, first_calls = {}, {}
+    for name, layer in make_layers(options, steps).items():
+        begin = time.perf_counter()
+        call = layer_step(layer, tensor)
+        results = call()
+        first_calls[name] = 1e3 * (time.perf_counter() - begin)
+        del results
+        calls[name] = call
+    return calls, first_calls
+
+
+def make_layers(options, steps):
+    size = options.state_size
+    layers = keras_linrec.layers
+    found = {
+        stack_name(depth): layers.LDStack(size, size, depth) for depth in DEPTHS
+    }
+    found[LINEAR] = layers.LinearDynamicalSystem(
+        size, size, return_sequences=False
+    )
+    if steps > options.longest:
+        return found
+    cudnn = {}
+    if keras.backend.backend() == "torch":
+        cudnn = {"use_cudnn": False}
+    for name in RECURRENT:
+        arguments = {} if name == "SimpleRNN" else cudnn
+        recurrent = getattr(keras.layers, name)
+        found[name] = recurrent(size, return_sequences=True, **arguments)
+    return found
+
+
+def measured(calls, first_calls, options):
+    """Median milliseconds of each."""
+    # Elsewhere a first call is for the most part compilation.
+    compiles = keras.backend.backend() != "torch"
+    longest = np.inf if compiles else 1e3 * options.once
+    again = {n: call for n, call in calls.items() if first_calls[n] < longest}
+    return {**first_calls, **interleaved(again, options.rounds)}
+
+
+def limits(options, batch, steps, rate):
+    """The least milliseconds that a machine needs for each depth."""
+    size, features = options.state_size, options.features
+    found = {}
+    for depth in DEPTHS:
+        more = depth - 1
+        # Inputs and the feed-through; B, A and C of each recurrence, where A
+        # is the product with the inverse basis and that with the basis.
+        products = features * size + depth * features * size
+        products += size * size + 2 * more * size * size
+        arithmetic = 3 * 2 * products * batch * steps / rate
+        # States out of a recurrence, and corrections into the next.
+        width = features + 2 * more * size + size
+        array = np.zeros((batch, steps, width), "float32")
+        copy = 3 * copy_time([array], options.rounds)["forward"]
+        found[stack_name(depth)] = max(1e3 * arithmetic, copy)
+    return found
+
+
+# What is shown.
+
+
+def with_ratios(medians, names):
+    reference = medians[REFERENCE]
+    return [
+        f"{medians[n]:.1f} ({multiple(medians[n] / reference)})"
+        if n in medians
+        else ""
+        for n in names
+    ]
+
+
+def multiple(ratio):
+    return f"{ratio:.0f} x" if ratio >= 10 else f"{ratio:.2g} x"
+
+
+def seconds(milliseconds, names):
+    return [
+        f"{1e-3 * milliseconds[n]:.2f}" if n in milliseconds else ""
+        for n in names
+    ]
+
+
+def shares_of(bound, medians):
+    return [f"{bound[name] / medians[name]:.0%}" for name in bound]
+
+
+def print_table(title, names, rows):
+    print_header(title, list(names))
+    for row in rows:
+        print_row(*row)
+
+
+def print_header(title, names):
+    backend = keras.backend.backend()
+    print(f"\n| {backend}, {title}: steps | batch | {' | '.join(names)} |")
+    print("|---" * (2 + len(names)) + "|", flush=True)
+
+
+def print_row(steps, batch, texts):
+    print(f"| {steps} | {batch} | {' | '.join(texts)} |", flush=True)
+
+
+def print_crossings(steps, times):
+    backend = keras.backend.backend()
+    print(f"\n| {backend}, faster beyond | {' | '.join(RECURRENT)} |")
+    print("|---" * (1 + len(RECURRENT)) + "|")
+    for depth in DEPTHS:
+        name = stack_name(depth)
+        cells = [crossing(steps, times, name, other) for other in RECURRENT]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def crossing(steps, times, ours, theirs):
+    """The number of steps beyond which ours is the faster, as a text."""
+    both = [
+        (np.log(count), np.log(medians[theirs] / medians[ours]))
+        for count, medians in zip(steps, times)
+        if theirs in medians
+    ]
+    if not both:
+        return "not measured"
+    counts, advantages = np.array(both).T
+    slower = np.flatnonzero(advantages <= 0)
+    if not len(slower):
+        return f"less than {np.exp(counts[0]):.0f}"
+    last = slower[-1]
+    if last + 1 == len(counts):
+        return f"more than {np.exp(counts[-1]):.0f}"
+    between = slice(last, last + 2)
+    found = np.interp(0, advantages[between], counts[between])
+    return f"{np.exp(found):.0f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The state after the last step alone, without those of the steps before."""
+
+from keras import ops
+
+from keras_linrec.kernels.arithmetic import multiply
+from keras_linrec.ops.powers import powers
+
+# Steps that one product takes. Powers of the decay up to this one are found
+# by squaring, and lose few digits.
+_BLOCK = 64
+
+
+def final_state(scan, decay, inputs, input_kernel, initial_state, reverse):
+    """What `projected_scan` ends with, for a time-invariant decay.
+
+    A block of steps adds sum_l decay^(last - l) * (inputs_l @ input_kernel) to
+    the state, which is one product of the block's inputs with a matrix; the
+    scan has one step a block. A length that is not known before it runs is
+    filled up to whole blocks, for which the decay's 64th power has to be
+    finite: a magnitude of at most 4.
+
+    Args:
+        scan: as in `keras_linrec.kernels.projection.projected_scan`.
+        decay, input_kernel, initial_state: tuples of one tensor (real) or two
+            (complex).
+        inputs: tensor, (batch, time, features).
+        reverse: the direction of the scan.
+    """
+    if reverse:
+        inputs = ops.flip(inputs, axis=1)
+    features, channels = input_kernel[0].shape
+    block = min(_BLOCK, inputs.shape[1] or _BLOCK)
+    time = ops.shape(inputs)[1]
+    blocks = -(-time // block)
+    # Steps of zeros before the first, which the initial state skips.
+    missing = blocks * block - time
+    inputs = ops.pad(inputs, [[0, 0], [missing, 0], [0, 0]])
+    inputs = ops.reshape(inputs, (-1, blocks, block * features))
+
+    power = powers(decay, block + 1)
+    weights = multiply(
+        tuple(ops.expand_dims(ops.flip(part[:-1], 0), 1) for part in power),
+        tuple(ops.expand_dims(part, 0) for part in input_kernel),
+    )
+    added = inputs @ ops.concatenate(
+        [ops.reshape(part, (-1, channels)) for part in weights], axis=1
+    )
+    added = tuple(ops.split(added, len(decay), axis=-1))
+    entering = multiply(
+        tuple(ops.take(part, block - missing, axis=0) for part in power),
+        initial_state,
+    )
+    added = tuple(
+        ops.concatenate([part[:, :1] + state[:, None], part[:, 1:]], axis=1)
+        for part, state in zip(added, entering)
+    )
+    zero = tuple(ops.zeros_like(part) for part in entering)
+    _, state = scan(tuple(part[-1] for part in power), added, zero, False)
+    return state
