@@ -181,10 +181,10 @@ def test_a_functional_model_hands_the_mask_on(name):
 @EVERY_UNIT
 def test_chunks_equal_the_whole(name):
     layer = built(name, return_state=True)
-    inputs = sequences(50)
+    inputs = sequences(33)
     expected = layer(inputs, initial_state=initial_states(layer))
     states, outputs = initial_states(layer), []
-    for chunk in np.split(inputs, [1, 4, 20, 33], axis=1):
+    for chunk in np.split(inputs, [16, 17], axis=1):
         output, *states = layer(chunk, initial_state=states)
         outputs.append(array(output))
     assert_close([np.concatenate(outputs, 1), *states], list(expected))
@@ -353,7 +353,7 @@ def test_stateful_training_learns(name):
     model.compile(keras.optimizers.Adam(0.01), "mse")
     inputs = sequences(12)
     targets = np.cumsum(inputs, axis=1)[..., :1] * np.ones(4, "float32")
-    history = model.fit(inputs, targets, epochs=8, verbose=0).history["loss"]
+    history = model.fit(inputs, targets, epochs=20, verbose=0).history["loss"]
     assert history[-1] < history[0]
     assert np.isfinite(history).all()
 
