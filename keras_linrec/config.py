@@ -1,6 +1,9 @@
 """Settings of the package."""
 
+from contextlib import contextmanager
+
 from keras_linrec.kernels import KERNELS
+from keras_linrec.kernels import registry
 
 _kernel = None
 
@@ -43,3 +46,46 @@ def set_kernel(kernel):
 def get_kernel():
     """The kernel set by `set_kernel`, or `None`."""
     return _kernel
+
+
+@contextmanager
+def sequence_parallel(mesh, time_axis="time", batch_axis=None):
+    """A scope in which devices share the time of sequences, on JAX.
+
+    Of every linear scan each device runs its part of the time, and devices
+    tell each other one state a part. What else a model computes step by step,
+    XLA shares out by itself; what needs all steps at once, as the convolution
+    of an `LSSL` or a nonlinear recurrence, it gathers. Results do not depend
+    on the scope, up to rounding, and gradients neither. Sequences of fewer
+    steps than devices run whole.
+
+    Args:
+        mesh: `keras.distribution.DeviceMesh` or `jax.sharding.Mesh`, the
+            devices.
+        time_axis: the name of the mesh's axis that shares the time. Defaults
+            to `"time"`.
+        batch_axis: the name of the axis that shares the rows of a batch, or
+            `None` (the default), if none does. A batch that it does not
+            divide has all rows on each of its devices.
+
+    Raises:
+        ValueError: on another backend than JAX, if `mesh` is no mesh, and if
+            it has no such axis.
+
+    Example: of eight devices, each has an eighth of the steps; here there may
+    be one.
+
+    >>> import keras
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> decay, inputs = np.full(2, 0.5, "float32"), np.ones((1, 8, 2))
+    >>> if keras.backend.backend() == "jax":
+    ...     devices = keras.distribution.list_devices()
+    ...     mesh = keras.distribution.DeviceMesh(
+    ...         (len(devices),), ["time"], devices
+    ...     )
+    ...     with keras_linrec.config.sequence_parallel(mesh):
+    ...         outputs, state = keras_linrec.ops.linear_scan(decay, inputs)
+    """
+    with registry.sequence_parallel(mesh, time_axis, batch_axis):
+        yield

@@ -48,7 +48,7 @@ class Operands(NamedTuple):
     initial_state: object  # (batch, units)
 
 
-def recurrence(loop, dynamics, operands):
+def recurrence(loop, dynamics, operands, resets=None):
     """The states after all steps, (batch, time, units).
 
     Args:
@@ -58,6 +58,8 @@ def recurrence(loop, dynamics, operands):
             (batch, time, count).
         dynamics: `Dynamics`.
         operands: `Operands`.
+        resets: boolean (batch, time), true where the state is zero before a
+            step. Defaults to `None`, nowhere.
     """
     inputs, input_kernel, bias, *weights = operands[:5]
     drive = inputs @ input_kernel + bias
@@ -66,11 +68,15 @@ def recurrence(loop, dynamics, operands):
     if varying:
         ones = ops.ones_like(drive[:, :, :1])
         sequences.append(ops.expand_dims(operands.step_size, -1) * ones)
+    if resets is not None:
+        sequences.append(ops.expand_dims(resets, -1))
 
     def step(state, items, constants):
         *weights, step_size, modulus_bias = constants
         if varying:
             step_size = items[1]
+        if resets is not None:
+            state = ops.where(items[-1], 0.0, state)
         return next_state(
             dynamics, state, items[0], weights, step_size, modulus_bias
         )
@@ -83,9 +89,9 @@ def recurrence(loop, dynamics, operands):
     return loop(step, sequences, operands.initial_state, constants)
 
 
-def with_last_state(loop, dynamics, operands):
+def with_last_state(loop, dynamics, operands, resets=None):
     """What `recurrence` returns, and the last of it, (batch, units)."""
-    outputs = recurrence(loop, dynamics, operands)
+    outputs = recurrence(loop, dynamics, operands, resets)
     return outputs, outputs[:, -1]
 
 

@@ -31,6 +31,9 @@ _checked = {}
 # here, and no import.
 _selected = {}
 
+# Among which devices the time of sequences is shared, if it is.
+_devices = None
+
 
 class Kernel(NamedTuple):
     """One way of running the hot path.
@@ -79,11 +82,12 @@ def available():
     return {name: _check(name) for name in KERNELS}
 
 
-def select(name=None):
+def select(name=None, whole=False):
     """The kernel to run, a `Kernel`.
 
     `name` is one of `KERNELS`, "auto", or `None` for what the environment
-    variable `KERAS_LINREC_KERNEL` says.
+    variable `KERAS_LINREC_KERNEL` says. `whole` says that what it will scan is
+    no time, which devices could share.
 
     A kernel that cannot run here is replaced by the fastest that does, with
     one warning; the results are the same.
@@ -96,7 +100,13 @@ def select(name=None):
         )
     if exporting():
         # What is exported is run where this library may not be.
-        name = _preferred()
+        return _select(_preferred())
+    if _devices is None or whole:
+        return _select(name)
+    return _backend_kernels().over_devices(_select(name), _devices)
+
+
+def _select(name):
     wish = keras.backend.backend(), name
     if wish in _selected:
         return _selected[wish]
@@ -118,26 +128,89 @@ def select(name=None):
     )
 
 
+@contextmanager
+def sequence_parallel(mesh, time_axis, batch_axis):
+    """What `keras_linrec.config.sequence_parallel` says."""
+    global _devices
+    backend = keras.backend.backend()
+    if backend != "jax":
+        raise ValueError(
+            "`sequence_parallel` runs on the JAX backend of Keras. "
+            f"Received: backend={backend}"
+        )
+    before = _devices
+    devices = _backend_kernels().devices(mesh, time_axis, batch_axis)
+    with devices.context():
+        _devices = devices
+        try:
+            yield
+        finally:
+            _devices = before
+
+
 _EXPORTERS = (
     "keras.src.export",
     "tensorflow.python.saved_model.save",
     "jax._src.export",
+    "torch.onnx",
 )
+# By backend, what says whether a function is traced for a file.
+_tracing = {}
 
 
 def exporting():
     """Whether this is called from within `model.export` or one of its like.
 
-    PyTorch's own exporter keeps custom operators, and is not asked.
+    `torch.export` by itself keeps custom operators, and is not among them.
     """
     if keras.backend.backend() == "torch":
-        return False
+        if "torch" not in _tracing:
+            _tracing["torch"] = _backend_kernels().tracing
+        # PyTorch's compiler follows no walk through frames.
+        if not _tracing["torch"]():
+            return False
+    return any(True for _ in _frames_of(_EXPORTERS))
+
+
+def require_exportable(layer, whole=True):
+    """Raise where a layer's part of a file would be wrong, or not load.
+
+    Args:
+        layer: the layer's name.
+        whole: whether it is called with whole sequences, or with one step.
+    """
+    backend = keras.backend.backend()
+    if backend == "jax" or not exporting():
+        return
+    for frame in _frames_of(("keras.src.export.onnx", "torch.onnx")):
+        if backend == "tensorflow":
+            raise ValueError(
+                f"The layer '{layer}' cannot be exported to ONNX from "
+                "TensorFlow: what tf2onnx makes of loops is wrong or does not "
+                "load. Load the model under PyTorch and export it there, or "
+                "export a SavedModel. Received: format='onnx'"
+            )
+        # PyTorch's older exporter, which Keras takes for sizes that are not
+        # fixed, writes loops over time out as it finds them.
+        axes = frame.f_locals.get("dynamic_axes")
+        if whole and axes:
+            raise ValueError(
+                f"The layer '{layer}' can be exported to ONNX from PyTorch "
+                "for one batch size and one number of steps only. Give "
+                "`model.export` an `input_signature` in which both are fixed; "
+                "export what `keras_linrec.export_step(model)` returns, which "
+                "takes any batch; or export a SavedModel under TensorFlow or "
+                f"JAX. Received: inputs with the dynamic axes {axes}"
+            )
+
+
+def _frames_of(modules):
+    """The callers, from the inside out, that are from modules named so."""
     frame = sys._getframe()
     while frame:
-        if frame.f_globals.get("__name__", "").startswith(_EXPORTERS):
-            return True
+        if frame.f_globals.get("__name__", "").startswith(modules):
+            yield frame
         frame = frame.f_back
-    return False
 
 
 def _reasons():
@@ -194,15 +267,16 @@ def _with_projection(
     )
 
 
-def plain_nonlinear_scan(dynamics, operands, keep_all=True):
+def plain_nonlinear_scan(dynamics, operands, keep_all=True, resets=None):
     """The states of all steps, which count only if `keep_all`, and the last.
 
     Args:
         dynamics, operands: those of `keras_linrec.kernels.recurrence`.
         keep_all: whether somebody wants more than the last state.
+        resets: as `keras_linrec.kernels.recurrence.recurrence` has it.
     """
     loop = _backend_kernels().loop
-    return recurrence.with_last_state(loop, dynamics, operands)
+    return recurrence.with_last_state(loop, dynamics, operands, resets)
 
 
 def _check(name):

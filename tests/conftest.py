@@ -25,6 +25,8 @@ def seed():
 # everywhere, do nothing that other tests do not do under each.
 ONLY_UNDER = {
     "test_canonical_form.py": "torch",
+    "test_devices.py": "jax",
+    "test_docs.py": "torch",
     "test_native_nonlinear_scan.py": "torch",
     "test_ldstack.py": "torch",
     "test_ldstack_examples.py": "torch",
@@ -39,11 +41,13 @@ ONLY_UNDER = {
     "test_native_core.py": "torch",
     "test_native_torch.py": "torch",
     "test_sampling_rates.py": "torch",
+    "test_saved_files.py": "torch",
     "test_sequential_digits.py": "torch",
 }
 
 collect_ignore = [
     *("run.py", "file_worker.py", "fork_worker.py"),
+    *(f"device_worker_{name}.py" for name in ("jax", "tensorflow", "torch")),
     *(
         name
         for name, backend in ONLY_UNDER.items()

@@ -193,3 +193,14 @@ def test_a_framework_is_known_to_its_own_kernels_only():
             # It opens the scope in which a kernel is checked.
             allowed = frameworks
         assert frameworks & set(imported(path)) <= allowed, path
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="JAX can: test_devices.py"
+)
+def test_other_backends_than_jax_cannot_share_the_time():
+    with (
+        pytest.raises(ValueError, match="JAX backend.*Received: backend="),
+        keras_linrec.config.sequence_parallel(None),
+    ):
+        pass

@@ -1,18 +1,16 @@
 """The README's examples run as they stand."""
 
-import re
 from pathlib import Path
+
+import pages
 
 README = Path(__file__).parent.parent / "README.md"
 
 
 def test_the_readmes_examples_run():
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
-    assert len(blocks) >= 4
-    names = {}
-    for block in blocks:
-        # One after another, as a reader would type them.
-        exec(compile(block, str(README), "exec"), names)
+    languages = [language for language, _ in pages.blocks(README)]
+    assert languages.count(pages.RUN) >= 4
+    names = pages.run(README)
     assert names["outputs"].shape == (2, 10_000, 64)
 
 

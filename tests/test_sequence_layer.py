@@ -503,8 +503,12 @@ def test_a_functional_model_trains_at_any_batch_and_length(name, form):
     train_at_several_lengths(name, form, (1, 70), False)
 
 
-# PyTorch's compiler takes most of a minute for the programs of an LDStack.
-SLOW_TO_COMPILE = {"ldstack"} if keras.backend.backend() == "torch" else set()
+# PyTorch's compiler takes most of a minute for the programs of linear systems.
+SLOW_TO_COMPILE = (
+    {"ldstack", "linear_dynamical_system"}
+    if keras.backend.backend() == "torch"
+    else set()
+)
 
 
 # Dynamo warns of PyTorch's own code while it traces.

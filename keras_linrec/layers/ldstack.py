@@ -104,6 +104,9 @@ trained in a linear layer |
         mask: boolean tensor, (batch, time). A step where it is false carries
             the states and repeats the previous output.
         training: whether dropout applies.
+        reset_mask: boolean tensor, (batch, time), true where a sequence
+            begins: the states are zero before that step, so that several
+            sequences share a row. Defaults to `None`.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -234,10 +237,12 @@ trained in a linear layer |
         basis = ops.transpose(ops.convert_to_tensor(self.state_basis))
         return basis, inverse(basis)
 
-    def _respond(self, sequences, states, lengths, keep_all=True):
+    def _respond(self, sequences, states, lengths, resets, keep_all=True):
         if not self._is_averaged:
             rows = self._linear_input_rows()
-            return self._stack(sequences, rows, states, lengths, keep_all)
+            return self._stack(
+                sequences, rows, states, lengths, resets, keep_all
+            )
         # Each projection becomes a row of the batch. Its input enters by B r,
         # as if the sequence were (r^T x) r.
         count = self.projections
@@ -245,11 +250,14 @@ trained in a linear layer |
             states = [ops.reshape(s, (-1, self.state_size)) for s in states]
         if lengths is not None:
             lengths = ops.repeat(lengths, count)
+        if resets is not None:
+            resets = ops.repeat(resets, count, axis=0)
         outputs, states = self._stack(
             self._projected(sequences),
             self._input_rows(),
             states,
             lengths,
+            resets,
             keep_all,
         )
         outputs = ops.reshape(outputs, (-1, count, *ops.shape(outputs)[1:]))
@@ -268,7 +276,7 @@ trained in a linear layer |
             (-1, ops.shape(sequences)[1], sequences.shape[2]),
         )
 
-    def _stack(self, sequences, rows, states, lengths, keep_all):
+    def _stack(self, sequences, rows, states, lengths, resets, keep_all):
         """The recurrences one after another; `rows` is B^T."""
         modal = self.modal_form()
         needed = self._recurrences > 1 or self.state_bias is not None
@@ -281,6 +289,8 @@ trained in a linear layer |
             time = ops.shape(sequences)[1]
             runs = ops.expand_dims(steps.before(lengths, time), -1)
             decay = steps.stop(decay, lengths, time)
+        if resets is not None:
+            decay = steps.restart(decay, resets)
         if self.state_bias is not None:
             sequences = self._with_ones(sequences, runs)
             bias = ops.convert_to_tensor(self.state_bias)[None] @ inverse_basis

@@ -112,6 +112,9 @@ in modal coordinates |
         mask: boolean tensor, (batch, time). A step where it is false carries
             the state and repeats the previous output.
         training: whether dropout applies.
+        reset_mask: boolean tensor, (batch, time), true where a sequence
+            begins: the states are zero before that step, so that several
+            sequences share a row. Defaults to `None`.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -369,12 +372,14 @@ in modal coordinates |
                 outputs = outputs + last @ feedthrough
         return outputs if self.bias is None else outputs + self.bias, final
 
-    def _respond(self, sequences, states, lengths, keep_all=True):
+    def _respond(self, sequences, states, lengths, resets, keep_all=True):
         """The outputs, all or the last, and the final states."""
         modal = self.modal_form()
         decay = modal.decay
         if lengths is not None and self.wants_states:
             decay = steps.stop(decay, lengths, ops.shape(sequences)[1])
+        if resets is not None:
+            decay = steps.restart(decay, resets)
         outputs, state = self._read(
             modal,
             decay,
@@ -385,11 +390,11 @@ in modal coordinates |
         )
         return outputs, [state]
 
-    def run(self, sequences, states, lengths):
-        return self._respond(sequences, states, lengths)
+    def run(self, sequences, states, lengths, resets=None):
+        return self._respond(sequences, states, lengths, resets)
 
-    def run_last(self, sequences, states):
-        return self._respond(sequences, states, None, keep_all=False)
+    def run_last(self, sequences, states, resets=None):
+        return self._respond(sequences, states, None, resets, keep_all=False)
 
     def run_step(self, inputs, states):
         outputs, states = self.run(ops.expand_dims(inputs, 1), states, None)

@@ -175,6 +175,7 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
         mask=None,
         training=False,
         timescales=None,
+        reset_mask=None,
         sequences_mask=None,
     ):
         return self.call_unit(
@@ -182,6 +183,7 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
             initial_state,
             mask,
             training,
+            reset_mask,
             sequences_mask,
             beside=self.beside(timescales, sequences.shape[:2]),
         )
@@ -203,22 +205,22 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
         mask=None,
         training=False,
         timescales=None,
+        reset_mask=None,
         sequences_mask=None,
     ):
         if timescales is not None:
             check_timescales(timescales.shape, sequences.shape[:2])
-        return super().compute_output_spec(sequences, initial_state, mask)
-
-    def scan(self, sequences, states, keep_all):
-        features = self.kernel.shape[0]
-        if sequences.shape[-1] == features:
-            return super().scan(sequences, states, keep_all)
-        return super().scan(
-            sequences[..., :features],
-            states,
-            keep_all,
-            step_size=self._step_size() * sequences[..., features],
+        return super().compute_output_spec(
+            sequences, initial_state, mask, reset_mask=reset_mask
         )
+
+    def scan(self, sequences, states, keep_all, **arguments):
+        features = self.kernel.shape[0]
+        if sequences.shape[-1] > features:
+            lasting = sequences[..., features]
+            sequences = sequences[..., :features]
+            arguments["step_size"] = self._step_size() * lasting
+        return super().scan(sequences, states, keep_all, **arguments)
 
     def run_step(self, inputs, states, timescales=None):
         beside = self.beside(timescales, inputs.shape[:1])
@@ -295,6 +297,9 @@ if `gated` |
         timescales: float tensor, (batch, time), how long each step lasts, in
             multiples of dt: for irregular sampling. Zero leaves the state as
             it is; negative numbers have no meaning. Defaults to `None`, all 1.
+        reset_mask: boolean tensor, (batch, time), true where a sequence
+            begins: the states are zero before that step, so that several
+            sequences share a row. Defaults to `None`.
 
     Output shape:
         (batch, units), or (batch, time, units) with `return_sequences=True`;

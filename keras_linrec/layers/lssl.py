@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import activations
 from keras_linrec.constraints import AccretiveBands
 from keras_linrec.constraints import Between
 from keras_linrec.constraints import ContractiveBands
@@ -22,6 +23,9 @@ from keras_linrec.ops import structured_step
 from keras_linrec.ops.fft_convolution import fft_convolution
 from keras_linrec.ops.finite import require_bounded
 from keras_linrec.ops.hippo import StructuredTransition
+from keras_linrec.ops.packed_response import packed_blocks
+from keras_linrec.ops.packed_response import packed_response
+from keras_linrec.ops.stepwise_response import stepwise_response
 
 # What keeps A in the class of matrices that can be inverted, and stable.
 _LEAST_SCALE = 1e-3
@@ -122,10 +126,13 @@ subdiagonal (last entry 0) |
             multiples of dt: for irregular sampling, and for steps that are
             missing, whose time the next one takes. Zero leaves the state as
             it is; negative numbers have no meaning. The recurrence then runs
-            step by step, at O(N) a step and feature, and can be
-            differentiated once. Defaults to `None`, all 1.
+            step by step, at O(N) a step and feature. Defaults to `None`, all
+            1.
         timescale_scale: positive number or scalar tensor that multiplies dt
             in this call, beside the layer's own. Defaults to `None`, 1.
+        reset_mask: boolean tensor, (batch, time), true where a sequence
+            begins: the states are zero before that step, so that several
+            sequences share a row. Defaults to `None`.
 
     A layer whose A and dt are not trained keeps what follows from these, up
     to 256 MB, as long as they stay as they are. `variables` (and PyTorch's
@@ -374,6 +381,7 @@ subdiagonal (last entry 0) |
         training=False,
         timescales=None,
         timescale_scale=None,
+        reset_mask=None,
         sequences_mask=None,
     ):
         return self.call_unit(
@@ -381,6 +389,7 @@ subdiagonal (last entry 0) |
             initial_state,
             mask,
             training,
+            reset_mask,
             sequences_mask,
             beside=self.beside(timescales, sequences.shape[:2]),
             timescale_scale=timescale_scale,
@@ -394,11 +403,14 @@ subdiagonal (last entry 0) |
         training=False,
         timescales=None,
         timescale_scale=None,
+        reset_mask=None,
         sequences_mask=None,
     ):
         if timescales is not None:
             check_timescales(timescales.shape, sequences.shape[:2])
-        return super().compute_output_spec(sequences, initial_state, mask)
+        return super().compute_output_spec(
+            sequences, initial_state, mask, reset_mask=reset_mask
+        )
 
     def _transition(self):
         return StructuredTransition(
@@ -425,14 +437,26 @@ subdiagonal (last entry 0) |
 
     # Whole sequences.
 
-    def run(self, sequences, states, lengths, timescale_scale=None):
+    def run(
+        self, sequences, states, lengths, resets=None, timescale_scale=None
+    ):
         features = self.feedthrough.shape[0]
         timescale = self._timescale(timescale_scale)
         inputs = sequences
         if sequences.shape[-1] > features:
             inputs = sequences[..., :features]
             timescales = sequences[..., features:] * timescale
-            outputs, states = self._run_varying(inputs, states, timescales)
+            outputs, states = self._run_varying(
+                inputs, states, timescales, resets
+            )
+        elif _is_symbol(ops.shape(inputs)[1]):
+            outputs, states = self._run_steps(
+                inputs, states, lengths, timescale, resets
+            )
+        elif resets is not None:
+            outputs, states = self._run_packed(
+                inputs, states, lengths, timescale, resets
+            )
         else:
             # One that comes with the call may want a gradient.
             constant = timescale_scale is None
@@ -479,6 +503,56 @@ subdiagonal (last entry 0) |
         )
         return outputs, [final_states]
 
+    def _run_steps(self, inputs, states, lengths, timescale, resets):
+        """C x_t one step after another, for a length that is a symbol."""
+        if keras.backend.backend() == "torch":
+            raise ValueError(
+                f"PyTorch exports the layer '{self.name}' (LSSL) for one "
+                "number of steps only. Give `model.export` an "
+                "`input_signature` with a fixed time, export what "
+                "`keras_linrec.export_step(model)` returns, or export a "
+                "SavedModel under TensorFlow or JAX. Received: "
+                f"{ops.shape(inputs)[1]} steps"
+            )
+        delta, input_vector = structured_state.discretise(
+            *self._transition(), timescale, self.alpha
+        )
+        if states is None:
+            states = self.get_initial_state(ops.shape(inputs)[0])
+        outputs, final_states = stepwise_response(
+            delta,
+            input_vector,
+            ops.convert_to_tensor(self.output_matrix),
+            inputs,
+            states[0],
+            lengths,
+            resets,
+        )
+        return outputs, [final_states]
+
+    def _run_packed(self, inputs, states, lengths, timescale, resets):
+        """C x_t of sequences that share their rows."""
+        batch, time, _ = ops.shape(inputs)
+        delta, input_vector = structured_state.discretise(
+            *self._transition(), timescale, self.alpha
+        )
+        blocks = packed_blocks(self._require_bounded(delta), time)
+        blocks.whole[-1] = self._require_bounded(blocks.whole[-1])
+        if states is None:
+            states = self.get_initial_state(batch)
+        if lengths is None:
+            lengths = ops.full((batch,), time, dtype="int32")
+        outputs, final_states = packed_response(
+            blocks,
+            input_vector,
+            ops.convert_to_tensor(self.output_matrix),
+            inputs,
+            states[0],
+            resets,
+            lengths,
+        )
+        return outputs, [final_states]
+
     def _response(self, transition, timescale, time, constant):
         output_matrix = ops.convert_to_tensor(self.output_matrix)
         longest = self._cache_size.longest if self._cache_size else 0
@@ -509,7 +583,7 @@ subdiagonal (last entry 0) |
         parts = krylov_cache.kept(known, self._cache, compute)
         return [ops.stop_gradient(part) for part in parts]
 
-    def _run_varying(self, inputs, states, timescales):
+    def _run_varying(self, inputs, states, timescales, resets):
         """C x_t step by step, for steps that differ in length."""
         if states is None:
             states = self.get_initial_state(ops.shape(inputs)[0])
@@ -520,6 +594,7 @@ subdiagonal (last entry 0) |
             states[0],
             ops.convert_to_tensor(self.output_matrix),
             self.alpha,
+            resets,
         )
         return outputs, [self._require_bounded(state)]
 
@@ -626,7 +701,7 @@ subdiagonal (last entry 0) |
             "alpha": self.alpha,
             "stable_transition": self.stable_transition,
             "timescale_scale": self.timescale_scale,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": activations.serialize(self.activation),
             "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(
                 self.kernel_initializer
@@ -653,6 +728,11 @@ subdiagonal (last entry 0) |
                 self.bias_constraint
             ),
         }
+
+
+def _is_symbol(time):
+    """Whether a length has no value: what JAX exports may be of any length."""
+    return not (isinstance(time, int) or ops.is_tensor(time))
 
 
 def _constant(value):

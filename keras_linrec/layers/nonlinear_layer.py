@@ -119,14 +119,16 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
     def state_shapes_of(self, features):
         return [(self.units,)]
 
-    def run(self, sequences, states, lengths):
-        outputs, final_state = self.scan(sequences, states, True)
+    def run(self, sequences, states, lengths, resets=None):
+        outputs, final_state = self.scan(
+            sequences, states, True, reset_mask=resets
+        )
         if lengths is not None and self.wants_states:
             final_state = self._state_after(outputs, states, lengths)
         return outputs, [final_state]
 
-    def run_last(self, sequences, states):
-        _, final_state = self.scan(sequences, states, False)
+    def run_last(self, sequences, states, resets=None):
+        _, final_state = self.scan(sequences, states, False, reset_mask=resets)
         return final_state, [final_state]
 
     def run_step(self, inputs, states):

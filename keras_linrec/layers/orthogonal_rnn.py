@@ -211,6 +211,9 @@ above row j, where they stay; (units, reflections - 1) if reflections == n |
         mask: boolean tensor, (batch, time). A step where it is false carries
             the state and repeats the previous output.
         training: whether dropout applies.
+        reset_mask: boolean tensor, (batch, time), true where a sequence
+            begins: the states are zero before that step, so that several
+            sequences share a row. Defaults to `None`.
 
     Output shape:
         (batch, units), or (batch, time, units) with `return_sequences=True`;

@@ -81,6 +81,9 @@ number | D |
         mask: boolean tensor, (batch, time). A step where it is false carries
             the state and repeats the previous output.
         training: whether dropout applies.
+        reset_mask: boolean tensor, (batch, time), true where a sequence
+            begins: the states are zero before that step, so that several
+            sequences share a row. Defaults to `None`.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -241,8 +244,10 @@ number | D |
     def _input_projection(self, rotation):
         """(xi P^T B)^T as complex numbers, (features, channels)."""
         kernel = ops.convert_to_tensor(self.input_kernel)
-        # 1 - gamma^2, without cancellation where gamma is close to 1.
-        variance = -ops.expm1(-2.0 * ops.exp(self.gamma_log))
+        # 1 - gamma^2, without cancellation where gamma is close to 1. ONNX
+        # has no expm1; of gamma = exp(-rate) this is 1 - exp(-2 rate).
+        tangent = ops.tanh(ops.exp(self.gamma_log))
+        variance = 2.0 * tangent / (1.0 + tangent)
         trace = ops.sum(ops.square(kernel), axis=(1, 2))
         xi = ops.sqrt(variance / ops.where(trace > 1e-12, trace, 1e-12))
         kernel = (kernel * xi[:, None, None]) @ rotation
@@ -284,7 +289,13 @@ number | D |
         heads = ops.einsum("bhj,hkj->bhk", rotated, rotation)
         return ops.reshape(heads, (-1, self.state_size))
 
-    def run(self, sequences, states, lengths):
+    def run(self, sequences, states, lengths, resets=None):
+        if self.bidirectional and resets is not None and lengths is not None:
+            raise ValueError(
+                "A layer that reads both ways takes a mask or a reset_mask, "
+                "not both, where its states are given or returned. Received: "
+                f"both in layer '{self.name}'"
+            )
         rotation = self._rotation()
         decay = self._decay()
         needed = self.wants_states or self.bidirectional
@@ -305,6 +316,7 @@ number | D |
                 self._output_projection(rotation, output_kernel),
                 states and self._to_complex(rotation, states[direction]),
                 reverse=direction == 1,
+                reset_mask=resets,
             )
             outputs = outputs + partial
             final_states.append(self._from_complex(rotation, final_state))

@@ -1,11 +1,18 @@
 """What every sequence unit shares."""
 
+import math
 import numbers
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_linrec.ops import steps
+from keras_linrec.ops.exportable import require_exportable
+
+# What is larger than this was not meant: a count, and the entries of a weight.
+_LARGEST_COUNT = 2**24
+_LARGEST_WEIGHT = 2**31
 
 
 class PreciseLayer(keras.layers.Layer):
@@ -25,6 +32,12 @@ class PreciseLayer(keras.layers.Layer):
 
     def add_parameter(self, name, shape, initializer, **kwargs):
         """A weight that keeps the recurrence's precision."""
+        if math.prod(shape) >= _LARGEST_WEIGHT:
+            raise ValueError(
+                f"Layer '{self.name}' should have weights of fewer than "
+                f"{_LARGEST_WEIGHT} numbers. Received: '{name}' of the shape "
+                f"{tuple(shape)}"
+            )
         return self.add_weight(
             name=name,
             shape=shape,
@@ -83,6 +96,11 @@ class SequenceLayer(PreciseLayer):
             pattern is allowed. A row that is masked throughout gives zeros
             and its initial state.
         training: whether dropout applies. Defaults to `False`.
+        reset_mask: boolean tensor, (batch, time), true where a sequence
+            begins: the states are zero before that step, so that several
+            sequences share a row, and each gives what it would give apart.
+            With `go_backwards` each is read from its own end. Defaults to
+            `None`, nowhere.
 
     Output shape:
         (batch, time, units) if `return_sequences`, else (batch, units); with
@@ -146,7 +164,9 @@ class SequenceLayer(PreciseLayer):
             lengths: `None`, or an integer tensor (batch,): the final states
                 wanted are those after so many steps of each row, and the
                 steps from there on are zero. Outputs after them are not used.
-            **options: those of `call_unit`.
+            **options: `resets` where the call has a `reset_mask`, boolean
+                (batch, time) and true where the states are zero before a
+                step; and those of `call_unit`.
         """
         raise NotImplementedError
 
@@ -238,8 +258,11 @@ class SequenceLayer(PreciseLayer):
         initial_state=None,
         mask=None,
         training=False,
+        reset_mask=None,
         sequences_mask=None,
     ):
+        if reset_mask is not None:
+            _check_mask("reset_mask", reset_mask, sequences)
         if initial_state is not None:
             self._standardise_states(initial_state, sequences.shape[0])
         output = keras.KerasTensor(
@@ -348,10 +371,11 @@ class SequenceLayer(PreciseLayer):
         initial_state=None,
         mask=None,
         training=False,
+        reset_mask=None,
         sequences_mask=None,
     ):
         return self.call_unit(
-            sequences, initial_state, mask, training, sequences_mask
+            sequences, initial_state, mask, training, reset_mask, sequences_mask
         )
 
     def call_unit(
@@ -360,6 +384,7 @@ class SequenceLayer(PreciseLayer):
         initial_state=None,
         mask=None,
         training=False,
+        reset_mask=None,
         sequences_mask=None,
         beside=None,
         **options,
@@ -377,11 +402,16 @@ class SequenceLayer(PreciseLayer):
                 f"Layer '{self.name}' needs at least one time step. "
                 f"Received: sequences.shape={tuple(sequences.shape)}"
             )
+        require_exportable(self.name)
         # An earlier layer's mask comes as `mask` while the sequence is the one
         # tensor that a layer is called with, and under its own name otherwise.
         mask = _only(sequences_mask if mask is None else mask)
         if mask is not None:
-            _check_mask(mask, sequences)
+            _check_mask("mask", mask, sequences)
+            mask = ops.cast(mask, "bool")
+        if reset_mask is not None:
+            _check_mask("reset_mask", reset_mask, sequences)
+            options["resets"] = ops.cast(reset_mask, "bool")
         sequences = ops.cast(sequences, self.recurrence_dtype)
         if self.stateful:
             self._check_stateful_batch(sequences.shape[0])
@@ -403,6 +433,9 @@ class SequenceLayer(PreciseLayer):
         if self.go_backwards:
             sequences = ops.flip(sequences, axis=1)
             mask = None if mask is None else ops.flip(mask, axis=1)
+            if reset_mask is not None:
+                resets = steps.backward_resets(options["resets"])
+                options["resets"] = ops.flip(resets, axis=1)
 
         if mask is None and self.return_sequences:
             outputs, final_states = self.run(sequences, states, None, **options)
@@ -410,7 +443,7 @@ class SequenceLayer(PreciseLayer):
             outputs, final_states = self.run_last(sequences, states, **options)
         else:
             outputs, final_states = self._run_masked(
-                sequences, states, mask, options
+                sequences, states, mask, **options
             )
 
         if self.stateful:
@@ -441,31 +474,39 @@ class SequenceLayer(PreciseLayer):
             seed=self.seed_generator,
         )
 
-    def _run_masked(self, sequences, states, mask, options):
+    def _run_masked(self, sequences, states, mask, resets=None, **options):
         """Move the steps that count to the front, run, and spread back.
 
         To the recurrence a masked step does not happen. Without it, the steps
         that count follow one another, whatever the pattern of the mask, and
         what is left at the end of a row can no longer reach an output.
         """
-        mask = ops.cast(mask, "bool")
-        lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
+        position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
+        lengths = position[:, -1] + 1
         packed = steps.pack(sequences, mask)
+        if resets is not None:
+            begun = steps.begun(resets)
+            packed_begun = steps.take(begun, steps.order(mask))
+            options["resets"] = steps.changes(packed_begun, lengths)
         if states is None and not self.wants_states:
             # Nobody asks for the states after the last step that counts.
             outputs, final_states = self.run(packed, None, None, **options)
         else:
             outputs, final_states = self.run(packed, states, lengths, **options)
+        happened = position >= 0
+        if resets is not None:
+            of_position = steps.take(packed_begun, ops.maximum(position, 0))
+            happened = happened & (of_position == begun)
+            is_over = ~happened[:, -1] & (begun[:, -1] > 0)
+            final_states = final_states and [
+                _zero_where(is_over, state) for state in final_states
+            ]
         if not self.return_sequences:
-            mask = mask[:, -1:]
-            last = ops.maximum(lengths - 1, 0)[:, None]
-            outputs = steps.take(outputs, last)
-            happened = (lengths > 0)[:, None, None]
-        else:
-            position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
-            outputs = steps.take(outputs, ops.maximum(position, 0))
-            happened = (position >= 0)[:, :, None]
-        outputs = ops.where(happened, outputs, 0.0)
+            mask, position, happened = (
+                part[:, -1:] for part in (mask, position, happened)
+            )
+        outputs = steps.take(outputs, ops.maximum(position, 0))
+        outputs = ops.where(happened[:, :, None], outputs, 0.0)
         if self.zero_output_for_mask:
             outputs = ops.where(mask[:, :, None], outputs, 0.0)
         if not self.return_sequences:
@@ -489,6 +530,7 @@ class SequenceLayer(PreciseLayer):
                 "A layer that reads sequences from their end cannot stream. "
                 f"Received: go_backwards=True in layer '{self.name}'"
             )
+        require_exportable(self.name, whole=False)
         inputs = ops.cast(inputs, self.recurrence_dtype)
         if len(inputs.shape) != 2:
             raise ValueError(
@@ -521,8 +563,27 @@ class SequenceLayer(PreciseLayer):
                 f"Layer '{self.name}' has the weights {expected}. "
                 f"Received: a file with {sorted(store.keys())}"
             )
-        for weight in self.weights:
-            weight.assign(store[weight.name])
+        # All are looked at before one is assigned.
+        values = [self._checked(weight, store) for weight in self.weights]
+        for weight, value in zip(self.weights, values):
+            weight.assign(value)
+
+    def _checked(self, weight, store):
+        """What a file has for a weight."""
+        shape = tuple(store[weight.name].shape)
+        if shape != tuple(weight.shape):
+            raise ValueError(
+                f"The weight '{weight.name}' of layer '{self.name}' has the "
+                f"shape {tuple(weight.shape)}. Received: a file with the "
+                f"shape {shape}"
+            )
+        value = np.asarray(store[weight.name])
+        if not np.isfinite(value).all():
+            raise ValueError(
+                f"The weight '{weight.name}' of layer '{self.name}' should "
+                "be numbers. Received: a file with values that are not finite"
+            )
+        return value
 
     def get_config(self):
         return {
@@ -547,6 +608,11 @@ def require_count(name, value, optional=False):
         wanted = "a positive integer" + (" or None" if optional else "")
         raise ValueError(
             f"`{name}` should be {wanted}. Received: {name}={value}"
+        )
+    if value > _LARGEST_COUNT:
+        raise ValueError(
+            f"`{name}` should be at most {_LARGEST_COUNT}. "
+            f"Received: {name}={value}"
         )
 
 
@@ -594,7 +660,13 @@ def _own(state):
     return ops.stop_gradient(ops.copy(state))
 
 
-def _check_mask(mask, sequences):
+def _zero_where(rows, state):
+    """A state (batch, ...), zero in the rows where `rows` is true."""
+    shape = (-1,) + (1,) * (len(state.shape) - 1)
+    return ops.where(ops.reshape(rows, shape), 0.0, state)
+
+
+def _check_mask(name, mask, sequences):
     known = zip(mask.shape, sequences.shape[:2])
     if len(mask.shape) != 2 or any(
         one != other
@@ -602,7 +674,7 @@ def _check_mask(mask, sequences):
         if one is not None and other is not None
     ):
         raise ValueError(
-            "`mask` should have the shape (batch, time) of the sequences. "
-            f"Received: mask.shape={tuple(mask.shape)}, "
+            f"`{name}` should have the shape (batch, time) of the sequences. "
+            f"Received: {name}.shape={tuple(mask.shape)}, "
             f"sequences.shape={tuple(sequences.shape)}"
         )

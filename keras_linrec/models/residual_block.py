@@ -44,7 +44,8 @@ class ResidualBlock(keras.layers.Layer):
             to the unit. What the outputs are at the other steps is
             unspecified.
         training: whether dropout applies.
-        timescales, timescale_scale: for a unit that takes them. See `LSSL`.
+        timescales, timescale_scale, reset_mask: for a unit that takes them.
+            See `LSSL`.
 
     Output shape:
         (batch, time, features), that of the input.
@@ -53,7 +54,7 @@ class ResidualBlock(keras.layers.Layer):
         ValueError: at construction, for an argument out of its range and for
             a unit that returns its states, the last step only, or the steps
             in reverse; at the call, for a unit that changes the number of
-            features, and for timescales where the unit takes none.
+            features, and for what the unit does not take.
 
     Reference:
         [Combining Recurrent, Convolutional, and Continuous-time Models with
@@ -142,12 +143,17 @@ class ResidualBlock(keras.layers.Layer):
         training=False,
         timescales=None,
         timescale_scale=None,
+        reset_mask=None,
         sequences_mask=None,
     ):
         # Keras hands on an earlier layer's mask under this name where there
         # are timescales too.
         mask = sequences_mask if mask is None else mask
-        arguments = self._timescale_arguments(timescales, timescale_scale)
+        arguments = self._unit_arguments(
+            timescales=timescales,
+            timescale_scale=timescale_scale,
+            reset_mask=reset_mask,
+        )
         taken = _arguments_of(self.unit)
         if "training" in taken:
             arguments["training"] = training
@@ -166,9 +172,8 @@ class ResidualBlock(keras.layers.Layer):
             return inputs + run(self.norm(inputs))
         return self.norm(inputs + run(inputs))
 
-    def _timescale_arguments(self, timescales, timescale_scale):
+    def _unit_arguments(self, **given):
         """Those that are given, which the unit has to take then."""
-        given = {"timescales": timescales, "timescale_scale": timescale_scale}
         given = {k: v for k, v in given.items() if v is not None}
         for name, value in given.items():
             if name not in _arguments_of(self.unit):
@@ -202,7 +207,9 @@ class ResidualBlock(keras.layers.Layer):
         unit = self._streaming_unit()
         if not self.built:
             self.build((inputs.shape[0], None, inputs.shape[-1]))
-        arguments = self._timescale_arguments(timescales, timescale_scale)
+        arguments = self._unit_arguments(
+            timescales=timescales, timescale_scale=timescale_scale
+        )
         new_states = []
 
         def run(one_step):

@@ -187,8 +187,15 @@ class SequenceModel(keras.Model):
         mask=None,
         training=False,
         timescales=None,
+        reset_mask=None,
         sequences_mask=None,
     ):
+        if reset_mask is not None and self.pooling is not None:
+            raise ValueError(
+                "Sequences that share a row have one output a step each, "
+                "which needs a model with pooling=None. Received: reset_mask "
+                f"and pooling={self.pooling}"
+            )
         # Keras hands on an earlier layer's mask under this name where there
         # are timescales too.
         mask = sequences_mask if mask is None else mask
@@ -199,7 +206,11 @@ class SequenceModel(keras.Model):
         outputs = self.encoder(sequences)
         for block in self.blocks:
             outputs = block(
-                outputs, mask=mask, training=training, timescales=timescales
+                outputs,
+                mask=mask,
+                training=training,
+                timescales=timescales,
+                reset_mask=reset_mask,
             )
         return self.head(self._pool(self._normalise(outputs), mask))
 

@@ -8,8 +8,10 @@ O(H N (N log(L / S) + S)) of memory where the Krylov matrix takes H N L.
 import math
 from typing import NamedTuple
 
+import keras
 from keras import ops
 
+from keras_linrec.kernels.registry import exporting
 from keras_linrec.ops.structured_state import doubled
 
 # The sequences to be ready for where their length is unknown.
@@ -64,6 +66,9 @@ def kept(known, variables, compute):
             computed, and those that hold the result.
         compute: a function of nothing that returns the result, tensors.
     """
+    if keras.backend.backend() == "torch" and exporting():
+        # PyTorch's exporter takes no choice between two computations.
+        return compute()
     before, *parts = (ops.convert_to_tensor(v) for v in variables)
     was_concrete = _is_concrete(before)
     same = ops.all(ops.equal(known, before))

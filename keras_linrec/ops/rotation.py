@@ -43,7 +43,7 @@ def rotation_matrix(matrix):
     # Each matrix is scaled by its own power of two; powers of two are exact.
     squarings = ops.ceil(ops.log2(ops.where(norm > _NORM, norm / _NORM, 1.0)))
     squarings = ops.cast(squarings, skew.dtype)
-    result = _taylor(skew * ops.exp2(-squarings))
+    result = _taylor(skew * ops.power(2.0, -squarings))
     for count in range(_SQUARINGS):
         result = ops.where(count < squarings, result @ result, result)
     result = _orthonormalise(result)

@@ -8,12 +8,15 @@ from keras_linrec import kernels
 from keras_linrec.kernels.recurrence import METHODS
 from keras_linrec.kernels.recurrence import Dynamics
 from keras_linrec.kernels.recurrence import Operands
+from keras_linrec.ops import steps
 from keras_linrec.ops.feed_through import feed_through
 from keras_linrec.ops.final_state import final_state as final_state_of
 from keras_linrec.ops.precision import accumulation_dtype
 
 
-def linear_scan(decay, inputs, initial_state=None, reverse=False):
+def linear_scan(
+    decay, inputs, initial_state=None, reverse=False, reset_mask=None
+):
     """The real linear recurrence h_t = decay_t * h_{t-1} + inputs_t.
 
     Args:
@@ -24,6 +27,11 @@ def linear_scan(decay, inputs, initial_state=None, reverse=False):
             first step. Defaults to `None`, which is zero.
         reverse: whether the recurrence runs from the last step to the first,
             h_t = decay_t * h_{t+1} + inputs_t. Defaults to `False`.
+        reset_mask: boolean tensor, (batch, time), true where the recurrence
+            starts anew from zero before that step, so that several sequences
+            share a row. In reverse it starts anew behind the last step of
+            each. A NaN or an infinity is not stopped there: the state is
+            multiplied by zero. Defaults to `None`, nowhere.
 
     Returns:
         `(outputs, final_state)`: the states of all steps, (batch, time,
@@ -48,11 +56,15 @@ def linear_scan(decay, inputs, initial_state=None, reverse=False):
     [1.0, 1.5, 1.75]
     """
     state = None if initial_state is None else (initial_state,)
-    outputs, final_state = _scan((decay,), (inputs,), state, reverse)
+    outputs, final_state = _scan(
+        (decay,), (inputs,), state, reverse, reset_mask
+    )
     return outputs[0], final_state[0]
 
 
-def complex_linear_scan(decay, inputs, initial_state=None, reverse=False):
+def complex_linear_scan(
+    decay, inputs, initial_state=None, reverse=False, reset_mask=None
+):
     """The complex linear recurrence h_t = decay_t * h_{t-1} + inputs_t.
 
     Every argument and result is a `(real, imag)` pair of float tensors.
@@ -65,6 +77,8 @@ def complex_linear_scan(decay, inputs, initial_state=None, reverse=False):
             `None`, which is zero.
         reverse: whether the recurrence runs from the last step to the first.
             Defaults to `False`.
+        reset_mask: boolean tensor, (batch, time), as in `linear_scan`.
+            Defaults to `None`.
 
     Returns:
         `(outputs, final_state)`, both pairs, with shapes and dtypes as in
@@ -92,7 +106,7 @@ def complex_linear_scan(decay, inputs, initial_state=None, reverse=False):
     _require_pair("inputs", inputs)
     if initial_state is not None:
         _require_pair("initial_state", initial_state)
-    return _scan(decay, inputs, initial_state, reverse)
+    return _scan(decay, inputs, initial_state, reverse, reset_mask)
 
 
 def projected_scan(
@@ -104,6 +118,7 @@ def projected_scan(
     reverse=False,
     keep_all=True,
     feedthrough=None,
+    reset_mask=None,
 ):
     """A linear recurrence between two projections.
 
@@ -132,6 +147,9 @@ def projected_scan(
             `True`.
         feedthrough: float tensor, (count, units), what the first features add
             to the outputs at once. Defaults to `None`, nothing.
+        reset_mask: boolean tensor, (batch, time), as in `linear_scan`.
+            A time-invariant system becomes one that is not, which costs the
+            memory of a decay of its own for every step. Defaults to `None`.
 
     Returns:
         `(outputs, final_state)`: a float tensor (batch, time, units), or
@@ -177,6 +195,7 @@ def projected_scan(
     batch, time, _ = inputs.shape
     channels = input_kernel[0].shape[1]
     _check_decay(decay, (batch, time, channels))
+    decay = _restarted(decay, reset_mask, (batch, time), reverse)
     if initial_state is None:
         shape = (ops.shape(inputs)[0], channels)
         initial_state = tuple(ops.zeros(shape, dtype) for _ in decay)
@@ -220,6 +239,7 @@ def nonlinear_scan(
     step_size=1.0,
     gated=False,
     keep_all=True,
+    reset_mask=None,
 ):
     """A recurrence that is nonlinear in its state, one step after another.
 
@@ -264,6 +284,9 @@ def nonlinear_scan(
             `False`.
         keep_all: whether the outputs are wanted, or only the final state.
             Defaults to `True`.
+        reset_mask: boolean tensor, (batch, time), true where the state is
+            zero before that step. The recurrence then runs in the portable
+            loop. Defaults to `None`, nowhere.
 
     Returns:
         `(outputs, final_state)`: the states of all steps, (batch, time,
@@ -335,9 +358,17 @@ def nonlinear_scan(
                 [linear_kernel, recurrent_kernel], axis=1
             )
         )
-    scan = kernels.select(config.get_kernel()).nonlinear_scan
-    scan = scan or kernels.plain_nonlinear_scan
-    outputs, final_state = scan(dynamics, operands, keep_all)
+    if reset_mask is None:
+        scan = kernels.select(config.get_kernel()).nonlinear_scan
+        scan = scan or kernels.plain_nonlinear_scan
+        outputs, final_state = scan(dynamics, operands, keep_all)
+    else:
+        outputs, final_state = kernels.plain_nonlinear_scan(
+            dynamics,
+            operands,
+            keep_all,
+            _resets(reset_mask, operands.inputs.shape[:2]),
+        )
     return outputs if keep_all else None, final_state
 
 
@@ -388,7 +419,7 @@ def _check_operands(operands, units, gated):
         )
     driven = (1 + gated) * units
     rank = operands.expansion.shape[0] or units
-    steps = operands.step_size
+    step_size = operands.step_size
     expected = {
         "input_kernel": (features, driven),
         "bias": (driven,),
@@ -397,7 +428,7 @@ def _check_operands(operands, units, gated):
     }
     if operands.expansion.shape[0]:
         _require_shape("recurrent_kernel[1]", operands.expansion, (rank, units))
-    if tuple(steps.shape) != (1, 1):
+    if tuple(step_size.shape) != (1, 1):
         expected["step_size"] = (batch, time)
     for name, shape in expected.items():
         _require_shape(name, getattr(operands, name), shape)
@@ -422,7 +453,7 @@ def _require_shape(name, tensor, shape):
         )
 
 
-def _scan(decay, inputs, initial_state, reverse):
+def _scan(decay, inputs, initial_state, reverse, reset_mask):
     """The scan on tuples of one tensor (real) or two (complex)."""
     dtype = accumulation_dtype(*decay, *inputs, *(initial_state or ()))
     decay, inputs = _cast(decay, dtype), _cast(inputs, dtype)
@@ -430,6 +461,7 @@ def _scan(decay, inputs, initial_state, reverse):
     _require_alike("inputs", inputs)
     shape = tuple(inputs[0].shape)
     _check_decay(decay, shape)
+    decay = _restarted(decay, reset_mask, shape[:2], reverse)
     if initial_state is None:
         zeros = ops.zeros_like(inputs[0][:, 0])
         initial_state = tuple(zeros for _ in inputs)
@@ -439,6 +471,21 @@ def _scan(decay, inputs, initial_state, reverse):
     return kernels.select(config.get_kernel()).scan(
         decay, inputs, initial_state, reverse
     )
+
+
+def _restarted(decay, reset_mask, shape, reverse):
+    """The decay, zero where `reset_mask` wants the recurrence to restart."""
+    if reset_mask is None:
+        return decay
+    resets = _resets(reset_mask, shape)
+    return steps.restart(
+        decay, steps.backward_resets(resets) if reverse else resets
+    )
+
+
+def _resets(reset_mask, shape):
+    _require_shape("reset_mask", reset_mask, tuple(shape))
+    return ops.cast(reset_mask, "bool")
 
 
 def _cast(parts, dtype):

@@ -6,6 +6,11 @@ from keras import ops
 def take(sequences, index):
     """Steps `index` of each row: (batch, time, ...) at (batch, count)."""
     shape = ops.shape(sequences)
+    if 0 in sequences.shape[:2]:
+        # JAX takes nothing out of no rows.
+        return ops.zeros(
+            (*ops.shape(index), *sequences.shape[2:]), sequences.dtype
+        )
     rows = ops.arange(shape[0], dtype="int32")[:, None] * shape[1]
     flat = ops.reshape(sequences, (shape[0] * shape[1], *sequences.shape[2:]))
     return ops.take(flat, rows + ops.cast(index, "int32"), axis=0)
@@ -18,13 +23,29 @@ def pack(sequences, mask):
         sequences: (batch, time, features).
         mask: boolean, (batch, time), true where a step counts.
     """
-    time = ops.shape(sequences)[1]
+    lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
+    counts = before(lengths, ops.shape(sequences)[1])
+    return ops.where(counts[:, :, None], take(sequences, order(mask)), 0.0)
+
+
+def order(mask):
+    """The steps of each row, (batch, time): first those where it is true."""
+    time = ops.shape(mask)[1]
     step = ops.arange(time, dtype="int32")
     # Distinct keys, so that the order does not hang on how ties are sorted.
-    order = ops.argsort(ops.where(mask, step, step + time), axis=1)
-    lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
-    counts = step[None] < lengths[:, None]
-    return ops.where(counts[:, :, None], take(sequences, order), 0.0)
+    return ops.argsort(ops.where(mask, step, step + time), axis=1)
+
+
+def begun(resets):
+    """How many sequences have begun by each step behind the first's."""
+    return ops.cumsum(ops.cast(resets, "int32"), axis=1)
+
+
+def changes(begun, lengths):
+    """The resets of the first steps, by which so many sequences have begun."""
+    earlier = ops.zeros_like(begun[:, :1])
+    earlier = ops.concatenate([earlier, begun[:, :-1]], axis=1)
+    return (begun != earlier) & before(lengths, ops.shape(begun)[1])
 
 
 def before(lengths, time):
@@ -33,6 +54,30 @@ def before(lengths, time):
         ops.arange(time, dtype="int32")[None]
         < (ops.cast(lengths, "int32")[:, None])
     )
+
+
+def restart(decay, resets):
+    """A decay that is zero where a recurrence is to start anew.
+
+    Args:
+        decay: tuple of tensors (channels,) or (batch, time, channels).
+        resets: boolean, (batch, time).
+
+    Returns:
+        A tuple of tensors (batch, time, channels).
+    """
+    resets = ops.expand_dims(resets, -1)
+    return tuple(ops.where(resets, 0.0, part) for part in decay)
+
+
+def backward_resets(resets):
+    """Where a recurrence that runs from the last step to the first restarts.
+
+    The step before one at which a sequence begins is the last of another, and
+    so the first that is read of that.
+    """
+    nowhere = ops.zeros_like(resets[:, :1])
+    return ops.concatenate([resets[:, 1:], nowhere], axis=1)
 
 
 def stop(decay, lengths, time):

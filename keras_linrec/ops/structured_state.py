@@ -251,13 +251,17 @@ class Blocks:
         delta: tensor (features, N, N), Abar - I.
         time: the number of steps; an integer, or a tensor if it is unknown
             until it runs.
+        size: integer, S, a power of 2. Defaults to `None`: sqrt(time), or 64
+            where that is unknown.
     """
 
-    def __init__(self, delta, time):
+    def __init__(self, delta, time, size=None):
         self.delta = delta
         self.time = time
         static = isinstance(time, int)
-        self.size = 2 ** math.ceil(math.log2(time) / 2) if static else _BLOCK
+        if size is None and static:
+            size = 2 ** math.ceil(math.log2(time) / 2)
+        self.size = size or _BLOCK
         self.count = -(-time // self.size)
         # Abar^(2^k) - I: for steps within a block, then for whole blocks.
         self.within = [delta]
@@ -284,7 +288,7 @@ class Blocks:
         columns = vectors[..., None]
         for delta in self.within:
             columns = ops.concatenate(
-                [columns, _apply(delta, columns, "s")], axis=-1
+                [columns, advanced(delta, columns, "s")], axis=-1
             )
         return columns
 
@@ -306,8 +310,17 @@ class Blocks:
         for delta in self.whole:
             odd = ops.zeros_like(states[: ops.shape(states)[0] % 2])
             states = ops.concatenate([odd, states], axis=0)
-            states = _apply(delta, states[0::2]) + states[1::2]
+            states = advanced(delta, states[0::2]) + states[1::2]
         return states[0]
+
+    def power(self, states, exponents):
+        """Abar^e x for exponents (batch,) below S."""
+        for bit, delta in enumerate(self.within):
+            applies = (exponents // 2**bit) % 2 == 1
+            states = ops.where(
+                applies[:, None, None], advanced(delta, states), states
+            )
+        return states
 
 
 def doubled(delta):
@@ -315,7 +328,7 @@ def doubled(delta):
     return 2.0 * delta + delta @ delta
 
 
-def _apply(delta, states, columns=""):
+def advanced(delta, states, columns=""):
     """Abar x for states (..., features, N), or (..., features, N, columns)."""
     # Not by `matmul`: where an operand of rank 4 meets one of rank 3,
     # TensorFlow 2.20 and 2.21 write beyond their buffer (tensorflow#117700).
@@ -492,7 +505,7 @@ def free_response(blocks, states, output_matrix):
         A tensor (batch, features, channels, time).
     """
     rows = blocks.rows(output_matrix)
-    first = _apply(blocks.delta, states)
+    first = advanced(blocks.delta, states)
     response = ops.einsum("jfmn,bfni->bfmji", rows, blocks.columns(first))
     shape = (*ops.shape(first)[:2], output_matrix.shape[1])
     response = ops.reshape(response, (*shape, blocks.count * blocks.size))
@@ -529,17 +542,7 @@ def final_states(blocks, input_vector, inputs, states, lengths):
     # The state before the first step makes the steps that fill no block by
     # itself, and joins behind the block that they are in.
     full = lengths // size
-    joining = _power(blocks, states, lengths - full * size)
+    joining = blocks.power(states, lengths - full * size)
     place = ops.arange(count + 1, dtype="int32")[:, None]
     joins = (place == count - full)[:, :, None, None]
     return blocks.fold(additions + ops.where(joins, joining, 0.0))
-
-
-def _power(blocks, states, exponents):
-    """Abar^e x for exponents (batch,) below the block size."""
-    for bit, delta in enumerate(blocks.within):
-        applies = (exponents // 2**bit) % 2 == 1
-        states = ops.where(
-            applies[:, None, None], _apply(delta, states), states
-        )
-    return states

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from keras import ops
 
+from keras_linrec import config
+from keras_linrec import kernels
 from keras_linrec.ops.hippo import StructuredTransition
-from keras_linrec.ops.scan import linear_scan
 
 # Steps of which all states are kept at a time, for the gradient. Of the others
 # only every so many is, and they are computed again.
@@ -75,12 +76,18 @@ def _solve_transposed(factors, right):
 def _eliminate(above, below, pivots, right):
     forward = _shifted_down(-below / pivots[..., :-1, :])
     backward = _shifted_up(-above) / pivots
+    # Along the states, and not along time, which devices may share.
+    scan = kernels.select(config.get_kernel(), whole=True).scan
     shape = ops.shape(right)
-    solution, _ = linear_scan(ops.broadcast_to(forward, shape), right)
-    solution, _ = linear_scan(
-        ops.broadcast_to(backward, shape), solution / pivots, reverse=True
-    )
-    return solution
+    start = (ops.zeros_like(right[:, 0]),)
+
+    def run(decay, inputs, reverse):
+        decay = ops.broadcast_to(decay, shape)
+        (outputs,), _ = scan((decay,), (inputs,), start, reverse)
+        return outputs
+
+    solution = run(forward, right, False)
+    return run(backward, solution / pivots, True)
 
 
 def _shifted_down(tensor):
@@ -132,12 +139,18 @@ def _solution_and_state(transition, factors, timescale, inputs, state):
 
 
 def varying_response(
-    transition, timescales, inputs, state, output_matrix, alpha
+    transition,
+    timescales,
+    inputs,
+    state,
+    output_matrix,
+    alpha,
+    resets=None,
 ):
     """C x_t of systems whose steps differ in length.
 
     Memory is that of the states of every 16th step. It is differentiable in
-    every argument, once.
+    every argument, twice.
 
     Args:
         transition: `StructuredTransition` of tensors.
@@ -147,6 +160,8 @@ def varying_response(
         state: tensor (batch, features, N), x before the first step.
         output_matrix: tensor (features, channels, N), C.
         alpha: float, the discretisation.
+        resets: boolean (batch, time), true where x is zero before a step.
+            Defaults to `None`, nowhere.
 
     Returns:
         `(outputs, final_state)`: (batch, time, features, channels) and
@@ -155,11 +170,15 @@ def varying_response(
     batch, time, features = ops.shape(inputs)
     size, channels = output_matrix.shape[2], output_matrix.shape[1]
     blocks = -(-time // _BLOCK)
+    restarts = ops.zeros_like(inputs[:, :, :1])
+    if resets is not None:
+        restarts = ops.cast(resets, inputs.dtype)[:, :, None]
 
     def in_blocks(tensor):
         filling = [[0, 0], [0, blocks * _BLOCK - time], [0, 0]]
+        count = tensor.shape[2]
         tensor = ops.transpose(ops.pad(tensor, filling), (1, 0, 2))
-        return ops.reshape(tensor, (blocks, _BLOCK, batch, features))
+        return ops.reshape(tensor, (blocks, _BLOCK, batch, count))
 
     system = _VaryingSystem(alpha, blocks, batch, size, features, channels)
     # Copies of weights: to TensorFlow, a variable that comes in as it is, is
@@ -167,6 +186,7 @@ def varying_response(
     result = system.response()(
         in_blocks(timescales),
         in_blocks(inputs),
+        in_blocks(restarts),
         ops.transpose(state, (0, 2, 1)),
         *map(ops.copy, (output_matrix, *transition)),
     )
@@ -197,20 +217,30 @@ class _VaryingSystem:
 
     def response(self):
         @ops.custom_gradient
-        def run(timescales, inputs, state, output_matrix, *transition):
+        def run(
+            timescales, inputs, restarts, state, output_matrix, *transition
+        ):
             transition = StructuredTransition(*transition)
+            steps = timescales, inputs, restarts
             outputs, states = self._forward(
-                timescales, inputs, state, output_matrix, transition
+                steps, state, output_matrix, transition
             )
 
             def gradient(*args, upstream=None):
+                if upstream is None:
+                    upstream, found = args[-1], states
+                else:
+                    # PyTorch, whose second derivatives see through what is
+                    # computed here, and not above.
+                    _, found = self._forward(
+                        steps, state, output_matrix, transition
+                    )
                 return self._backward(
-                    timescales,
-                    inputs,
-                    ops.concatenate([state[None], states[:-1]]),
+                    steps,
+                    ops.concatenate([state[None], found[:-1]]),
                     output_matrix,
                     transition,
-                    args[-1] if upstream is None else upstream,
+                    upstream,
                 )
 
             return self._joined(outputs, states[-1]), gradient
@@ -229,33 +259,33 @@ class _VaryingSystem:
             ops.reshape(result[count:], self.state_shape),
         )
 
-    def _states(self, transition, factors, timescales, inputs, state):
+    def _states(self, transition, factors, steps, state):
         """The solutions y of a block's steps, and the states after them."""
 
         def body(carry, block):
-            *parts, dt, u = block
+            *parts, dt, u, restarts = block
             carry = _solution_and_state(
-                transition, Factors(*parts), dt, u, carry[1]
+                transition, Factors(*parts), dt, u, _kept(carry[1], restarts)
             )
             return carry, carry
 
         _, (solutions, states) = ops.scan(
             body,
             (ops.zeros_like(state), state),
-            (*factors, timescales, inputs),
+            (*factors, *steps),
             length=_BLOCK,
         )
         return solutions, states
 
-    def _forward(self, timescales, inputs, state, output_matrix, transition):
+    def _forward(self, steps, state, output_matrix, transition):
         """The outputs, and the states after each block."""
 
         # On TensorFlow what a scan stacks has the shapes of what it carries,
         # and of an unknown number of steps it takes only one tensor.
         def body(carry, index):
-            block = timescales[index], inputs[index]
+            block = [part[index] for part in steps]
             factors = factorise(transition, block[0], self.alpha)
-            _, states = self._states(transition, factors, *block, carry[0])
+            _, states = self._states(transition, factors, block, carry[0])
             outputs = ops.einsum("fcn,sbnf->sbfc", output_matrix, states)
             carry = states[-1], outputs
             return carry, carry
@@ -267,16 +297,18 @@ class _VaryingSystem:
         )
         return outputs, states
 
-    def _backward(
-        self, timescales, inputs, starts, output_matrix, transition, upstream
-    ):
+    def _backward(self, steps, starts, output_matrix, transition, upstream):
         """The gradients of what `run` takes, from the states before blocks."""
         d_outputs, d_state = self.parts(upstream)
 
         def body(carry, index):
-            block = timescales[index], inputs[index], starts[index]
             carry = self._block_backward(
-                block, d_outputs[index], output_matrix, transition, carry
+                [part[index] for part in steps],
+                starts[index],
+                d_outputs[index],
+                output_matrix,
+                transition,
+                carry,
             )
             return carry, carry
 
@@ -285,8 +317,8 @@ class _VaryingSystem:
             body,
             (
                 d_state,
-                nothing(timescales[0]),
-                nothing(inputs[0]),
+                nothing(steps[0][0]),
+                nothing(steps[1][0]),
                 nothing(output_matrix),
                 *map(nothing, transition),
             ),
@@ -295,31 +327,32 @@ class _VaryingSystem:
         )
         return (
             *ys[1:3],
+            nothing(steps[2]),
             d_state,
             d_output_matrix,
             *self._of_parameters(transition, *sums),
         )
 
     def _block_backward(
-        self, block, d_outputs, output_matrix, transition, carry
+        self, block, state, d_outputs, output_matrix, transition, carry
     ):
-        timescales, inputs, state = block
+        timescales, inputs, restarts = block
         d_state, _, _, d_output_matrix, *sums = carry
         p, d, q, t, b = (part[..., None] for part in transition)
         factors = factorise(transition, timescales, self.alpha)
-        solutions, states = self._states(
-            transition, factors, timescales, inputs, state
-        )
+        solutions, states = self._states(transition, factors, block, state)
         before = ops.concatenate([state[None], states[:-1]])
+        before = _kept(before, restarts)
 
         def body(carry, step):
-            *parts, dt, d_state = step
+            *parts, dt, restarts, d_state = step
             d_state = d_state + carry[0]
             adjoint = _solve_transposed(
                 Factors(*parts), dt[:, None, :] / q * d_state
             )
             through = _transposed(t, adjoint)
-            carry = d_state + q * (adjoint + d * through), adjoint
+            before = d_state + q * (adjoint + d * through)
+            carry = _kept(before, restarts), adjoint
             # Stacked are the gradients by the state after the step.
             return carry, (d_state, adjoint)
 
@@ -329,6 +362,7 @@ class _VaryingSystem:
             (
                 *factors,
                 timescales,
+                restarts,
                 ops.einsum("fcn,sbfc->sbnf", output_matrix, d_outputs),
             ),
             length=_BLOCK,
@@ -380,6 +414,11 @@ class _VaryingSystem:
             d_t,
             d_input / p,
         )
+
+
+def _kept(states, restarts):
+    """States (..., batch, N, features), zero where `restarts` is 1."""
+    return ops.where(ops.expand_dims(restarts, -1) > 0.0, 0.0, states)
 
 
 def _transposed(t, tensor):

@@ -30,6 +30,20 @@ def compiled():
     return pallas
 
 
+def devices(mesh, time_axis, batch_axis):
+    """Those that share the time of sequences."""
+    from keras_linrec.kernels.jax import sequence_parallel
+
+    return sequence_parallel.devices(mesh, time_axis, batch_axis)
+
+
+def over_devices(kernel, devices):
+    """The `Kernel` of which every device runs its part of the time."""
+    from keras_linrec.kernels.jax import sequence_parallel
+
+    return sequence_parallel.over_devices(kernel, devices)
+
+
 def vjp(function, tensors, cotangents):
     """Outputs of a function of a list, then the gradients of its arguments."""
     import jax

@@ -13,6 +13,7 @@ from keras_linrec.kernels import projection
 from keras_linrec.kernels import recurrence
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.jax.loop import loop
+from keras_linrec.kernels.jax.rows import by_rows
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
@@ -71,29 +72,48 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
     return _nonlinear_scan(flags, bool(keep_all), tuple(operands))
 
 
-def _call(name, results, arguments, aliases=None, **attributes):
+def _call(name, results, arguments, rows=None, aliases=None, **attributes):
     """A call of the core on tuples of arrays; `results` are tuples of shapes.
 
     All arrays get the leading axes of `jax.vmap`: the core takes these as
-    systems of their own. `aliases` says which results may lie where arguments
+    systems of their own. `rows` says which arguments and which results have
+    the rows of a batch, as trees that may end above the arrays; `None` is a
+    call without a batch. `aliases` says which results may lie where arguments
     did, by their places in flat lists.
     """
     flat, tree = jax.tree.flatten(results)
-    call = jax.ffi.ffi_call(
-        name,
-        flat,
-        vmap_method="broadcast_all",
-        input_output_aliases=aliases,
+
+    def call(shapes, *arguments):
+        return jax.ffi.ffi_call(
+            name,
+            shapes,
+            vmap_method="broadcast_all",
+            input_output_aliases=aliases,
+        )(*arguments, **attributes)
+
+    given = jax.tree.leaves(arguments)
+    if rows is None:
+        return jax.tree.unflatten(tree, call(flat, *given))
+    has_rows = _spread(rows[0], arguments), _spread(rows[1], results)
+    return jax.tree.unflatten(tree, by_rows(call, given, flat, has_rows))
+
+
+def _spread(prefix, tree):
+    """What a tree that ends early says of each leaf of a whole one."""
+    spread = jax.tree.map(
+        lambda value, part: [value] * len(jax.tree.leaves(part)), prefix, tree
     )
-    return jax.tree.unflatten(
-        tree, call(*jax.tree.leaves(arguments), **attributes)
-    )
+    return jax.tree.leaves(spread)
 
 
 def _like(arrays):
     return jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays
     )
+
+
+def _per_step(decay):
+    return decay[0].ndim == 3
 
 
 # The scan.
@@ -105,6 +125,7 @@ def _scan(reverse, decay, inputs, initial_state):
         "keras_linrec_scan",
         _like((inputs, initial_state)),
         (decay, inputs, initial_state),
+        rows=((_per_step(decay), True, True), True),
         flags=flags_of(decay, reverse),
     )
 
@@ -135,6 +156,7 @@ def _scan_backward(
         "keras_linrec_scan_backward",
         _like((decay, d_outputs, initial_state)),
         (decay, outputs, initial_state, d_outputs, d_final_state),
+        rows=((_per_step(decay), *[True] * 4), (_per_step(decay), True, True)),
         aliases={3 * parts + part: parts + part for part in range(parts)},
         flags=flags_of(decay, reverse),
     )
@@ -161,6 +183,11 @@ _scan_backward.defvjp(_scan_backward_forward, _scan_backward_cotangents)
 # The projected scan.
 
 
+def _rows_of_operands(decay):
+    """Which operands of a projected scan have rows."""
+    return _per_step(decay), True, False, False, True
+
+
 def _plain_projected_scan(reverse, *arguments):
     return projection.projected_scan(scan, *arguments, reverse)
 
@@ -183,6 +210,7 @@ def _projected_scan(
             jax.ShapeDtypeStruct(checkpoints, inputs.dtype),
         ),
         (decay, inputs, input_kernel, output_kernel, initial_state),
+        rows=(_rows_of_operands(decay), True),
         flags=flags_of(decay, reverse),
         block=block,
     )
@@ -206,10 +234,12 @@ _projected_scan.defvjp(_projected_scan_forward, _projected_scan_cotangents)
 def _projected_scan_backward(reverse, arguments, checkpoints, cotangents):
     *operands, initial_state = arguments
     decay = operands[0]
+    *rows, _ = _rows_of_operands(decay)
     return _call(
         "keras_linrec_projected_scan_backward",
         _like(arguments),
         (operands, checkpoints, cotangents),
+        rows=((rows, True, True), _rows_of_operands(decay)),
         flags=flags_of(decay, reverse),
         block=block_length(len(decay) * decay[0].shape[-1]),
     )
@@ -310,6 +340,12 @@ _impulse_response_backward.defvjp(
 # The nonlinear scan. Its flags are those of the core, and the leak.
 
 
+def _rows_of_nonlinear(operands):
+    """Which of them have rows: inputs, steps if they differ, and states."""
+    steps = operands[5].shape != (1, 1)
+    return True, *[False] * 4, steps, False, True
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _nonlinear_scan(flags, keep_all, operands):
     inputs, initial_state = operands[0], operands[-1]
@@ -319,6 +355,7 @@ def _nonlinear_scan(flags, keep_all, operands):
         "keras_linrec_nonlinear_scan",
         (jax.ShapeDtypeStruct(outputs, inputs.dtype), _like(initial_state)),
         operands,
+        rows=(_rows_of_nonlinear(operands), True),
         flags=flags[0],
         leak=bits_of(flags[1]),
     )
@@ -343,6 +380,10 @@ def _nonlinear_scan_backward(flags, operands, outputs, cotangents):
         "keras_linrec_nonlinear_scan_backward",
         _like(operands),
         (operands, outputs, cotangents),
+        rows=(
+            (_rows_of_nonlinear(operands), True, True),
+            _rows_of_nonlinear(operands),
+        ),
         flags=flags[0],
         leak=bits_of(flags[1]),
     )

@@ -33,3 +33,12 @@ def vjp(function, tensors, cotangents):
             outputs, tensors, cotangents, materialize_grads=True
         )
     return [part.detach() for part in (*outputs, *gradients)]
+
+
+def tracing():
+    """Whether a function is traced, and not by PyTorch's compiler."""
+    import torch
+
+    if torch.compiler.is_dynamo_compiling():
+        return False
+    return torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()

@@ -18,6 +18,9 @@ def associative(decay, inputs, initial_state, reverse=False):
 
 
 def _run(algorithm, decay, inputs, initial_state, reverse):
+    if not isinstance(inputs[0].shape[1], int):
+        # A symbol, in what is exported; no gradient passes there.
+        return _any_length(decay, inputs, initial_state, reverse)
     return _Scan.apply(algorithm, reverse, *decay, *inputs, *initial_state)
 
 
@@ -80,6 +83,8 @@ def _blocks(decay, inputs, initial_state, reverse):
     The state at step i of a block is its own scan from zero, plus the product
     of the decays up to i times the state that entered the block.
     """
+    if inputs[0].numel() == 0:
+        return tuple(part.clone() for part in inputs)
     batch, time, channels = inputs[0].shape
     size = 2 ** round(math.log2(time) / 2)
     count = -(-time // size)
@@ -148,3 +153,90 @@ def _carries(product, last, initial_state, reverse):
     return tuple(
         torch.stack(part, dim=1)[:, :, None] for part in zip(*entering)
     )
+
+
+# For lengths that are symbols: steps in a block, and how often the number of
+# blocks that are joined may double, which reaches 4 million steps.
+_BLOCK = 64
+_DOUBLINGS = 16
+
+
+def _any_length(decay, inputs, initial_state, reverse):
+    """As `_blocks`, but no operation hangs on the number of steps.
+
+    Blocks have a fixed length, and the states between them are found by
+    joining twice as many blocks time after time.
+    """
+    if reverse:
+        decay = tuple(p if p.ndim == 1 else p.flip(1) for p in decay)
+        inputs = tuple(part.flip(1) for part in inputs)
+        outputs = _any_length(decay, inputs, initial_state, False)
+        return tuple(part.flip(1) for part in outputs)
+    time = inputs[0].shape[1]
+    # All but one are two at least: one would be taken for a fixed size.
+    count = time // _BLOCK + 3
+
+    first = torch.arange(count, device=inputs[0].device) * _BLOCK
+
+    def by_step(parts):
+        # One step of every block at a time: no shape is divided by another.
+        filling = (0, 0, 0, count * _BLOCK - time)
+        parts = [torch.nn.functional.pad(part, filling) for part in parts]
+        return [
+            tuple(part.index_select(1, first + step) for part in parts)
+            for step in range(_BLOCK)
+        ]
+
+    steps = by_step(inputs)
+    decays = [decay] * _BLOCK if decay[0].ndim == 1 else by_step(decay)
+    states, products = [steps[0]], [decays[0]]
+    for decay_now, step in zip(decays[1:], steps[1:]):
+        states.append(multiply_add(decay_now, states[-1], step))
+        products.append(multiply(decay_now, products[-1]))
+
+    entering = _joined(products[-1], states[-1], initial_state, count)
+    outputs = []
+    for state, product in zip(states, products):
+        outputs.append(multiply_add(product, entering, state))
+    kept = torch.arange(time, device=inputs[0].device)
+    return tuple(
+        torch.stack(part, dim=2).flatten(1, 2).index_select(1, kept)
+        for part in zip(*outputs)
+    )
+
+
+def _joined(product, last, initial_state, count):
+    """The state that enters each block, (batch, count, channels)."""
+    sums = tuple(
+        torch.cat([first[:, None], part[:, :-1]], dim=1)
+        for first, part in zip(initial_state, last)
+    )
+    # By what a state is multiplied on its way from one block to the next.
+    if product[0].ndim == 3:
+        product = tuple(
+            torch.cat([torch.ones_like(part[:, :1]), part[:, :-1]], dim=1)
+            for part in product
+        )
+    place = torch.arange(count, device=sums[0].device)
+    for doubling in range(_DOUBLINGS):
+        earlier = place - 2**doubling
+        exists = (earlier >= 0)[:, None]
+        earlier = earlier.clamp(min=0)
+
+        def shifted(parts, earlier=earlier):
+            return tuple(part.index_select(1, earlier) for part in parts)
+
+        joining = multiply(product, shifted(sums))
+        sums = tuple(
+            part + torch.where(exists, new, 0.0)
+            for part, new in zip(sums, joining)
+        )
+        if product[0].ndim == 1:
+            product = multiply(product, product)
+        else:
+            squared = multiply(product, shifted(product))
+            product = tuple(
+                torch.where(exists, new, part)
+                for new, part in zip(squared, product)
+            )
+    return sums

@@ -1,0 +1,75 @@
+"""Outputs of state-space systems step by step.
+
+This is for what JAX exports with a length that is a symbol: no Fourier
+transform takes one, and no blocks of powers are known for it.
+"""
+
+from keras import ops
+
+from keras_linrec.ops import steps
+
+
+def stepwise_response(
+    delta,
+    input_vector,
+    output_matrix,
+    inputs,
+    states,
+    lengths=None,
+    resets=None,
+):
+    """C x_t of x_t = x_{t-1} + Delta x_{t-1} + Bbar u_t.
+
+    Args:
+        delta: tensor (features, N, N), Abar - I.
+        input_vector: tensor (features, N), Bbar.
+        output_matrix: tensor (features, channels, N), C.
+        inputs: tensor (batch, time, features), u.
+        states: tensor (batch, features, N), x before the first step.
+        lengths: integer tensor (batch,), the steps after which the states are
+            wanted. Defaults to `None`, all of them.
+        resets: boolean (batch, time), true where x is zero before a step.
+            Defaults to `None`, nowhere.
+
+    Returns:
+        `(outputs, final_states)`: (batch, time, features, channels) and
+        (batch, features, N).
+
+    Example: an integrator that forgets.
+
+    >>> import numpy as np
+    >>> from keras import ops
+    >>> from keras_linrec.ops.stepwise_response import stepwise_response
+    >>> outputs, states = stepwise_response(
+    ...     -0.5 * ops.ones((1, 1, 1)),
+    ...     ops.ones((1, 1)),
+    ...     ops.ones((1, 1, 1)),
+    ...     np.ones((1, 3, 1), "float32"),
+    ...     ops.zeros((1, 1, 1)),
+    ... )
+    >>> [float(value) for value in outputs[0, :, 0, 0]]
+    [1.0, 1.5, 1.75]
+    """
+    batch, time, _ = ops.shape(inputs)
+    if resets is None:
+        resets = ops.zeros((batch, time), dtype="bool")
+    if lengths is None:
+        runs = ops.ones((batch, time), dtype="bool")
+    else:
+        runs = steps.before(lengths, time)
+
+    def step(state, now):
+        inputs, runs, resets = now
+        state = ops.where(resets[:, None, None], 0.0, state)
+        change = ops.einsum("fnm,bfm->bfn", delta, state)
+        change = change + inputs[:, :, None] * input_vector
+        state = ops.where(runs[:, None, None], state + change, state)
+        return state, ops.einsum("fcn,bfn->bfc", output_matrix, state)
+
+    by_step = (
+        ops.transpose(inputs, (1, 0, 2)),
+        ops.transpose(runs),
+        ops.transpose(resets),
+    )
+    final_states, outputs = ops.scan(step, states, by_step)
+    return ops.transpose(outputs, (1, 0, 2, 3)), final_states

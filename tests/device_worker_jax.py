@@ -1,0 +1,258 @@
+"""JAX' part in `test_devices`: what eight devices find, as JSON.
+
+python device_worker_jax.py [more]
+"""
+
+import json
+import os
+import sys
+
+os.environ["KERAS_BACKEND"] = "jax"
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_force_host_platform_device_count=8"
+)
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from device_model import build
+from device_model import train
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+
+from keras_linrec import config
+from keras_linrec import kernels
+from keras_linrec import ops
+
+
+def mesh_of(**axes):
+    return keras.distribution.DeviceMesh(tuple(axes.values()), list(axes))
+
+
+class SharedTime(keras.distribution.ModelParallel):
+    """Some kernels are shared among devices, the rows and the time too."""
+
+    def __init__(self, mesh):
+        layouts = keras.distribution.LayoutMap(mesh)
+        layouts[".*rot_rnn/input_kernel"] = (None, None, "model")
+        layouts[".*rot_rnn/output_kernel"] = ("model", None)
+        layouts[".*modal/input_kernel"] = (None, "model")
+        layouts[".*/kernel"] = (None, "model")
+        super().__init__(layout_map=layouts, batch_dim_name="batch")
+
+    def get_data_layout(self, data_shape):
+        axes = ["batch", "time", None][: len(data_shape)]
+        return keras.distribution.TensorLayout(axes, self.device_mesh)
+
+
+def data_parallel():
+    found = {"one": train(build(kept=False))}
+    with keras.distribution.DataParallel().scope():
+        found["data"] = train(build(kept=False))
+    return found
+
+
+def losses():
+    found = {"one": train(build(kept=False))}
+    mesh = mesh_of(batch=2, model=2, time=2)
+    scope = config.sequence_parallel(mesh, batch_axis="batch")
+    with SharedTime(mesh).scope(), scope:
+        model = build(kept=False)
+        found["all"] = train(model)
+    kernel = model.get_layer("rot_rnn").output_kernel.value
+    found["rows of a kernel"] = kernel.addressable_data(0).shape[0]
+    return found
+
+
+# The scans.
+
+
+def numbers(*shapes):
+    generator = np.random.default_rng(0)
+    return [
+        jnp.asarray(generator.uniform(-0.9, 0.9, shape), "float32")
+        for shape in shapes
+    ]
+
+
+def linear(per_step, time, reverse, state):
+    sequence = (2, time, 3)
+    arguments = numbers(sequence if per_step else (3,), sequence, (2, 3))
+
+    def scan(decay, inputs, initial_state):
+        initial_state = initial_state if state else None
+        return ops.linear_scan(decay, inputs, initial_state, reverse)
+
+    return scan, arguments
+
+
+def complex_linear(per_step, time, reverse, state):
+    sequence = (2, 2, time, 3)
+    arguments = numbers(sequence if per_step else (2, 3), sequence, (2, 2, 3))
+
+    def scan(decay, inputs, initial_state):
+        initial_state = tuple(initial_state) if state else None
+        return ops.complex_linear_scan(
+            tuple(0.7 * decay), tuple(inputs), initial_state, reverse
+        )
+
+    return scan, arguments
+
+
+def projected(per_step, time, reverse, state, keep_all=True):
+    decay = (2, 2, time, 3) if per_step else (2, 3)
+    arguments = numbers(
+        *(decay, (2, time, 4), (2, 4, 3), (2, 3, 5), (2, 2, 3), (4, 5))
+    )
+
+    def scan(decay, inputs, into, out, initial_state, feedthrough):
+        outputs, final_state = ops.projected_scan(
+            *(tuple(0.7 * decay), inputs, tuple(into), tuple(out)),
+            tuple(initial_state) if state else None,
+            reverse,
+            keep_all=keep_all,
+            feedthrough=feedthrough,
+        )
+        return [] if outputs is None else outputs, final_state
+
+    return scan, arguments
+
+
+SCANS = {
+    "fixed, reverse, uneven": linear(False, 19, True, True),
+    "complex, per step, uneven": complex_linear(True, 19, False, True),
+    "projected": projected(False, 16, False, True),
+    "projected, last": projected(False, 520, True, False, keep_all=False),
+    "projected, a single step": projected(False, 1, False, True),
+}
+# And those that take too long for every run.
+MORE_SCANS = {
+    "fixed": linear(False, 16, False, False),
+    "per step, reverse": linear(True, 16, True, True),
+    "complex": complex_linear(False, 16, False, False),
+    "complex, reverse, uneven": complex_linear(False, 19, True, True),
+    "complex, per step, reverse": complex_linear(True, 16, True, True),
+    "projected, reverse": projected(False, 16, True, False),
+    "projected, uneven": projected(False, 19, False, True),
+    "projected, per step, reverse, uneven": projected(True, 19, True, True),
+    "projected, last": projected(False, 1024, False, True, keep_all=False),
+}
+
+
+def with_gradients(scan):
+    """Gradients by every argument, then outputs and states."""
+
+    def loss(*arguments):
+        results = scan(*arguments)
+        leaves = jax.tree.leaves(results)
+        weights = numbers(*(leaf.shape for leaf in leaves))
+        total = sum(
+            jnp.sum(leaf * weight + leaf**2)
+            for leaf, weight in zip(leaves, weights)
+        )
+        return total, results
+
+    def run(*arguments):
+        slots = tuple(range(len(arguments)))
+        return jax.grad(loss, slots, has_aux=True)(*arguments)
+
+    return run
+
+
+def scan_errors(scans):
+    """Of outputs, states and gradients, next to those of one device."""
+    mesh = mesh_of(time=8)
+    errors = {}
+    for name, (scan, arguments) in scans.items():
+        run = jax.jit(with_gradients(scan))
+        expected = run(*arguments)
+        with config.sequence_parallel(mesh):
+            errors[name] = error(run(*arguments), expected)
+    return errors
+
+
+def error(got, expected):
+    """The largest, as a share of the largest number of each array."""
+    return max(
+        float(jnp.abs(one - other).max() / jnp.abs(other).max())
+        for one, other in zip(*map(jax.tree.leaves, (got, expected)))
+    )
+
+
+def rows_found():
+    """What comes of rows that devices share: how often XLA gathers them, and
+    the error where there are fewer rows than the devices divide.
+    """
+    scan, arguments = projected(False, 16, False, False)
+    mesh = mesh_of(rows=8).backend_mesh
+    place = NamedSharding(mesh, PartitionSpec("rows"))
+    (whole,) = numbers((16, 16, 4))
+    shared = jax.device_put(whole, place)
+
+    def program(count):
+        def run(inputs):
+            return with_gradients(scan)(
+                arguments[0], inputs[:count], *arguments[2:]
+            )
+
+        return jax.jit(run)
+
+    text = program(16).lower(shared).compile().as_text()
+    return {
+        "gathers": text.count("all-gather("),
+        "native": "keras_linrec_projected_scan" in text,
+        "error": error(program(6)(shared), program(6)(whole)),
+    }
+
+
+def traces():
+    """How often a function is traced, outside of the scope and within."""
+    traced = []
+
+    @jax.jit
+    def run(inputs):
+        traced.append(inputs)
+        return ops.linear_scan(inputs[0, 0], inputs)
+
+    (inputs,) = numbers((1, 8, 2))
+    mesh = mesh_of(time=8)
+    for _ in range(2):
+        run(inputs)
+        with config.sequence_parallel(mesh):
+            run(inputs)
+    return len(traced)
+
+
+def messages():
+    mesh = mesh_of(time=8)
+    found = []
+    for arguments in (
+        ("eight devices",),
+        (mesh, "steps"),
+        (mesh, "time", "rows"),
+        (mesh, "time", "time"),
+    ):
+        try:
+            with config.sequence_parallel(*arguments):
+                pass
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["more"]:
+        found = {"losses": data_parallel(), "scans": scan_errors(MORE_SCANS)}
+    else:
+        found = {
+            "native": bool(kernels.available()["native"]),
+            "losses": losses(),
+            "scans": scan_errors(SCANS),
+            "rows": rows_found(),
+            "traces": traces(),
+            "messages": messages(),
+        }
+    print(json.dumps(found))

@@ -1,0 +1,69 @@
+"""PyTorch's part in `test_devices`: losses of one and two processes, as JSON.
+
+python device_worker_torch.py FOLDER [RANK]
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+os.environ["KERAS_BACKEND"] = "torch"
+
+import torch
+from device_model import BATCH
+from device_model import build
+from device_model import data
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+RANKS = 2
+
+
+def losses(network, sequences, targets):
+    optimizer = torch.optim.SGD(network.parameters(), 0.01)
+    found = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = torch.mean((network(sequences) - targets) ** 2)
+        loss.backward()
+        optimizer.step()
+        loss = loss.detach()
+        if distributed.is_initialized():
+            distributed.all_reduce(loss)
+            loss = loss / RANKS
+        found.append(float(loss))
+    return found
+
+
+def share(rank):
+    """The rows of one process."""
+    rows = slice(rank * BATCH // RANKS, (rank + 1) * BATCH // RANKS)
+    return [torch.from_numpy(array[rows]) for array in data()]
+
+
+def run(folder, rank):
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=RANKS,
+    )
+    # Each starts from other weights, and gets those of the first.
+    network = DistributedDataParallel(build(seed=rank))
+    found = losses(network, *share(rank))
+    distributed.destroy_process_group()
+    return found
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]).resolve()
+    if sys.argv[2:]:
+        run(folder, int(sys.argv[2]))
+        sys.exit()
+    other = subprocess.Popen([sys.executable, __file__, folder, "1"])
+    one = losses(build(), *map(torch.from_numpy, data()))
+    two = run(folder, 0)
+    assert other.wait() == 0
+    print(json.dumps({"one": one, "data": two}))

@@ -1,0 +1,125 @@
+"""The pages of `docs/` hold: their code runs, and what they name is there."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pages
+import pytest
+
+import keras_linrec
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if pages.has_code(page)],
+    ids=lambda page: page.stem,
+)
+def test_the_examples_of_a_page_run(page):
+    pages.run(page)
+
+
+def test_no_block_of_a_page_is_of_an_unknown_kind():
+    for page in PAGES:
+        unknown = {kind for kind, _ in pages.blocks(page)} - pages.LANGUAGES
+        assert not unknown, page
+
+
+def test_the_menu_has_every_page_once():
+    menu = re.findall(r"- (\S+\.md)", (ROOT / "mkdocs.yml").read_text())
+    assert sorted(menu) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
+
+
+def test_every_public_name_has_its_place_in_the_reference():
+    documented = set()
+    for page in DOCS.glob("api/*.md"):
+        documented |= set(re.findall(r"^::: (\S+)", page.read_text(), re.M))
+    shown = {id(resolve(name)) for name in documented}
+    missing = [name for name, value in public_names() if id(value) not in shown]
+    assert not missing
+
+
+def resolve(path):
+    """What a dotted path names."""
+    value = keras_linrec
+    for name in path.split(".")[1:]:
+        value = getattr(value, name)
+    return value
+
+
+def public_names():
+    """The package's functions and classes, under the names users have."""
+    for name in imported_by_name():
+        value = getattr(keras_linrec, name)
+        if inspect.ismodule(value):
+            yield from _names_of(value)
+        elif callable(value):
+            yield f"keras_linrec.{name}", value
+
+
+def imported_by_name():
+    """What the package shows: modules beside these are there to be imported."""
+    tree = ast.parse(Path(keras_linrec.__file__).read_text())
+    for node in ast.walk(tree):
+        for alias in getattr(node, "names", []):
+            yield alias.asname
+
+
+def _names_of(module):
+    # A folder shows what is in its files; a file, what is its own.
+    home = module.__name__
+    if hasattr(module, "__path__"):
+        home = "keras_linrec."
+    for name, value in vars(module).items():
+        if name.startswith("_") or not callable(value):
+            continue
+        if value.__module__.startswith(home):
+            yield f"{module.__name__}.{name}", value
+
+
+def test_messages_in_the_docs_are_those_of_the_code():
+    blocks = pages.blocks(DOCS / "limits.md")
+    texts = [code for kind, code in blocks if kind == "text"]
+    assert len(texts) >= 10
+    patterns = list(message_patterns())
+    for text in texts:
+        message = re.sub(r"^\w+(Error|Warning): ", "", " ".join(text.split()))
+        assert any(
+            longest in message and pattern.fullmatch(message)
+            for longest, pattern in patterns
+        ), message
+
+
+def message_patterns():
+    """The package's texts: the longest piece of each, and a pattern.
+
+    An expression within one may be anything.
+    """
+    for folder in ("keras_linrec", "kernels"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                parts = getattr(node, "values", [node])
+                pieces = [
+                    part.value if isinstance(part, ast.Constant) else None
+                    for part in parts
+                ]
+                longest = max(
+                    (piece for piece in pieces if isinstance(piece, str)),
+                    key=len,
+                    default="",
+                )
+                # What is short is in many a message.
+                if len(longest) >= 15:
+                    yield longest, _pattern(pieces)
+
+
+def _pattern(pieces):
+    escaped = (
+        re.escape(piece) if isinstance(piece, str) else ".*" for piece in pieces
+    )
+    return re.compile("".join(escaped))

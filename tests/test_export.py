@@ -1,0 +1,452 @@
+"""Whole models one step at a time, and what runs without Keras."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from autodiff import compiled
+from units import UNITS
+from units import array
+from units import randomise
+from units import sequences
+
+from keras_linrec import export_step
+from keras_linrec.layers import LipschitzRNN
+from keras_linrec.layers import RotRNN
+from keras_linrec.models import ResidualBlock
+from keras_linrec.models import SequenceClassifier
+
+layers = keras.layers
+
+
+def every_kind():
+    """A functional model with what can stream, and two outputs."""
+    signal = keras.Input((None, 2), name="signal")
+    tokens = keras.Input((None,), dtype="int32", name="tokens")
+    hidden = layers.Concatenate()([signal, layers.Embedding(5, 1)(tokens)])
+    for name, make in UNITS.items():
+        unit = make(3, dropout=0.5, name=name)
+        hidden = hidden + unit(layers.LayerNormalization()(hidden))
+        randomise(unit)
+    hidden = layers.SpatialDropout1D(0.5)(keras.ops.tanh(hidden))
+    hidden = layers.BatchNormalization()(
+        layers.LSTM(3, return_sequences=True)(hidden)
+    )
+    hidden = ResidualBlock(RotRNN(state_size=4, num_heads=2))(hidden)
+    inner = keras.Sequential(
+        [layers.Dense(4, "gelu"), layers.GRU(3, return_sequences=True)]
+    )
+    hidden = layers.Add()([hidden, inner(hidden)])
+    pooled = layers.Concatenate()(
+        [
+            layers.GlobalAveragePooling1D()(hidden),
+            layers.GlobalMaxPooling1D()(hidden),
+            RotRNN(4, state_size=4, num_heads=2, return_sequences=False)(
+                hidden
+            ),
+            hidden[:, -1],
+        ]
+    )
+    outputs = {
+        "each": layers.TimeDistributed(layers.Dense(2))(hidden),
+        "whole": layers.Dense(3)(pooled),
+    }
+    return keras.Model([signal, tokens], outputs)
+
+
+def streamed(step, *inputs, batch=2):
+    """The outputs of every step, stacked, and the states after the last."""
+    run = compiled(lambda parts: step(parts))
+    states, outputs = step.initial_states(batch), []
+    count = len(step.outputs) - len(states)
+    for now in zip(*(np.moveaxis(part, 1, 0) for part in inputs)):
+        results = run([*now, *states])
+        outputs.append([array(part) for part in results[:count]])
+        states = results[count:]
+    return [np.stack(parts, 1) for parts in zip(*outputs)], states
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax",
+    reason="it compiles for half a minute what others compile by layer",
+)
+def test_a_model_of_every_layer_streams_and_is_saved(tmp_path):
+    model = every_kind()
+    tokens = np.arange(18).reshape(2, 9).astype("int32") % 5
+    inputs = [sequences(9, features=2), tokens]
+    step = export_step(model)
+    (each, whole), _ = streamed(step, *inputs)
+    expected = model.predict(inputs, verbose=0)
+    assert np.abs(each - expected["each"]).max() < 1e-4
+    assert np.abs(whole[:, -1] - expected["whole"]).max() < 1e-4
+    # And after five steps it said what the model says of five.
+    part = model.predict([part[:, :5] for part in inputs], verbose=0)
+    assert np.abs(whole[:, 4] - part["whole"]).max() < 1e-4
+
+    step.save(tmp_path / "step.keras")
+    loaded = keras.models.load_model(tmp_path / "step.keras")
+    (_, again), _ = streamed(loaded, *inputs)
+    assert np.abs(again - whole).max() < 1e-6
+
+
+def small(*parts, features=3):
+    return keras.Sequential([keras.Input((None, features)), *parts])
+
+
+def test_weights_are_shared_and_not_copied():
+    model = small(layers.Dense(4), UNITS["rotrnn"](), layers.Dense(2))
+    step = export_step(model)
+    assert {id(w) for w in step.weights} == {id(w) for w in model.weights}
+    model.layers[-1].bias.assign([5.0, 5.0])
+    (outputs,), _ = streamed(step, sequences(1))
+    assert np.abs(outputs - array(model(sequences(1)))).max() < 1e-5
+
+
+def test_a_layer_called_twice_has_states_for_each_call():
+    inputs = keras.Input((None, 3))
+    unit = UNITS["rotrnn"](3)
+    model = keras.Model(inputs, unit(unit(inputs)))
+    step = export_step(model)
+    names = [state.name for state in step.inputs[1:]]
+    assert names == [f"{unit.name}_state_0", f"{unit.name}_state_1"]
+    (outputs,), _ = streamed(step, sequences(6))
+    assert np.abs(outputs - array(model(sequences(6)))).max() < 1e-4
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", None])
+def test_a_classifier_streams(pooling):
+    model = SequenceClassifier(
+        3, depth=1, units=4, state_size=4, pooling=pooling
+    )
+    expected = array(model(sequences(7)))
+    (outputs,), _ = streamed(export_step(model), sequences(7))
+    last = expected if pooling else expected[:, -1]
+    assert np.abs(outputs[:, -1] - last).max() < 1e-5
+    # Within another model too.
+    around = small(model)
+    (outputs,), _ = streamed(export_step(around), sequences(7))
+    assert np.abs(outputs[:, -1] - last).max() < 1e-5
+
+
+def test_the_lengths_of_steps_are_passed_on():
+    signal = keras.Input((None, 3))
+    lengths = keras.Input((None,), name="lengths")
+    unit = UNITS["lssl"]()
+    model = keras.Model([signal, lengths], unit(signal, timescales=lengths))
+    inputs = [sequences(6), np.linspace(0.5, 2, 12, dtype="float32")]
+    inputs[1] = inputs[1].reshape(2, 6)
+    (outputs,), _ = streamed(export_step(model), *inputs)
+    expected = model.predict(inputs, verbose=0)
+    assert np.abs(outputs - expected).max() < 1e-4
+
+
+def test_a_stateful_model_streams_and_loads_for_any_batch(tmp_path):
+    unit = UNITS["rotrnn"](stateful=True)
+    model = keras.Sequential([keras.Input((None, 3), batch_size=1), unit])
+    step = export_step(model)
+    step.save(tmp_path / "step.keras")
+    loaded = keras.models.load_model(tmp_path / "step.keras")
+    (outputs,), states = streamed(loaded, sequences(5))
+    expected = array(model(sequences(5)[:1]))
+    assert np.abs(outputs[:1] - expected).max() < 1e-5
+    assert states[0].shape == (2, 10)
+    assert np.abs(array(unit.states[0])).max() > 0
+
+
+def residual(sequence):
+    return layers.Add()([sequence, layers.GlobalAveragePooling1D()(sequence)])
+
+
+REFUSED = {
+    "backwards": (lambda: UNITS["lssl"](go_backwards=True), "from its end"),
+    "both_ways": (lambda: UNITS["rotrnn"](bidirectional=True), "bidirectional"),
+    "bidirectional": (
+        lambda: layers.Bidirectional(UNITS["rotrnn"]()),
+        "reads the sequence from its end",
+    ),
+    "a_block_both_ways": (
+        lambda: ResidualBlock(
+            RotRNN(3, state_size=4, num_heads=2, bidirectional=True)
+        ),
+        "bidirectional",
+    ),
+    "a_block_of_what_does_not_stream": (
+        lambda: ResidualBlock(layers.Dense(3)),
+        "has no method `step`",
+    ),
+    "masking": (layers.Masking, "leave masked steps out"),
+    "convolution": (lambda: layers.Conv1D(4, 2), "it mixes time steps"),
+    "strides": (lambda: layers.Conv1D(4, 1, 2), "it mixes time steps"),
+    "norm_over_time": (
+        lambda: layers.LayerNormalization(axis=1),
+        "it mixes time steps",
+    ),
+    "average_kept": (
+        lambda: layers.GlobalAveragePooling1D(keepdims=True),
+        "keepdims=True",
+    ),
+    "shift": (lambda: layers.ZeroPadding1D(1), "not known to treat"),
+    "attention": (
+        lambda: lambda x: layers.Attention()([x, x]),
+        "not known to treat",
+    ),
+    "mean": (
+        lambda: lambda x: keras.ops.mean(x, 1, keepdims=True),
+        "not known to treat",
+    ),
+    "with_and_without_time": (
+        lambda: residual,
+        "with a time axis and tensors without one",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_stream_is_named(make, reason):
+    inputs = keras.Input((6, 3))
+    hidden = RotRNN(3, state_size=4, num_heads=2)(make()(inputs))
+    with pytest.raises(ValueError, match=reason):
+        export_step(keras.Model(inputs, hidden))
+
+
+class Doubled(layers.Layer):
+    """A layer of a user."""
+
+    def call(self, inputs):
+        return inputs * 2
+
+
+def test_a_users_layer_streams_where_it_is_vouched_for():
+    model = small(Doubled(), UNITS["rotrnn"]())
+    with pytest.raises(ValueError, match="name its class in `position_wise`"):
+        export_step(model)
+    step = export_step(model, position_wise=[Doubled])
+    (outputs,), _ = streamed(step, sequences(4))
+    assert np.abs(outputs - array(model(sequences(4)))).max() < 1e-5
+
+
+def test_a_model_without_states_and_one_that_is_not_built_are_refused():
+    with pytest.raises(ValueError, match="should have a layer with states"):
+        export_step(small(layers.Dense(2)))
+    with pytest.raises(ValueError, match="built=False"):
+        export_step(keras.Sequential([UNITS["rotrnn"]()]))
+    with pytest.raises(ValueError, match="built=False"):
+        export_step(SequenceClassifier(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lssl", "rotrnn"])
+def test_100000_steps_equal_the_whole(name):
+    model = small(UNITS[name](8))
+    inputs = sequences(100_000, batch=1)
+    expected = model.predict(inputs, verbose=0)
+    (outputs,), _ = streamed(export_step(model), inputs, batch=1)
+    scale = np.abs(expected).max()
+    assert np.abs(outputs - expected).max() < 1e-4 * scale
+
+
+# What runs where there is no Keras and none of this package. A program prints
+# the largest differences between what was expected and what it gets.
+SAVED_MODEL = """
+import sys, json, numpy as np
+sys.modules["keras"] = sys.modules["keras_linrec"] = None
+import tensorflow as tf
+cases = np.load(sys.argv[1] + "/cases.npz")
+names = sorted({name.split(":")[0] for name in cases})
+differences = {}
+for name in names:
+    file, *_ = name.split(" ")
+    model = tf.saved_model.load(sys.argv[1] + "/" + file)
+    parts = {k.split(":")[1]: v for k, v in cases.items()
+             if k.startswith(name + ":")}
+    given = [tf.constant(v) for k, v in sorted(parts.items()) if k[0] == "i"]
+    got = model.serve(given if file == "step" else given[0])
+    got = got if file == "step" else [got]
+    differences[name] = max(
+        float(np.abs(one.numpy() - parts[f"o{n}"]).max())
+        for n, one in enumerate(got))
+print(json.dumps(differences))
+"""
+PROGRAM = """
+import sys, json, numpy as np, torch
+cases = np.load(sys.argv[1] + "/cases.npz")
+names = sorted({name.split(":")[0] for name in cases})
+differences = {}
+for name in names:
+    file, *_ = name.split(" ")
+    program = torch.export.load(sys.argv[1] + "/" + file + ".pt2").module()
+    parts = {k.split(":")[1]: v for k, v in cases.items()
+             if k.startswith(name + ":")}
+    given = [torch.tensor(v) for k, v in sorted(parts.items()) if k[0] == "i"]
+    got = program(given if file == "step" else given[0])
+    got = got if file == "step" else [got]
+    differences[name] = max(
+        float(np.abs(one.detach().numpy() - parts[f"o{n}"]).max())
+        for n, one in enumerate(got))
+assert "keras" not in sys.modules and "keras_linrec" not in sys.modules
+print(json.dumps(differences))
+"""
+ONNX = """
+import sys, json, numpy as np, onnxruntime
+cases = np.load(sys.argv[1] + "/cases.npz")
+names = sorted({name.split(":")[0] for name in cases})
+differences = {}
+for name in names:
+    file, *_ = name.split(" ")
+    session = onnxruntime.InferenceSession(sys.argv[1] + "/" + file + ".onnx")
+    parts = {k.split(":")[1]: v for k, v in cases.items()
+             if k.startswith(name + ":")}
+    given = [v for k, v in sorted(parts.items()) if k[0] == "i"]
+    names = [part.name for part in session.get_inputs()]
+    got = session.run(None, dict(zip(names, given)))
+    differences[name] = max(
+        float(np.abs(one - parts[f"o{n}"]).max()) for n, one in enumerate(got))
+print(json.dumps(differences))
+"""
+
+TORCH = keras.backend.backend() == "torch"
+
+
+def exported_model(name, time):
+    return keras.Sequential(
+        [
+            keras.Input((time, 3), name="signal"),
+            UNITS[name](),
+            LipschitzRNN(2, return_sequences=True),
+        ]
+    )
+
+
+# Of the matrix exponential of a RotRNN, exporters make hundreds of operations.
+EXPORTED = pytest.mark.parametrize(
+    "name",
+    [
+        "lssl",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in UNITS
+            if name != "lssl"
+        ),
+    ],
+)
+
+
+def cases_of(model, sizes):
+    """Inputs and outputs of a model and of its one step, by name."""
+    step = export_step(model)
+    cases = {}
+    generator = np.random.default_rng(0)
+    for batch, time in sizes:
+        inputs = sequences(time, batch=batch)
+        cases[f"whole {batch} {time}:i0"] = inputs
+        cases[f"whole {batch} {time}:o0"] = model.predict(inputs, verbose=0)
+        given = [
+            generator.standard_normal((batch, *part.shape[1:]))
+            for part in step.inputs
+        ]
+        given = [part.astype("float32") for part in given]
+        for n, part in enumerate(given):
+            cases[f"step {batch}:i{n}"] = part
+        for n, part in enumerate(step.predict(given, verbose=0)):
+            cases[f"step {batch}:o{n}"] = part
+    return step, cases
+
+
+def run_plainly(program, folder, cases):
+    np.savez(folder / "cases.npz", **cases)
+    result = subprocess.run(
+        [sys.executable, "-c", program, folder],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    differences = json.loads(result.stdout.strip().splitlines()[-1])
+    assert set(differences) == {name.split(":")[0] for name in cases}
+    assert max(differences.values()) < 1e-5, differences
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(TORCH, reason="Keras exports no SavedModel from PyTorch")
+@EXPORTED
+def test_a_saved_model_runs_at_any_size_without_keras(name, tmp_path):
+    model = exported_model(name, None)
+    step, cases = cases_of(model, [(1, 1), (2, 7), (3, 70)])
+    model.export(tmp_path / "whole", verbose=False)
+    step.export(tmp_path / "step", verbose=False)
+    run_plainly(SAVED_MODEL, tmp_path, cases)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not TORCH, reason="a format of PyTorch")
+@EXPORTED
+def test_an_exported_program_runs_without_keras(name, tmp_path):
+    import torch
+
+    model = exported_model(name, 7)
+    step, cases = cases_of(model, [(1, 7), (3, 7)])
+    batch = {0: torch.export.Dim("batch")}
+    model.export(
+        tmp_path / "whole.pt2",
+        format="torch",
+        dynamic_shapes=batch,
+        verbose=False,
+    )
+    step.export(
+        tmp_path / "step.pt2",
+        format="torch",
+        dynamic_shapes=[([batch] * len(step.inputs),)],
+        verbose=False,
+    )
+    run_plainly(PROGRAM, tmp_path, cases)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not TORCH, reason="only PyTorch makes ONNX of it")
+@EXPORTED
+def test_an_onnx_file_runs_without_keras(name, tmp_path):
+    model = exported_model(name, 7)
+    step, cases = cases_of(model, [(3, 7)])
+    step.export(tmp_path / "step.onnx", format="onnx", verbose=False)
+    model.export(
+        tmp_path / "whole.onnx",
+        format="onnx",
+        verbose=False,
+        input_signature=[
+            keras.layers.InputSpec(shape=(3, 7, 3), dtype="float32")
+        ],
+    )
+    run_plainly(ONNX, tmp_path, cases)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["lssl", "rotrnn", "lipschitz_rnn"])
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="Keras asks for jax2onnx here"
+)
+def test_no_onnx_file_is_written_that_would_be_wrong(name, tmp_path):
+    model = small(UNITS[name]())
+    model(sequences(4))
+    reason = "one number of steps only" if TORCH else "cannot be exported"
+    with pytest.raises(ValueError, match=f"{model.layers[0].name}.*{reason}"):
+        model.export(tmp_path / "model.onnx", format="onnx", verbose=False)
+    assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not TORCH, reason="a format of PyTorch")
+@pytest.mark.parametrize("name", ["lssl", "lipschitz_rnn"])
+def test_a_length_that_pytorch_would_fix_is_refused(name, tmp_path):
+    import torch
+
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("time")}
+    with pytest.raises(
+        RuntimeError, match="PyTorch exports .* number of steps"
+    ):
+        small(UNITS[name]()).export(
+            tmp_path / "model.pt2", format="torch", dynamic_shapes=sizes
+        )
