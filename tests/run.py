@@ -1,6 +1,7 @@
 """Run the tests under every backend: python tests/run.py [pytest arguments].
 
-Two run at a time. What each prints comes in one piece, when it is done.
+All run at a time, so that no processor waits for the longest. What each prints
+comes in one piece, when it is done.
 """
 
 import os
@@ -56,7 +57,7 @@ def run(backend, arguments):
 def main(arguments):
     failed = []
     print(f"Testing under {', '.join(BACKENDS)}: some minutes.", flush=True)
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    with ThreadPoolExecutor(max_workers=len(BACKENDS)) as pool:
         runs = {pool.submit(run, name, arguments): name for name in BACKENDS}
         for done in as_completed(runs):
             status, output = done.result()
