@@ -22,3 +22,20 @@ def multiply_add(a, b, c):
 def conjugate(a):
     """The complex conjugate; a real number is its own."""
     return a if len(a) == 1 else (a[0], -a[1])
+
+
+def carried(product, state, where):
+    """`product * state`, which is zero where the state is.
+
+    Over silence the product of many decays may overflow, and infinity times
+    zero would be NaN.
+
+    Args:
+        product, state: numbers of the same field.
+        where: the framework's `where(condition, one, other)`.
+    """
+    is_zero = state[0] == 0
+    if len(state) == 2:
+        is_zero = is_zero & (state[1] == 0)
+    pairs = zip(state, multiply(product, state))
+    return tuple(where(is_zero, zero, part) for zero, part in pairs)

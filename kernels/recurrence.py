@@ -7,7 +7,10 @@ no fused kernel, where one is differentiated twice, and for a single step.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import keras
 from keras import ops
+
+from keras_linrec.kernels import double_precision
 
 # Explicit Runge-Kutta methods in which stage i starts from h + shift_i dt
 # k_{i-1}: (shifts, weights of the slopes k_i).
@@ -111,6 +114,8 @@ def next_state(dynamics, state, drive, weights, step_size, modulus_bias):
     def activate(numbers):
         if modulus_bias.shape[0]:
             return dynamics.activation(numbers, modulus_bias)
+        if dynamics.activation is keras.activations.tanh:
+            return double_precision.tanh(numbers)
         return dynamics.activation(numbers)
 
     if dynamics.solver is None:

@@ -10,6 +10,8 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(__file__).parent))
 
+pytest_plugins = ["capabilities"]
+
 
 @pytest.fixture(autouse=True)
 def seed():
@@ -46,7 +48,7 @@ ONLY_UNDER = {
 }
 
 collect_ignore = [
-    *("run.py", "file_worker.py", "fork_worker.py"),
+    *("run.py", "capabilities.py", "file_worker.py", "fork_worker.py"),
     *(f"device_worker_{name}.py" for name in ("jax", "tensorflow", "torch")),
     *(
         name

@@ -2,16 +2,24 @@
 
 All run at a time, so that no processor waits for the longest. What each prints
 comes in one piece, when it is done.
+
+Without arguments, what passed is compared with the README's table of layers
+against capabilities. `python tests/run.py --write-table` writes it anew.
 """
 
 import os
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import as_completed
 from pathlib import Path
 
-BACKENDS = ("jax", "tensorflow", "torch")
+import capabilities
+
+BACKENDS = tuple(capabilities.BACKENDS)
+README = Path(__file__).parent.parent / "README.md"
+WRITE = "--write-table"
 # XLA compiles for most of JAX' time. Without its optimisations 65 tests of
 # units take 43 s and not 63, and without these two of its stages gradients of
 # layers take 25 s and not 40; all give the same numbers.
@@ -34,7 +42,7 @@ def quick_jax():
     return QUICK_JAX if known.returncode == 0 else {}
 
 
-def run(backend, arguments):
+def run(backend, arguments, results):
     """The exit status and the output of pytest under a backend."""
     result = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments],
@@ -46,6 +54,7 @@ def run(backend, arguments):
             **os.environ,
             "KERAS_BACKEND": backend,
             "OMP_NUM_THREADS": "1",
+            capabilities.FOLDER: results,
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -54,11 +63,14 @@ def run(backend, arguments):
     return result.returncode, result.stdout
 
 
-def main(arguments):
+def run_all(arguments, results):
     failed = []
     print(f"Testing under {', '.join(BACKENDS)}: some minutes.", flush=True)
     with ThreadPoolExecutor(max_workers=len(BACKENDS)) as pool:
-        runs = {pool.submit(run, name, arguments): name for name in BACKENDS}
+        runs = {
+            pool.submit(run, name, arguments, results): name
+            for name in BACKENDS
+        }
         for done in as_completed(runs):
             status, output = done.result()
             print(f"\n=== {runs[done]} ===\n{output}", flush=True)
@@ -67,6 +79,30 @@ def main(arguments):
     if failed:
         sys.exit(f"Failed under {', '.join(sorted(failed))}.")
     print("All tests passed under every backend.")
+
+
+def check_readme(results, write):
+    """That the README's table is what the tests found."""
+    text = README.read_text()
+    table = capabilities.table(results)
+    expected = capabilities.with_table(text, table)
+    if write:
+        README.write_text(expected)
+    elif text != expected:
+        sys.exit(
+            f"The README's table of capabilities should be\n\n{table}\n\n"
+            f"which `python tests/run.py {WRITE}` writes."
+        )
+
+
+def main(arguments):
+    write = WRITE in arguments
+    arguments = [argument for argument in arguments if argument != WRITE]
+    with tempfile.TemporaryDirectory() as results:
+        run_all(arguments, results)
+        # A part of the tests shows a part of what they show.
+        if not arguments:
+            check_readme(results, write)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ def run(framework, *arguments):
         },
         capture_output=True,
         text=True,
+        timeout=600,
     )
     assert worker.returncode == 0, worker.stderr[-3000:]
     return json.loads(worker.stdout.strip().splitlines()[-1])

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from capabilities import COLUMNS
 
 BACKENDS = ("jax", "tensorflow", "torch")
 
@@ -40,6 +41,10 @@ def differences(tmp_path_factory):
     }
 
 
+# The worker's model has every layer and a cell.
+@pytest.mark.capability(
+    "from any backend to any other", layers=COLUMNS, backends=BACKENDS
+)
 @pytest.mark.parametrize("loading", BACKENDS)
 @pytest.mark.parametrize("saving", BACKENDS)
 def test_a_saved_model_predicts_the_same_elsewhere(

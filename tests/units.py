@@ -13,6 +13,7 @@ from definitions import orthogonal_rnn
 from definitions import rotrnn
 
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import AntisymmetricRNN
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import LinearDynamicalSystem
 from keras_linrec.layers import LipschitzRNN
@@ -54,7 +55,13 @@ def make_lipschitz_rnn(units=4, **arguments):
     return LipschitzRNN(units, **{**defaults, **arguments})
 
 
+def make_antisymmetric_rnn(units=4, **arguments):
+    defaults = {"step_size": 0.3, "gamma": 0.5, "return_sequences": True}
+    return AntisymmetricRNN(units, **{**defaults, **arguments})
+
+
 UNITS = {
+    "antisymmetric_rnn": make_antisymmetric_rnn,
     "ldstack": make_ldstack,
     "linear_dynamical_system": make_linear_dynamical_system,
     "lipschitz_rnn": make_lipschitz_rnn,
@@ -63,6 +70,13 @@ UNITS = {
     "rotrnn": make_rotrnn,
 }
 DEFINITIONS = {
+    "antisymmetric_rnn": partial(
+        lipschitz_rnn.lipschitz_rnn,
+        step_size=0.3,
+        gamma=0.5,
+        alpha=0.0,
+        beta=1.0,
+    ),
     "ldstack": ldstack.ldstack,
     "linear_dynamical_system": ldstack.linear_dynamical_system,
     "lipschitz_rnn": partial(

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import activations
 from keras_linrec.layers.linear_dynamical_system import LinearDynamicalSystem
 from keras_linrec.layers.linear_dynamical_system import to_float64
 from keras_linrec.layers.sequence_layer import require_between
@@ -550,7 +551,7 @@ trained in a linear layer |
         return {
             **super().get_config(),
             "depth": self.depth,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": activations.serialize(self.activation),
             "slope": self.slope,
             "basis": self.basis,
             "basis_initializer": keras.initializers.serialize(

@@ -7,6 +7,9 @@ from keras import ops
 
 from keras_linrec.initializers import DecayLog
 from keras_linrec.initializers import FanInNormal
+from keras_linrec.kernels.double_precision import cos
+from keras_linrec.kernels.double_precision import sin
+from keras_linrec.kernels.double_precision import tanh
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.layers.sequence_layer import require_between
 from keras_linrec.layers.sequence_layer import require_count
@@ -237,8 +240,8 @@ number | D |
             theta = ops.pad(theta, [[0, 0], [0, 1]])
         gamma = ops.exp(-ops.exp(self.gamma_log))[:, None]
         return (
-            ops.reshape(gamma * ops.cos(theta), (-1,)),
-            ops.reshape(gamma * ops.sin(theta), (-1,)),
+            ops.reshape(gamma * cos(theta), (-1,)),
+            ops.reshape(gamma * sin(theta), (-1,)),
         )
 
     def _input_projection(self, rotation):
@@ -246,7 +249,7 @@ number | D |
         kernel = ops.convert_to_tensor(self.input_kernel)
         # 1 - gamma^2, without cancellation where gamma is close to 1. ONNX
         # has no expm1; of gamma = exp(-rate) this is 1 - exp(-2 rate).
-        tangent = ops.tanh(ops.exp(self.gamma_log))
+        tangent = tanh(ops.exp(self.gamma_log))
         variance = 2.0 * tangent / (1.0 + tangent)
         trace = ops.sum(ops.square(kernel), axis=(1, 2))
         xi = ops.sqrt(variance / ops.where(trace > 1e-12, trace, 1e-12))

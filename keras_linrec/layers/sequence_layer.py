@@ -133,6 +133,7 @@ class SequenceLayer(PreciseLayer):
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.states = None
+        self._rematerializes = False
         if dropout:
             self.seed_generator = keras.random.SeedGenerator(seed)
 
@@ -426,7 +427,7 @@ class SequenceLayer(PreciseLayer):
                 ),
             )
         states = self._starting_states(initial_state, sequences.shape[0])
-        if training and self.dropout:
+        if self.dropout and training:
             sequences = sequences * self._dropout_mask(sequences)
         if beside is not None:
             sequences = ops.concatenate([sequences, beside], axis=-1)
@@ -437,20 +438,67 @@ class SequenceLayer(PreciseLayer):
                 resets = steps.backward_resets(options["resets"])
                 options["resets"] = ops.flip(resets, axis=1)
 
-        if mask is None and self.return_sequences:
-            outputs, final_states = self.run(sequences, states, None, **options)
-        elif mask is None:
-            outputs, final_states = self.run_last(sequences, states, **options)
-        else:
-            outputs, final_states = self._run_masked(
-                sequences, states, mask, **options
-            )
+        run = self._run_with(mask, **options)
+        if self._rematerializes and self._has_own_weights():
+            run = keras.remat(run)
+        outputs, *final_states = run(sequences, *(states or ()))
 
         if self.stateful:
             for variable, state in zip(self.states, final_states):
                 variable.assign(_own(state))
         outputs = ops.cast(outputs, self.compute_dtype)
         return (outputs, *final_states) if self.return_state else outputs
+
+    def _run_with(self, mask, **options):
+        """A function of sequences and states, of tensors to tensors."""
+
+        def run(sequences, *states):
+            states = list(states) or None
+            if mask is not None:
+                outputs, final_states = self._run_masked(
+                    sequences, states, mask, **options
+                )
+            elif self.return_sequences:
+                outputs, final_states = self.run(
+                    sequences, states, None, **options
+                )
+            else:
+                outputs, final_states = self.run_last(
+                    sequences, states, **options
+                )
+            return outputs, *(final_states or ())
+
+        return run
+
+    def _has_own_weights(self):
+        """Whether this is no `stateless_call` that lends the layer weights.
+
+        `keras.remat` would lose their gradients on TensorFlow, and on PyTorch
+        compute again with the layer's own.
+        """
+        if keras.backend.backend() == "jax" or not self.weights:
+            return True
+        weight = self.weights[0]
+        return weight.value is weight._value
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """Within `keras.RematScope`: the recurrence is computed again.
+
+        The recurrence, and not the call: what a call draws is drawn once, and
+        the states of a stateful layer are assigned outside.
+        """
+        call = super().rematerialized_call(layer_call, *args, **kwargs)
+        if call is layer_call:
+            return layer_call
+
+        def rematerialize(*args, **kwargs):
+            self._rematerializes = True
+            try:
+                return layer_call(*args, **kwargs)
+            finally:
+                self._rematerializes = False
+
+        return rematerialize
 
     def beside(self, timescales, shape):
         """A call's `timescales` as what accompanies the steps, or `None`.
@@ -483,10 +531,11 @@ class SequenceLayer(PreciseLayer):
         """
         position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
         lengths = position[:, -1] + 1
-        packed = steps.pack(sequences, mask)
+        order = steps.order(mask)
+        packed = steps.pack(sequences, lengths, order)
         if resets is not None:
             begun = steps.begun(resets)
-            packed_begun = steps.take(begun, steps.order(mask))
+            packed_begun = steps.take(begun, order)
             options["resets"] = steps.changes(packed_begun, lengths)
         if states is None and not self.wants_states:
             # Nobody asks for the states after the last step that counts.

@@ -253,7 +253,7 @@ def serialize_unbuilt(unit):
 def with_unit(config, custom_objects=None):
     """A config with its unit as a layer."""
     if not isinstance(config.get("unit"), dict):
-        return config
+        return dict(config)
     unit = keras.saving.deserialize_keras_object(
         config["unit"], custom_objects=custom_objects
     )

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_linrec import activations
 from keras_linrec.layers import LSSL
 from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.models.residual_block import ResidualBlock
@@ -293,14 +294,39 @@ class SequenceModel(keras.Model):
             "dropout": self.dropout,
             "normalization": self.normalization,
             "pooling": self.pooling,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": activations.serialize(self.activation),
             "unit": serialize_unbuilt(self.blocks[0].unit),
             "seed": self.seed,
+            **self._quantized(),
         }
+
+    def _quantized(self):
+        """The policies of the Dense parts that `quantize` has changed."""
+        policies = {
+            name: keras.dtype_policies.serialize(part.dtype_policy)
+            for name, part in self._dense_parts().items()
+            if part.quantization_mode is not None
+        }
+        return {"quantized": policies} if policies else {}
+
+    def _dense_parts(self):
+        return {"encoder": self.encoder, "head": self.head}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**with_unit(config, custom_objects))
+        config = with_unit(config, custom_objects)
+        policies = config.pop("quantized", {})
+        model = cls(**config)
+        parts = model._dense_parts()
+        if not set(policies) <= set(parts):
+            raise ValueError(
+                f"`quantized` should hold the policies of {tuple(parts)} or of "
+                f"one of them. Received: quantized={policies}"
+            )
+        for name, policy in policies.items():
+            # Before it is built: its weights are then 8-bit integers at once.
+            parts[name].dtype_policy = keras.dtype_policies.get(policy)
+        return model
 
 
 @keras.saving.register_keras_serializable("keras_linrec")

@@ -12,6 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_linrec.kernels.double_precision import cos
+from keras_linrec.kernels.double_precision import sin
+
 # The names of the parameters: the first of two has an entry more where the size
 # is odd, for the real eigenvalue left over.
 _PARAMETERS = {
@@ -96,9 +99,7 @@ def spectrum(parameterization, parameters, size):
     odd = size % 2
     if parameterization == "unit":
         (angle,) = values
-        return Spectrum(
-            _pad(ops.cos(angle), odd, 1.0), _pad(ops.sin(angle), odd)
-        )
+        return Spectrum(_pad(cos(angle), odd, 1.0), _pad(sin(angle), odd))
     first, second = values
     if parameterization == "standard":
         return Spectrum(first, _pad(second, odd))
@@ -113,7 +114,7 @@ def spectrum(parameterization, parameters, size):
         )
     if parameterization == "log_polar":
         magnitude, angle = ops.exp(first), _pad(second, odd)
-        return Spectrum(magnitude * ops.cos(angle), magnitude * ops.sin(angle))
+        return Spectrum(magnitude * cos(angle), magnitude * sin(angle))
     return _log_polar_hinge(first, second, odd)
 
 
@@ -128,8 +129,8 @@ def _log_polar_hinge(log_magnitude, split, odd):
     pairs = log_magnitude[:, : split.shape[1]]
     magnitude = ops.exp(log_magnitude + _pad(apart, odd)) * _pad(sign, odd, 1.0)
     return Spectrum(
-        magnitude * ops.cos(_pad(complex_ones, odd)),
-        magnitude * ops.sin(_pad(complex_ones, odd)),
+        magnitude * cos(_pad(complex_ones, odd)),
+        magnitude * sin(_pad(complex_ones, odd)),
         sign * ops.exp(pairs - apart),
     )
 

@@ -4,6 +4,8 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.kernels.arithmetic import multiply
+from keras_linrec.kernels.double_precision import cos
+from keras_linrec.kernels.double_precision import sin
 from keras_linrec.ops.precision import accumulation_dtype
 
 # Real matrices are tuples of one tensor, complex ones of two.
@@ -85,7 +87,7 @@ def unitary_matrix(reflectors, phases):
     size = real.shape[0]
     real = ops.cast(np.eye(size, dtype="float32"), dtype) - real
     phases = ops.cast(phases, dtype)
-    turned = multiply((real, -imag), (ops.cos(phases), ops.sin(phases)))
+    turned = multiply((real, -imag), (cos(phases), sin(phases)))
     real, imag = turned
     return ops.concatenate(
         [

@@ -202,7 +202,7 @@ def projected_scan(
     else:
         initial_state = _cast(initial_state, dtype)
         _check_state(initial_state, (batch, time, channels))
-    kernel = kernels.select(config.get_kernel())
+    kernel = chosen_kernel()
     arguments = decay, inputs, input_kernel, output_kernel, initial_state
     is_fixed = len(decay[0].shape) == 1
     # JAX exports a length that is a symbol, which no block divides.
@@ -359,7 +359,7 @@ def nonlinear_scan(
             )
         )
     if reset_mask is None:
-        scan = kernels.select(config.get_kernel()).nonlinear_scan
+        scan = chosen_kernel().nonlinear_scan
         scan = scan or kernels.plain_nonlinear_scan
         outputs, final_state = scan(dynamics, operands, keep_all)
     else:
@@ -468,9 +468,16 @@ def _scan(decay, inputs, initial_state, reverse, reset_mask):
     else:
         initial_state = _cast(initial_state, dtype)
         _check_state(initial_state, shape)
-    return kernels.select(config.get_kernel()).scan(
-        decay, inputs, initial_state, reverse
-    )
+    return chosen_kernel().scan(decay, inputs, initial_state, reverse)
+
+
+def chosen_kernel(whole=False):
+    """The kernel that runs here: the one place where it is asked for.
+
+    Args:
+        whole: whether it is not for time, which devices may share.
+    """
+    return kernels.select(config.get_kernel(), whole=whole)
 
 
 def _restarted(decay, reset_mask, shape, reverse):

@@ -16,16 +16,16 @@ def take(sequences, index):
     return ops.take(flat, rows + ops.cast(index, "int32"), axis=0)
 
 
-def pack(sequences, mask):
+def pack(sequences, lengths, order):
     """The steps that count moved to the front of each row, zeros behind.
 
     Args:
         sequences: (batch, time, features).
-        mask: boolean, (batch, time), true where a step counts.
+        lengths: integers (batch,), how many steps of each row count.
+        order: integers (batch, time), from `order`.
     """
-    lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
     counts = before(lengths, ops.shape(sequences)[1])
-    return ops.where(counts[:, :, None], take(sequences, order(mask)), 0.0)
+    return ops.where(counts[:, :, None], take(sequences, order), 0.0)
 
 
 def order(mask):

@@ -10,12 +10,11 @@ import math
 import keras
 from keras import ops
 
-from keras_linrec import config
-from keras_linrec import kernels
 from keras_linrec.ops import steps
 from keras_linrec.ops.generating_function import generating_function_response
 from keras_linrec.ops.rows import from_above
 from keras_linrec.ops.rows import from_below
+from keras_linrec.ops.scan import chosen_kernel
 
 # Where the number of steps is unknown until it runs: the steps in a block, and
 # how often blocks may double, which reaches 4 million steps.
@@ -81,7 +80,7 @@ def impulse_response(transition, timescale, output_matrix, time, alpha=0.5):
         return blocked_response(
             Blocks(delta, time), input_vector, output_matrix
         )
-    native = kernels.select(config.get_kernel()).impulse_response
+    native = chosen_kernel().impulse_response
     dtype = keras.backend.standardize_dtype(output_matrix.dtype)
     if native is not None and dtype in ("float32", "float64"):
         return native(*arguments, output_matrix, time, alpha)

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_linrec import config
-from keras_linrec import kernels
 from keras_linrec.ops.hippo import StructuredTransition
+from keras_linrec.ops.scan import chosen_kernel
 
 # Steps of which all states are kept at a time, for the gradient. Of the others
 # only every so many is, and they are computed again.
@@ -77,7 +76,7 @@ def _eliminate(above, below, pivots, right):
     forward = _shifted_down(-below / pivots[..., :-1, :])
     backward = _shifted_up(-above) / pivots
     # Along the states, and not along time, which devices may share.
-    scan = kernels.select(config.get_kernel(), whole=True).scan
+    scan = chosen_kernel(whole=True).scan
     shape = ops.shape(right)
     start = (ops.zeros_like(right[:, 0]),)
 

@@ -3,6 +3,7 @@ import math
 import torch
 
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.arithmetic import carried
 from keras_linrec.kernels.arithmetic import multiply
 from keras_linrec.kernels.arithmetic import multiply_add
 
@@ -132,7 +133,7 @@ def _blocks(decay, inputs, initial_state, reverse):
             part[..., step, :] = new
 
     entering = _carries(product, state, initial_state, reverse)
-    for part, new in zip(outputs, multiply(products, entering)):
+    for part, new in zip(outputs, carried(products, entering, torch.where)):
         part += new
     kept = slice(count * size - time, None) if reverse else slice(time)
     return tuple(
@@ -149,7 +150,8 @@ def _carries(product, last, initial_state, reverse):
     state = initial_state
     for block in _order(len(lasts), reverse):
         entering[block] = state
-        state = multiply_add(products[block], state, lasts[block])
+        told = carried(products[block], state, torch.where)
+        state = tuple(one + other for one, other in zip(told, lasts[block]))
     return tuple(
         torch.stack(part, dim=1)[:, :, None] for part in zip(*entering)
     )
@@ -197,7 +199,8 @@ def _any_length(decay, inputs, initial_state, reverse):
     entering = _joined(products[-1], states[-1], initial_state, count)
     outputs = []
     for state, product in zip(states, products):
-        outputs.append(multiply_add(product, entering, state))
+        told = carried(product, entering, torch.where)
+        outputs.append(tuple(a + b for a, b in zip(told, state)))
     kept = torch.arange(time, device=inputs[0].device)
     return tuple(
         torch.stack(part, dim=2).flatten(1, 2).index_select(1, kept)
@@ -226,7 +229,7 @@ def _joined(product, last, initial_state, count):
         def shifted(parts, earlier=earlier):
             return tuple(part.index_select(1, earlier) for part in parts)
 
-        joining = multiply(product, shifted(sums))
+        joining = carried(product, shifted(sums), torch.where)
         sums = tuple(
             part + torch.where(exists, new, 0.0)
             for part, new in zip(sums, joining)

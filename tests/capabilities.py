@@ -1,0 +1,143 @@
+"""The README's table of layers against capabilities, from the tests' results.
+
+A test that shows what a layer can do is marked with it,
+
+    @pytest.mark.capability("masks of any pattern")
+
+and names the layer by its parameter `name`, or `layers` of the mark. A layer
+has a capability under a backend where all its tests of it have passed there. A
+test that runs under one backend only, for several, says so by `backends`.
+
+`tests/run.py` has each run write what it found, and compares the README.
+"""
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+
+BACKENDS = {"jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
+FOLDER = "KERAS_LINREC_TEST_RESULTS"
+CELLS = "the cells in `keras.layers.RNN`"
+COLUMNS = {
+    "lssl": "`LSSL`",
+    "rotrnn": "`RotRNN`",
+    "linear_dynamical_system": "`LinearDynamicalSystem`",
+    "ldstack": "`LDStack`",
+    "orthogonal_rnn": "`OrthogonalRNN`",
+    "lipschitz_rnn": "`LipschitzRNN`",
+    "antisymmetric_rnn": "`AntisymmetricRNN`",
+    "cell": CELLS,
+}
+# In the order of the table's rows.
+CAPABILITIES = (
+    "outputs and gradients are the paper's",
+    "any batch and length, from one step on",
+    "masks of any pattern",
+    "several sequences in a row, `reset_mask`",
+    "in chunks, with states in and out",
+    "one step at a time",
+    "irregular steps, `timescales`",
+    "`stateful`",
+    "`go_backwards`, `Bidirectional`",
+    "`mixed_bfloat16`, `mixed_float16`",
+    "`float64`, gradients too",
+    "`jit_compile=True`",
+    "models of every kind, `clone_model`",
+    "configurations, copies, pickles",
+    "`.keras` and weights files",
+    "from any backend to any other",
+    "dropout, seeds",
+    "regularisers, constraints",
+    "sample weights",
+    "`trainable=False`",
+    "`keras.RematScope`",
+    "LoRA, int8 around it",
+    "a NaN stays in its row",
+    "`export_step`",
+)
+BEGIN, END = "<!-- capabilities: tests/run.py -->", "<!-- end -->"
+
+outcomes = []
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "capability(name, layers=None, backends=None): what a test shows that "
+        "a layer can do",
+    )
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for mark in item.iter_markers("capability"):
+            item.user_properties.append(("capability", shown(item, mark)))
+
+
+def shown(item, mark):
+    """`(capability, layers, backends)` that a test stands for."""
+    (capability,) = mark.args
+    if capability not in CAPABILITIES:
+        raise ValueError(
+            f"{item.nodeid} is marked with a capability that should be one of "
+            f"tests/capabilities.py. Received: {capability!r}"
+        )
+    backends = mark.kwargs.get("backends", [os.environ["KERAS_BACKEND"]])
+    layers = mark.kwargs.get("layers")
+    if layers is None:
+        callspec = getattr(item, "callspec", None)
+        name = callspec.params.get("name") if callspec else None
+        layers = [] if name is None else [name]
+    layers = ["cell" if name.endswith("_cell") else name for name in layers]
+    return capability, layers, list(backends)
+
+
+def pytest_runtest_logreport(report):
+    if report.when != "call" and report.passed:
+        return
+    for key, value in report.user_properties:
+        if key == "capability":
+            outcomes.append([*value, report.passed])
+
+
+def pytest_sessionfinish():
+    folder = os.environ.get(FOLDER)
+    if folder:
+        file = Path(folder) / f"{os.environ['KERAS_BACKEND']}.json"
+        file.write_text(json.dumps(outcomes))
+
+
+def table(folder):
+    """The table of what the runs of all backends wrote into a folder."""
+    found = defaultdict(list)
+    for backend in BACKENDS:
+        outcomes = json.loads((Path(folder) / f"{backend}.json").read_text())
+        for capability, layers, backends, passed in outcomes:
+            for key in (
+                (capability, layer, backend)
+                for layer in layers
+                for backend in backends
+            ):
+                found[key].append(passed)
+
+    def cell(capability, layer):
+        able = [
+            title
+            for backend, title in BACKENDS.items()
+            if found[capability, layer, backend]
+            and all(found[capability, layer, backend])
+        ]
+        return "yes" if len(able) == len(BACKENDS) else ", ".join(able)
+
+    rows = [["", *COLUMNS.values()], ["---"] * (1 + len(COLUMNS))]
+    for capability in CAPABILITIES:
+        rows.append([capability, *(cell(capability, name) for name in COLUMNS)])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def with_table(text, new):
+    """A page with its table replaced."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{new}\n\n{END}{after}"

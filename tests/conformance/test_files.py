@@ -1,0 +1,51 @@
+"""What is saved, what is not, and what does not fit."""
+
+import keras
+import numpy as np
+import pytest
+from units import UNITS
+from units import array
+from units import sequences
+
+from conformance.cases import EVERY_FORM_AND_CELL
+from conformance.cases import EVERY_LAYER
+from conformance.cases import assert_close
+from conformance.cases import made
+from conformance.cases import sequential
+from conformance.cases import stateful_model
+from conformance.cases import twin
+
+pytestmark = pytest.mark.capability("`.keras` and weights files")
+
+
+@EVERY_FORM_AND_CELL
+def test_a_saved_model_predicts_the_same(name, form, tmp_path):
+    model = sequential(made(name, **form), keras.layers.Dense(2))
+    inputs = sequences(9)
+    expected = model.predict(inputs, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(loaded.predict(inputs, verbose=0), expected, 1e-6)
+
+
+@EVERY_LAYER
+def test_states_are_no_part_of_a_file(name, tmp_path):
+    model, layer = stateful_model(name)
+    model.predict(sequences(5), verbose=0)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = sequential(UNITS[name]())
+    other.load_weights(tmp_path / "model.weights.h5")
+    assert_close(
+        other.predict(sequences(5), verbose=0),
+        twin(layer, stateful=False)(sequences(5)),
+    )
+    assert np.abs(array(layer.states[0])).max() > 0
+
+
+@EVERY_LAYER
+def test_a_file_of_other_weights_is_named(name, tmp_path):
+    sequential(UNITS[name]()).save_weights(tmp_path / "model.weights.h5")
+    form = {"bidirectional": True} if name == "rotrnn" else {"use_bias": False}
+    other = sequential(UNITS[name](**form))
+    with pytest.raises(ValueError, match="has the weights"):
+        other.load_weights(tmp_path / "model.weights.h5")

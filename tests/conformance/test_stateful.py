@@ -1,0 +1,109 @@
+"""Layers that keep their states from one batch to the next."""
+
+import keras
+import numpy as np
+import pytest
+from units import UNITS
+from units import array
+from units import sequences
+
+from conformance.cases import EAGERLY
+from conformance.cases import EVERY_KIND
+from conformance.cases import EVERY_LAYER
+from conformance.cases import assert_close
+from conformance.cases import initial_states
+from conformance.cases import stateful_model
+from conformance.cases import twin
+
+pytestmark = pytest.mark.capability("`stateful`")
+
+
+@EVERY_LAYER
+def test_predict_continues_where_the_last_batch_ended(name):
+    model, layer = stateful_model(name)
+    inputs = sequences(30)
+    expected = array(twin(layer, stateful=False)(inputs))
+    first = model.predict(inputs[:, :11], verbose=0)
+    second = model.predict(inputs[:, 11:], verbose=0)
+    assert_close(np.concatenate([first, second], axis=1), expected)
+    layer.reset_state()
+    assert_close(model.predict(inputs[:, :11], verbose=0), first)
+    # Two batches of one call follow one another too.
+    layer.reset_state()
+    stacked = np.concatenate([inputs[:, :15], inputs[:, 15:]])
+    both = model.predict(stacked, batch_size=2, verbose=0)
+    assert_close(np.concatenate([both[:2], both[2:]], axis=1), expected)
+
+
+@EVERY_LAYER
+def test_fit_and_evaluate_continue_where_the_last_batch_ended(name):
+    model, layer = stateful_model(name, return_state=False)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    inputs = sequences(12)
+    targets = np.zeros((2, 12, 4), "float32")
+    for start in (0, 4, 8):
+        part = slice(start, start + 4)
+        model.fit(inputs[:, part], targets[:, part], shuffle=False, verbose=0)
+    other = twin(layer, stateful=False, return_state=True)
+    _, *expected = other(inputs)
+    assert_close([state.value for state in layer.states], expected)
+    model.evaluate(-inputs, targets, verbose=0)
+    _, *expected = other(-inputs, initial_state=expected)
+    assert_close([state.value for state in layer.states], expected)
+
+
+# Epoch after epoch, what a ReLU adds to a state of constant norm adds up, and
+# so does what enters a system on the unit circle.
+FORGETTING = {
+    "orthogonal_rnn": {"activation": "tanh"},
+    "ldstack": {"initial_eigenvalues": [0.3 + 0.4j, 0.3 - 0.4j]},
+    "linear_dynamical_system": {
+        "eigenvalues": "standard",
+        "state_size": 6,
+        "initial_eigenvalues": [0.3 + 0.4j, 0.3 - 0.4j],
+    },
+}
+
+
+@EVERY_KIND
+def test_training_learns(name):
+    model, _ = stateful_model(name, **FORGETTING.get(name, {}))
+    model.compile(keras.optimizers.Adam(0.01), "mse", **EAGERLY)
+    inputs = sequences(12)
+    targets = np.cumsum(inputs, axis=1)[..., :1] * np.ones(4, "float32")
+    history = model.fit(inputs, targets, epochs=20, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+    assert np.isfinite(history).all()
+
+
+@EVERY_LAYER
+def test_states_can_be_set(name):
+    model, layer = stateful_model(name)
+    inputs, states = sequences(5), initial_states(layer)
+    other = twin(layer, stateful=False)
+    layer.reset_state(states)
+    assert_close(
+        model.predict(inputs, verbose=0), other(inputs, initial_state=states)
+    )
+    layer.reset_states()
+    assert np.abs(array(layer.states[0])).max() == 0
+    with pytest.raises(ValueError, match="a batch of 3"):
+        layer.reset_state(initial_states(layer, batch=3))
+    with pytest.raises(ValueError, match="stateful=False"):
+        other.reset_state()
+
+
+@EVERY_LAYER
+def test_a_batch_that_does_not_fit_is_named(name):
+    with pytest.raises(ValueError, match="needs a fixed batch size"):
+        UNITS[name](stateful=True)(keras.Input((None, 3)))
+    _, layer = stateful_model(name)
+    with pytest.raises(ValueError, match="Received: a batch of 3"):
+        layer(sequences(5, batch=3))
+
+
+@EVERY_LAYER
+def test_a_ragged_batch_is_refused(name):
+    model, _ = stateful_model(name, batch=3)
+    with pytest.raises(Exception):  # noqa: B017 - each framework has its own
+        model.predict(sequences(9, batch=1), batch_size=1, verbose=0)

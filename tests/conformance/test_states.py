@@ -1,0 +1,104 @@
+"""States in and out: the parts of a sequence are the whole."""
+
+import keras
+import numpy as np
+import pytest
+from autodiff import backend_gradients
+from autodiff import relative_error
+from units import array
+from units import sequences
+
+from conformance.cases import EVERY_FORM_AND_CELL
+from conformance.cases import EVERY_LAYER
+from conformance.cases import EVERY_LAYER_AND_CELL
+from conformance.cases import EVERY_LAYER_AND_FORM
+from conformance.cases import assert_close
+from conformance.cases import built
+from conformance.cases import definition
+from conformance.cases import initial_states
+from conformance.cases import state_shapes
+
+pytestmark = pytest.mark.capability("in chunks, with states in and out")
+
+
+@EVERY_LAYER_AND_CELL
+def test_chunks_equal_the_whole(name):
+    layer = built(name, return_state=True)
+    inputs = sequences(33)
+    expected = layer(inputs, initial_state=initial_states(layer))
+    states, outputs = initial_states(layer), []
+    for chunk in np.split(inputs, [16, 17], axis=1):
+        output, *states = layer(chunk, initial_state=states)
+        outputs.append(array(output))
+    assert_close([np.concatenate(outputs, 1), *states], list(expected))
+
+
+@EVERY_LAYER_AND_CELL
+def test_gradients_through_chunks_equal_those_through_the_whole(name):
+    """From final states to initial states, inputs and every weight."""
+    layer = built(name, return_state=True)
+    inputs, states = sequences(8), initial_states(layer)
+    weights = [array(weight) for weight in layer.trainable_variables]
+    count = len(weights)
+
+    def run(chunks):
+        def through(tensors):
+            states = list(tensors[count + 1 :])
+            outputs = []
+            for chunk in keras.ops.split(tensors[count], chunks, axis=1):
+                (output, *states), _ = layer.stateless_call(
+                    tensors[:count],
+                    layer.non_trainable_variables,
+                    chunk,
+                    initial_state=states,
+                )
+                outputs.append(output)
+            return [keras.ops.concatenate(outputs, axis=1), *states]
+
+        return through
+
+    arguments = [*weights, inputs, *states]
+    generator = np.random.default_rng(2)
+    cotangents = [
+        generator.standard_normal(shape)
+        for shape in ((2, 8, 4), *(part.shape for part in states))
+    ]
+    whole = backend_gradients(run(1), arguments, cotangents)
+    parts = backend_gradients(run(2), arguments, cotangents)
+    for one, other in zip(parts, whole, strict=True):
+        assert np.abs(other).max() > 0
+        assert relative_error(one, other) < 1e-4
+
+
+@EVERY_FORM_AND_CELL
+def test_one_step_is_a_sequence(name, form):
+    layer = built(name, return_state=True, **form)
+    inputs, states = sequences(1), initial_states(layer)
+    expected = definition(name, layer, inputs, states)
+    assert_close(layer(inputs, initial_state=states), list(expected))
+
+
+@EVERY_LAYER_AND_CELL
+def test_without_states_they_are_zero(name):
+    layer = built(name)
+    inputs = sequences(5)
+    zeros = [np.zeros((2, *shape), "float32") for shape in state_shapes(layer)]
+    assert_close(layer(inputs), layer(inputs, initial_state=zeros), 1e-6)
+
+
+@EVERY_LAYER_AND_FORM
+def test_states_that_do_not_fit_are_named(name, form):
+    layer = built(name, **form)
+    states = [state[:, :-1] for state in initial_states(layer)]
+    with pytest.raises(ValueError, match="has states of the shapes"):
+        layer(sequences(5), initial_state=states)
+
+
+@EVERY_LAYER
+def test_a_state_of_another_batch_is_named(name):
+    layer = built(name)
+    with pytest.raises(ValueError, match="has states of the shapes"):
+        layer(
+            sequences(9, batch=3),
+            initial_state=initial_states(layer, batch=1),
+        )

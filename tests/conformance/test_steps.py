@@ -1,0 +1,39 @@
+"""One step at a time, as a stream comes."""
+
+import numpy as np
+import pytest
+from units import UNITS
+from units import array
+from units import sequences
+
+from conformance.cases import EVERY_LAYER
+from conformance.cases import assert_close
+from conformance.cases import built
+
+pytestmark = pytest.mark.capability("one step at a time")
+
+
+@EVERY_LAYER
+def test_steps_equal_the_whole(name):
+    layer = built(name, return_state=True)
+    inputs = sequences(50)
+    expected = layer(inputs)
+    states, outputs = layer.get_initial_state(batch_size=2), []
+    for step in range(50):
+        output, states = layer.step(inputs[:, step], states)
+        outputs.append(array(output))
+    assert_close([np.stack(outputs, 1), *states], list(expected))
+
+
+@EVERY_LAYER
+def test_a_step_builds_the_layer_where_its_states_allow(name):
+    layer = UNITS[name]()
+    if name == "lssl":
+        # It has a state for each input feature.
+        with pytest.raises(ValueError, match="build or call it before"):
+            layer.get_initial_state(2)
+        return
+    output, _ = layer.step(
+        np.zeros((2, 3), "float32"), layer.get_initial_state(2)
+    )
+    assert tuple(output.shape) == (2, 4)

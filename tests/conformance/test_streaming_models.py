@@ -1,0 +1,33 @@
+"""`export_step`: a whole model, one step at a time."""
+
+import keras
+import numpy as np
+import pytest
+from autodiff import compiled
+from units import array
+from units import sequences
+
+from conformance.cases import EVERY_LAYER_AND_CELL
+from conformance.cases import assert_close
+from conformance.cases import built
+from conformance.cases import sequential
+from keras_linrec import export_step
+
+pytestmark = pytest.mark.capability("`export_step`")
+
+
+@EVERY_LAYER_AND_CELL
+def test_a_model_step_by_step_is_the_model(name):
+    model = sequential(
+        built(name),
+        keras.layers.LayerNormalization(),
+        keras.layers.Dense(2),
+    )
+    inputs = sequences(7)
+    step = export_step(model)
+    run = compiled(lambda given: step(given))
+    states, outputs = step.initial_states(2), []
+    for time in range(7):
+        output, *states = run([inputs[:, time], *states])
+        outputs.append(array(output))
+    assert_close(np.stack(outputs, 1), model(inputs))

@@ -1,0 +1,64 @@
+"""Steps that are not of one length, for the units in continuous time."""
+
+import numpy as np
+import pytest
+from units import array
+from units import sequences
+
+from conformance.cases import assert_close
+from conformance.cases import built
+from conformance.cases import definition
+from conformance.cases import initial_states
+
+pytestmark = pytest.mark.capability("irregular steps, `timescales`")
+IN_CONTINUOUS_TIME = pytest.mark.parametrize(
+    "name", ["antisymmetric_rnn", "lipschitz_rnn", "lssl"]
+)
+
+
+def lasting(time, batch=2):
+    generator = np.random.default_rng(5)
+    return generator.uniform(0, 2, (batch, time)).astype("float32")
+
+
+@IN_CONTINUOUS_TIME
+def test_steps_of_any_length_equal_the_definition(name):
+    layer = built(name, return_state=True)
+    inputs, states = sequences(9), initial_states(layer)
+    got = layer(inputs, initial_state=states, timescales=lasting(9))
+    expected = definition(
+        name, layer, inputs, states, timescales=lasting(9).astype("float64")
+    )
+    assert_close(got, list(expected))
+
+
+@IN_CONTINUOUS_TIME
+def test_masked_steps_take_no_time(name):
+    layer = built(name, return_state=True)
+    inputs, timescales = sequences(9), lasting(9)
+    mask = np.tile(np.arange(9) % 3 > 0, (2, 1))
+    outputs, *states = layer(inputs, mask=mask, timescales=timescales)
+    kept, *expected = layer(
+        inputs[:, mask[0]], timescales=timescales[:, mask[0]]
+    )
+    assert_close([outputs[:, -1], *states], [kept[:, -1], *expected])
+
+
+@IN_CONTINUOUS_TIME
+def test_streaming_takes_the_length_of_each_step(name):
+    layer = built(name, return_state=True)
+    inputs, timescales = sequences(9), lasting(9)
+    expected = layer(inputs, timescales=timescales)
+    states, outputs = layer.get_initial_state(2), []
+    for step in range(9):
+        output, states = layer.step(
+            inputs[:, step], states, timescales=timescales[:, step]
+        )
+        outputs.append(array(output))
+    assert_close([np.stack(outputs, 1), *states], list(expected))
+
+
+@IN_CONTINUOUS_TIME
+def test_lengths_of_a_wrong_shape_are_named(name):
+    with pytest.raises(ValueError, match="`timescales` should .* Received"):
+        built(name)(sequences(9), timescales=lasting(8))
