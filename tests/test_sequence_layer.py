@@ -6,6 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from autodiff import compiled
 from autodiff import relative_error
 from needs_native import require_jit_compiler
 from units import DEFINITIONS
@@ -200,6 +201,44 @@ def test_steps_equal_the_whole(name):
         output, states = layer.step(inputs[:, step], states)
         outputs.append(array(output))
     assert_close([np.stack(outputs, 1), *states], list(expected))
+
+
+@EVERY_UNIT
+def test_chunks_between_steps_equal_the_whole(name):
+    layer = built(name)
+    inputs = sequences(9)
+    mask = np.ones((2, 6), bool)
+    mask[1, 2:4] = False
+
+    def in_parts(given):
+        states = layer.get_initial_state(2)
+        first, states = layer.step(given[0][:, 0], states)
+        chunk, states = layer.call_with_states(given[0][:, 1:7], states, mask)
+        rest, states = layer.call_with_states(given[0][:, 7:], states)
+        parts = keras.ops.expand_dims(first, 1), chunk, rest
+        return [keras.ops.concatenate(parts, axis=1), *states]
+
+    got = compiled(in_parts)([inputs])
+    whole = twin(layer, return_state=True)
+    mask = np.concatenate([np.ones((2, 1)), mask, np.ones((2, 2))], 1) > 0
+    expected = compiled(lambda given: whole(given[0], mask=mask))([inputs])
+    assert_close(got, expected)
+    # And the layer is as it was.
+    assert layer.compute_output_shape((2, 9, 3)) == (2, 9, 4)
+    assert not layer.wants_states
+
+
+def test_what_cannot_go_on_from_states_says_so():
+    inputs = sequences(4)
+    for form in (
+        {"return_sequences": False},
+        {"go_backwards": True},
+        {"bidirectional": True},
+    ):
+        layer = built("rotrnn", **form)
+        (argument,) = form
+        with pytest.raises(ValueError, match=f"Received:.*{argument}"):
+            layer.call_with_states(inputs, layer.get_initial_state(2))
 
 
 @EVERY_UNIT
