@@ -256,29 +256,43 @@ def test_long_generation_is_that_of_whole_prefixes(unit):
 
 @pytest.mark.parametrize(
     "sampler",
-    ["greedy", keras_hub.samplers.BeamSampler(num_beams=3)],
+    ["greedy", keras_hub.samplers.BeamSampler(num_beams=4, temperature=3.0)],
     ids=["greedy", "beam"],
 )
 def test_a_row_generates_what_it_generates_alone(sampler):
-    model = make_model(sampler=sampler, num_layers=1)
-    inputs = model.preprocessor.generate_preprocess(PROMPTS, 20)
-    inputs = {name: array(value) for name, value in inputs.items()}
+    model = make_model(sampler=sampler, num_layers=1, tie_embeddings=False)
+    lengths = np.array([[10], [11], [13], [14], [15], [16]])
+    inputs = some_inputs(batch=6, time=26)
+    inputs["padding_mask"] = np.arange(26) < lengths
     free = generated(model, inputs, stop_token_ids=None)
-    # Whatever one row says early is where it ends.
-    stop_token_ids = [int(free["token_ids"][0, 9])]
-    together = generated(model, inputs, stop_token_ids=stop_token_ids)
-    lengths = together["padding_mask"].sum(axis=1)
-    assert lengths[0] < 20 and lengths.max() == 20
-    for row in range(len(PROMPTS)):
-        alone = generated(
-            model,
-            {name: value[row : row + 1] for name, value in inputs.items()},
-            stop_token_ids=stop_token_ids,
-        )
-        counts = alone["padding_mask"][0].astype(bool)
-        assert (together["padding_mask"][row] == counts).all()
-        got = together["token_ids"][row]
-        assert (got == alone["token_ids"][0])[counts].all()
+    # What two rows say on their way.
+    stop_token_ids = [int(free["token_ids"][row, 18]) for row in (0, 3)]
+    stopped = generated(model, inputs, stop_token_ids=stop_token_ids)
+    assert stopped["padding_mask"][0].sum() <= 19
+
+    for row, (length,) in enumerate(lengths):
+        prompt = {name: value[[row]] for name, value in inputs.items()}
+        for together, stops in ((free, None), (stopped, stop_token_ids)):
+            alone = generated(model, prompt, stop_token_ids=stops)
+            counts = alone["padding_mask"][0].astype(bool)
+            assert (together["padding_mask"][row] == counts).all()
+            got = together["token_ids"][row][counts]
+            assert (got == alone["token_ids"][0][counts]).all()
+            assert (got[:length] == prompt["token_ids"][0, :length]).all()
+            # It ends with its first stop token, or is full.
+            ends = np.isin(got[length:], stops or [])
+            assert not ends[:-1].any() and (ends[-1] or counts.all())
+
+
+def test_a_prompt_may_end_in_a_stop_token():
+    model = make_model(num_layers=1, tie_embeddings=False)
+    inputs = some_inputs(batch=1, time=12)
+    inputs["padding_mask"][0, 6:] = 0
+    free = generated(model, inputs, stop_token_ids=None)["token_ids"]
+    last = int(inputs["token_ids"][0, 5])
+    assert last not in free[0, 6:]
+    stopped = generated(model, inputs, stop_token_ids=[last])
+    assert stopped["token_ids"].tolist() == free.tolist()
 
 
 def test_strings_come_in_and_strings_go_out():

@@ -13,6 +13,7 @@ from keras_hub.src.tests import test_case
 from language_models import JIT
 from language_models import UNIT_ARGUMENTS
 from language_models import close
+from language_models import generated
 from language_models import make_backbone
 from language_models import make_model
 from language_models import make_preprocessor
@@ -111,12 +112,12 @@ def test_kerashub_finds_the_tokenizer_and_the_preprocessors_in_order():
 
 def test_packed_texts_predict_what_they_predict_apart():
     texts = ["abc", "", "defg", "a text that is longer than a row", "hi"]
-    apart, labels, weights = make_preprocessor(12)(texts)
+    apart, labels, weights = make_preprocessor(10)(texts)
     packed, packed_labels, packed_weights = keras.tree.map_structure(
-        array, make_preprocessor(12, packed=True)(texts)
+        array, make_preprocessor(10, packed=True)(texts)
     )
-    # Three share the first row, and the last does not fit behind the fourth.
-    assert packed["token_ids"].shape == (3, 12)
+    # Three fill the first row, and the last does not fit behind the fourth.
+    assert packed["token_ids"].shape == (3, 10)
     begins = [np.flatnonzero(row).tolist() for row in packed["reset_mask"]]
     assert begins == [[0, 4, 5], [0], [0]]
     assert (packed["padding_mask"] == packed_weights).all()
@@ -242,6 +243,31 @@ def test_a_wrong_argument_of_a_classifier_is_refused():
     packed = make_backbone(num_layers=1, packed=True)
     with pytest.raises(ValueError, match="Received: backbone.packed=True"):
         nlp.LinRecTextClassifier(packed, num_classes=2)
+
+
+class StopsTheFirstRow(keras_hub.samplers.Sampler):
+    """Says 7 in the first row and 8 elsewhere, and keeps what is asked next."""
+
+    def __call__(self, next, prompt, cache, index, **_):
+        _, _, cache = next(prompt, cache, index)
+        tokens = np.full((prompt.shape[0], 1), 8, "int32")
+        tokens[0] = 7
+        prompt = keras.ops.slice_update(prompt, [0, index], tokens)
+        logits, _, cache = next(prompt, cache, index + 1)
+        self.probabilities = array(self.compute_probabilities(logits))
+        return prompt
+
+
+def test_what_has_stopped_is_certain_of_it():
+    model = make_model(num_layers=1)
+    sampler = StopsTheFirstRow()
+    model.compile(sampler=sampler, run_eagerly=True)
+    inputs = some_inputs(time=8)
+    inputs["padding_mask"][:, 4:] = 0
+    generated(model, inputs, stop_token_ids=[7, 9])
+    # By which a beam keeps its score, and its stop token ends the loop.
+    assert sampler.probabilities[0].tolist() == np.eye(259)[7].tolist()
+    assert sampler.probabilities[1].max() < 1
 
 
 # The package without KerasHub.
