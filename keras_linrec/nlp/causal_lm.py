@@ -109,6 +109,22 @@ class LinRecCausalLM(CausalLM):
         sampler="top_k",
         **kwargs,
     ):
+        """Configure training and generation, as `keras_hub.models.CausalLM`.
+
+        Args:
+            optimizer: `"auto"`, Adam at 2e-5, or what Keras takes.
+            loss: `"auto"`, the crossentropy of the next token, or what Keras
+                takes.
+            weighted_metrics: `"auto"`, the accuracy of the next token, or
+                what Keras takes.
+            sampler: a name or an object of `keras_hub.samplers`. Defaults to
+                `"top_k"`.
+            **kwargs: those of `keras.Model.compile`.
+
+        Raises:
+            ValueError: for a sampler that looks back at more than the last
+                state, or returns several texts a row.
+        """
         super().compile(
             optimizer,
             loss,
