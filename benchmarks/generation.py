@@ -2,16 +2,16 @@
 
 One more token behind 128, 4,096 and 65,536 others, by
 
-- "ours": `LinRecCausalLM` of RotRNN layers (`--unit` for others), whose cache is
-  the units' states;
+- "ours": `LinRecCausalLM` of RotRNN layers (`--unit` for others), whose cache
+  is the units' states;
 - "GPT-2": KerasHub's `GPT2CausalLM` in a small configuration of about as many
   parameters, random weights, whose cache holds keys and values of every token;
 - "LSTM": Keras' cells, two layers, as many parameters.
 
 Every contender runs `--tokens` tokens in one program, as `generate()` does (JAX
-and TensorFlow compile it), from a cache of random numbers in the place of a text
-that would take GPT-2 hours to read. Contexts take turns, round after round;
-medians. Tables:
+and TensorFlow compile it), from a cache of random numbers in the place of a
+text that would take GPT-2 hours to read. Contexts take turns, round after
+round; medians. Tables:
 
 - milliseconds a token, and in parentheses how many times that at the shortest
   context;
@@ -289,9 +289,13 @@ def contexts_of(table):
     return sorted({context for _, context in table})
 
 
+def joined(contexts):
+    return " | ".join(f"{context:,}" for context in contexts)
+
+
 def print_times(times, contenders):
     contexts = contexts_of(times)
-    print("\n| ms a token behind | " + " | ".join(f"{c:,}" for c in contexts))
+    print(f"\n| ms a token behind | {joined(contexts)} |")
     print("|---" * (1 + len(contexts)) + "|")
     for name in contenders:
         first = times[name, contexts[0]]
@@ -304,8 +308,8 @@ def print_times(times, contenders):
 
 def print_caches(caches, contenders):
     contexts = contexts_of(caches)
-    print("\n| bytes of the cache | " + " | ".join(f"{c:,}" for c in contexts))
-    print("|---" * (2 + len(contexts)) + "| a further token |")
+    print(f"\n| bytes of the cache | {joined(contexts)} | a further token |")
+    print("|---" * (2 + len(contexts)) + "|")
     for name in contenders:
         sizes = [caches[name, context] for context in contexts]
         cells = [f"{size:,}" for size in sizes]
