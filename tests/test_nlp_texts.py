@@ -23,6 +23,46 @@ from units import array
 from keras_linrec import nlp
 
 
+@pytest.mark.parametrize("unit", UNIT_ARGUMENTS)
+def test_a_backbone_comes_back_from_its_config(unit):
+    backbone = make_backbone(
+        unit,
+        unit_arguments={
+            **UNIT_ARGUMENTS[unit],
+            "seed": 3,
+            "dropout": 0.1,
+        },
+        normalization="layer",
+        tie_embeddings=False,
+        packed=True,
+        name="other",
+    )
+    config = json.loads(json.dumps(backbone.get_config()))
+    other = nlp.LinRecBackbone.from_config(config)
+    assert other.get_config() == backbone.get_config()
+    shapes = [(weight.path, weight.shape) for weight in backbone.weights]
+    assert [(weight.path, weight.shape) for weight in other.weights] == shapes
+    assert [block.unit.seed for block in other.unit_blocks] == [3, 4]
+
+
+def test_presets_bring_everything_back(tmp_path):
+    model = make_model(num_layers=1, packed=True)
+    folder = str(tmp_path)
+    model.save_to_preset(folder)
+    # KerasHub finds the class by itself.
+    loaded = keras_hub.models.CausalLM.from_preset(folder)
+    assert isinstance(loaded, nlp.LinRecCausalLM)
+    assert loaded.get_config() == model.get_config()
+    tokens = some_inputs()["token_ids"]
+    close(loaded.score(tokens), model.score(tokens), 1e-5)
+
+    unpacked = nlp.LinRecBackbone.from_preset(folder, packed=False)
+    assert sorted(unpacked.input) == ["padding_mask", "token_ids"]
+    close(unpacked.hidden_states(tokens), model.backbone.hidden_states(tokens))
+    tokenizer = keras_hub.models.Tokenizer.from_preset(folder)
+    assert isinstance(tokenizer, nlp.LinRecByteTokenizer)
+
+
 def test_initializers_as_objects_come_back_from_a_config():
     constant = keras.initializers.Constant(0.5)
     arguments = {**UNIT_ARGUMENTS["rotrnn"], "kernel_initializer": constant}
