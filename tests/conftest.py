@@ -39,6 +39,7 @@ ONLY_UNDER = {
     "test_files_across_backends.py": "jax",
     "test_lssl_measures.py": "torch",
     "test_native_jax.py": "jax",
+    "test_nlp_texts.py": "torch",
     "test_pallas.py": "jax",
     "test_native_tensorflow.py": "tensorflow",
     "test_cuda.py": "torch",

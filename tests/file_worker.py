@@ -1,6 +1,6 @@
 """One backend's part in `test_files_across_backends`.
 
-Saves a model and what it predicts in the folder given, waits for the files of
+Saves models and what they predict in the folder given, waits for the files of
 the other backends, loads them all, and prints the largest differences between
 what they predict here and there as JSON.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_linrec import nlp
 from keras_linrec.layers import LSSL
 from keras_linrec.layers import AntisymmetricRNN
 from keras_linrec.layers import LDStack
@@ -23,6 +24,7 @@ from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.layers import RotRNN
 
 BACKENDS = ("jax", "tensorflow", "torch")
+TEXTS = ["To be", "or not to be"]
 
 
 def build():
@@ -52,10 +54,32 @@ def build():
     )
 
 
-def main(folder):
-    backend = keras.backend.backend()
-    inputs = np.random.default_rng(0).standard_normal((4, 50, 3))
-    inputs = inputs.astype("float32")
+def build_text_models():
+    """A language model, and a classifier on a backbone of its own."""
+    tokenizer = nlp.LinRecByteTokenizer()
+    backbones = [
+        nlp.LinRecBackbone(
+            259, 1, 6, 8, unit="rotrnn", unit_arguments={"state_size": 64}
+        ),
+        nlp.LinRecBackbone(259, 1, 6, 8, unit="lssl", normalization="layer"),
+    ]
+    return {
+        "language": nlp.LinRecCausalLM(
+            backbones[0],
+            nlp.LinRecCausalLMPreprocessor(tokenizer, sequence_length=12),
+        ),
+        "classes": nlp.LinRecTextClassifier(
+            backbones[1],
+            num_classes=3,
+            preprocessor=nlp.LinRecTextClassifierPreprocessor(
+                tokenizer, sequence_length=12
+            ),
+        ),
+    }
+
+
+def save_sequence_model(folder, backend):
+    inputs = sequences()
     model = build()
     # Trained a little, so that no weight has its initial value.
     model.compile("adam", "mse")
@@ -63,6 +87,52 @@ def main(folder):
     model.save(folder / f"{backend}.keras")
     model.save_weights(folder / f"{backend}.weights.h5")
     np.save(folder / f"{backend}.npy", model.predict(inputs, verbose=0))
+
+
+def sequences():
+    inputs = np.random.default_rng(0).standard_normal((4, 50, 3))
+    return inputs.astype("float32")
+
+
+def load_sequence_model(folder, name):
+    # What is compiled under JAX asks PyTorch for its compiler too, which
+    # takes minutes and is not the matter here.
+    loaded = keras.models.load_model(folder / f"{name}.keras", compile=False)
+    # And the weights alone.
+    other = keras.models.clone_model(loaded)
+    other.load_weights(folder / f"{name}.weights.h5")
+    expected = np.load(folder / f"{name}.npy")
+    return max(
+        difference(model.predict(sequences(), verbose=0), expected)
+        for model in (loaded, other)
+    )
+
+
+def save_text_models(folder, backend):
+    for kind, model in build_text_models().items():
+        model.save_to_preset(str(folder / f"{backend}-{kind}"))
+        predicted = model.predict(TEXTS, verbose=0)
+        np.save(folder / f"{backend}-{kind}.npy", predicted)
+
+
+def load_text_model(folder, name, kind):
+    cls = {
+        "language": nlp.LinRecCausalLM,
+        "classes": nlp.LinRecTextClassifier,
+    }[kind]
+    loaded = cls.from_preset(str(folder / f"{name}-{kind}"))
+    expected = np.load(folder / f"{name}-{kind}.npy")
+    return difference(loaded.predict(TEXTS, verbose=0), expected)
+
+
+def difference(got, expected):
+    return float(np.abs(got - expected).max())
+
+
+def main(folder):
+    backend = keras.backend.backend()
+    save_sequence_model(folder, backend)
+    save_text_models(folder, backend)
     (folder / f"{backend}.done").touch()
 
     deadline = time.monotonic() + 240
@@ -70,19 +140,14 @@ def main(folder):
         if time.monotonic() > deadline:
             sys.exit("The other backends did not save their models in time.")
         time.sleep(0.2)
-    differences = {}
-    for name in BACKENDS:
-        # What is compiled under JAX asks PyTorch for its compiler too, which
-        # takes minutes and is not the matter here.
-        loaded = keras.models.load_model(
-            folder / f"{name}.keras", compile=False
-        )
-        model.load_weights(folder / f"{name}.weights.h5")
-        expected = np.load(folder / f"{name}.npy")
-        differences[name] = max(
-            float(np.abs(one.predict(inputs, verbose=0) - expected).max())
-            for one in (loaded, model)
-        )
+    differences = {
+        name: {
+            "sequences": load_sequence_model(folder, name),
+            "language": load_text_model(folder, name, "language"),
+            "classes": load_text_model(folder, name, "classes"),
+        }
+        for name in BACKENDS
+    }
     print(json.dumps(differences))
 
 

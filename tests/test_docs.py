@@ -9,6 +9,7 @@ import pages
 import pytest
 
 import keras_linrec
+import keras_linrec.nlp
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -54,7 +55,8 @@ def resolve(path):
 
 def public_names():
     """The package's functions and classes, under the names users have."""
-    for name in imported_by_name():
+    # What needs an extra is not imported with the rest.
+    for name in (*imported_by_name(), "nlp"):
         value = getattr(keras_linrec, name)
         if inspect.ismodule(value):
             yield from _names_of(value)

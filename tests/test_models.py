@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from autodiff import compiled
 from units import array
 from units import randomise
 from units import sequences
@@ -128,6 +129,26 @@ def test_a_block_takes_other_layers_and_its_config_brings_them_back(unit):
     close(other(inputs), expected)
 
 
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_a_block_with_an_rms_norm_goes_on_from_states(normalization):
+    block = built(
+        ResidualBlock(
+            make_unit(), normalization=normalization, normalizer="rms"
+        )
+    )
+    assert isinstance(block.norm, keras.layers.RMSNormalization)
+
+    def in_parts(given):
+        states = block.get_initial_state(2)
+        chunk, states = block.call_with_states(given[0][:, :6], states)
+        last, states = block.step(given[0][:, 6], states)
+        return block(given[0]), chunk, last
+
+    whole, chunk, last = map(array, compiled(in_parts)([sequences(7)]))
+    close(chunk, whole[:, :6])
+    close(last, whole[:, 6])
+
+
 def test_timescales_reach_a_unit_that_takes_them():
     block = ResidualBlock(Recorder())
     timescales = np.ones((2, 5), "float32")
@@ -151,6 +172,7 @@ def test_timescales_reach_a_unit_that_takes_them():
         ({"normalization": "both"}, "Received: normalization=both"),
         ({"dropout": 1.0}, "Received: dropout=1.0"),
         ({"epsilon": 0}, "Received: epsilon=0"),
+        ({"normalizer": "batch"}, "Received: normalizer=batch"),
         ({"unit": LSSL(return_state=True)}, "return_state=False"),
         ({"unit": LSSL(go_backwards=True)}, "go_backwards=False"),
         ({"unit": LSSL(return_sequences=False)}, "return_sequences=True"),

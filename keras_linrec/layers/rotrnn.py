@@ -325,12 +325,19 @@ number | D |
             final_states.append(self._from_complex(rotation, final_state))
         return outputs, final_states
 
-    def run_step(self, inputs, states):
+    def call_with_states(self, sequences, states, mask=None, **options):
+        self._require_one_direction()
+        return super().call_with_states(sequences, states, mask, **options)
+
+    def _require_one_direction(self):
         if self.bidirectional:
             raise ValueError(
                 "A layer that reads both ways cannot stream. Received: "
                 f"bidirectional=True in layer '{self.name}'"
             )
+
+    def run_step(self, inputs, states):
+        self._require_one_direction()
         outputs, states = self.run(inputs[:, None], states, None)
         return outputs[:, 0], states
 

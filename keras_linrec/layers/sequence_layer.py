@@ -134,6 +134,7 @@ class SequenceLayer(PreciseLayer):
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.states = None
         self._rematerializes = False
+        self._hands_states_on = False
         if dropout:
             self.seed_generator = keras.random.SeedGenerator(seed)
 
@@ -196,7 +197,7 @@ class SequenceLayer(PreciseLayer):
     @property
     def wants_states(self):
         """Whether somebody takes the states after the last step."""
-        return self.return_state or self.stateful
+        return self.return_state or self.stateful or self._hands_states_on
 
     @property
     def weights(self):
@@ -447,7 +448,8 @@ class SequenceLayer(PreciseLayer):
             for variable, state in zip(self.states, final_states):
                 variable.assign(_own(state))
         outputs = ops.cast(outputs, self.compute_dtype)
-        return (outputs, *final_states) if self.return_state else outputs
+        hands_on = self.return_state or self._hands_states_on
+        return (outputs, *final_states) if hands_on else outputs
 
     def _run_with(self, mask, **options):
         """A function of sequences and states, of tensors to tensors."""
@@ -561,6 +563,43 @@ class SequenceLayer(PreciseLayer):
         if not self.return_sequences:
             outputs = outputs[:, 0]
         return outputs, final_states
+
+    def call_with_states(self, sequences, states, mask=None, **options):
+        """Many time steps at once, between single ones.
+
+        What as many calls of `step` give, computed as a call computes it,
+        whether or not the layer has `return_state`.
+
+        Args:
+            sequences: float tensor, (batch, time, features).
+            states: list of tensors, from `get_initial_state`, from `step` or
+                from here.
+            mask: boolean tensor, (batch, time), true where a step counts.
+                The states are those after the last step that does. Defaults
+                to `None`.
+            **options: what else the unit's call takes.
+
+        Returns:
+            `(outputs, states)`: (batch, time, units), and the new states.
+        """
+        if not self.return_sequences or self.go_backwards or self.stateful:
+            raise ValueError(
+                "A layer that continues sequences should return them, read "
+                "them forwards and keep no states of its own. Received: "
+                f"return_sequences={self.return_sequences}, "
+                f"go_backwards={self.go_backwards}, stateful={self.stateful} "
+                f"in layer '{self.name}'"
+            )
+        if not self.built:
+            self.build(tuple(sequences.shape))
+        self._hands_states_on = True
+        try:
+            outputs, *states = self.call(
+                sequences, initial_state=states, mask=mask, **options
+            )
+        finally:
+            self._hands_states_on = False
+        return outputs, states
 
     def step(self, inputs, states, **options):
         """One time step, at a cost that does not grow with the time passed.

@@ -8,6 +8,7 @@ from keras_linrec.layers import LSSL
 from keras_linrec.layers.sequence_layer import require_between
 
 NORMALIZATIONS = ("pre", "post")
+NORMALIZERS = ("layer", "rms")
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -17,9 +18,9 @@ class ResidualBlock(keras.layers.Layer):
         pre:  y = x + dropout(unit(norm(x)))
         post: y = norm(x + dropout(unit(x)))
 
-    where norm is `keras.layers.LayerNormalization`. Blocks of the one kind
-    are stacked; "pre" trains more stably in deep stacks, whose last output
-    wants a normalization of its own then.
+    where norm is `keras.layers.LayerNormalization`, or `RMSNormalization`.
+    Blocks of the one kind are stacked; "pre" trains more stably in deep
+    stacks, whose last output wants a normalization of its own then.
 
     The nonlinearity and the mixing of the features that follow an LSSL in the
     paper's deep models are LSSL's own `activation` and `kernel`.
@@ -36,6 +37,9 @@ class ResidualBlock(keras.layers.Layer):
         epsilon: float, added to the variance by the normalization. Defaults
             to 1e-5.
         seed: integer, the seed of the dropout. Defaults to `None`.
+        normalizer: `"layer"`, which takes the mean away and divides by the
+            standard deviation, or `"rms"`, which divides by the root of the
+            mean square. Defaults to `"layer"`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
@@ -87,6 +91,7 @@ class ResidualBlock(keras.layers.Layer):
         dropout=0.0,
         epsilon=1e-5,
         seed=None,
+        normalizer="layer",
         **kwargs,
     ):
         # Autocasting would bring timescales down to 16 bits.
@@ -103,12 +108,13 @@ class ResidualBlock(keras.layers.Layer):
         require_between("epsilon", epsilon, 0, 1, "()")
         self.unit = unit
         self.normalization = normalization
+        self.normalizer = normalizer
         self.dropout = dropout
         self.epsilon = epsilon
         self.seed = seed
         self.supports_masking = True
-        self.norm = keras.layers.LayerNormalization(
-            epsilon=epsilon, name="norm", dtype=self.dtype_policy
+        self.norm = make_norm(
+            normalizer, epsilon=epsilon, name="norm", dtype=self.dtype_policy
         )
         self.dropout_layer = keras.layers.SpatialDropout1D(
             dropout, seed=seed, name="dropout", dtype=self.dtype_policy
@@ -219,6 +225,31 @@ class ResidualBlock(keras.layers.Layer):
 
         return self._around(run, inputs), new_states
 
+    def call_with_states(self, sequences, states, mask=None):
+        """Many time steps at once, between single ones, without dropout.
+
+        Args:
+            sequences: float tensor, (batch, time, features).
+            states: list of tensors, from `get_initial_state`, from `step` or
+                from here.
+            mask: boolean tensor, (batch, time), true where a step counts.
+                Defaults to `None`.
+
+        Returns:
+            `(outputs, states)`: (batch, time, features), and the new states.
+        """
+        unit = self._streaming_unit()
+        if not self.built:
+            self.build(tuple(sequences.shape))
+        new_states = []
+
+        def run(inputs):
+            outputs, new = unit.call_with_states(inputs, states, mask=mask)
+            new_states.extend(new)
+            return outputs
+
+        return self._around(run, sequences), new_states
+
     def _streaming_unit(self):
         if not hasattr(self.unit, "step"):
             raise ValueError(
@@ -236,11 +267,37 @@ class ResidualBlock(keras.layers.Layer):
             "dropout": self.dropout,
             "epsilon": self.epsilon,
             "seed": self.seed,
+            "normalizer": self.normalizer,
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         return cls(**with_unit(config, custom_objects))
+
+
+def make_norm(normalizer, **arguments):
+    """The layer that a name of `NORMALIZERS` stands for."""
+    if normalizer not in NORMALIZERS:
+        raise ValueError(
+            f"`normalizer` should be one of {NORMALIZERS}. "
+            f"Received: normalizer={normalizer}"
+        )
+    if normalizer == "layer":
+        return keras.layers.LayerNormalization(**arguments)
+    norm = keras.layers.RMSNormalization(**arguments)
+    # It treats every step alike, and Keras forgot to say so.
+    norm.supports_masking = True
+    return norm
+
+
+def copy_of(unit, index):
+    """A layer like another, with weights and a seed of its own to come."""
+    if not isinstance(unit, keras.layers.Layer):
+        return unit
+    config = unit.get_config()
+    if index and config.get("seed") is not None:
+        config["seed"] += index
+    return type(unit).from_config(config)
 
 
 def serialize_unbuilt(unit):

@@ -7,6 +7,7 @@ from keras_linrec import activations
 from keras_linrec.layers import LSSL
 from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.models.residual_block import ResidualBlock
+from keras_linrec.models.residual_block import copy_of
 from keras_linrec.models.residual_block import serialize_unbuilt
 from keras_linrec.models.residual_block import with_unit
 from keras_linrec.ops import steps
@@ -80,7 +81,7 @@ class SequenceModel(keras.Model):
         )
         self.blocks = [
             ResidualBlock(
-                _copy(unit, index),
+                copy_of(unit, index),
                 normalization=self.normalization,
                 dropout=self.dropout,
                 seed=None if self.seed is None else self.seed + index,
@@ -227,8 +228,8 @@ class SequenceModel(keras.Model):
             last = self.pooling == "last"
             return outputs[:, -1] if last else ops.mean(outputs, axis=1)
         if self.pooling == "last":
-            return _last(outputs, mask)
-        return _mean(outputs, mask)
+            return steps.last(outputs, mask)
+        return steps.mean(outputs, mask)
 
     # Streaming.
 
@@ -463,28 +464,3 @@ class SequenceRegressor(SequenceModel):
         config = super().get_config()
         config["outputs"] = config.pop("output_units")
         return config
-
-
-def _copy(unit, index):
-    """A layer like another, with weights and a seed of its own to come."""
-    if not isinstance(unit, keras.layers.Layer):
-        return unit
-    config = unit.get_config()
-    if index and config.get("seed") is not None:
-        config["seed"] += index
-    return type(unit).from_config(config)
-
-
-def _last(outputs, mask):
-    """The last step that counts of each row, (batch, features)."""
-    steps_back = ops.argmax(ops.cast(ops.flip(mask, axis=1), "int32"), axis=1)
-    last = ops.shape(mask)[1] - 1 - ops.cast(steps_back, "int32")
-    outputs = steps.take(outputs, last[:, None])[:, 0]
-    return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
-
-
-def _mean(outputs, mask):
-    """The mean of the steps that count of each row, (batch, features)."""
-    total = ops.sum(ops.where(mask[:, :, None], outputs, 0.0), axis=1)
-    counts = ops.sum(ops.cast(mask, outputs.dtype), axis=1)[:, None]
-    return total / ops.where(counts > 0, counts, 1.0)

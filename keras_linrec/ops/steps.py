@@ -89,3 +89,28 @@ def stop(decay, lengths, time):
     runs = before(lengths, time)[:, :, None]
     real, imag = decay
     return ops.where(runs, real, 1.0), ops.where(runs, imag, 0.0)
+
+
+def last(outputs, mask):
+    """The last step that counts of each row, (batch, features); else zeros.
+
+    Args:
+        outputs: (batch, time, features).
+        mask: boolean, (batch, time), true where a step counts.
+    """
+    steps_back = ops.argmax(ops.cast(ops.flip(mask, axis=1), "int32"), axis=1)
+    index = ops.shape(mask)[1] - 1 - ops.cast(steps_back, "int32")
+    outputs = take(outputs, index[:, None])[:, 0]
+    return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
+
+
+def mean(outputs, mask):
+    """The mean of the steps that count of each row, (batch, features).
+
+    Args:
+        outputs: (batch, time, features).
+        mask: boolean, (batch, time), true where a step counts.
+    """
+    total = ops.sum(ops.where(mask[:, :, None], outputs, 0.0), axis=1)
+    counts = ops.sum(ops.cast(mask, outputs.dtype), axis=1)[:, None]
+    return total / ops.where(counts > 0, counts, 1.0)

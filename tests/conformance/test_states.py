@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from autodiff import backend_gradients
+from autodiff import compiled
 from autodiff import relative_error
 from units import array
 from units import sequences
@@ -17,6 +18,7 @@ from conformance.cases import built
 from conformance.cases import definition
 from conformance.cases import initial_states
 from conformance.cases import state_shapes
+from conformance.cases import twin
 
 pytestmark = pytest.mark.capability("in chunks, with states in and out")
 
@@ -68,6 +70,44 @@ def test_gradients_through_chunks_equal_those_through_the_whole(name):
     for one, other in zip(parts, whole, strict=True):
         assert np.abs(other).max() > 0
         assert relative_error(one, other) < 1e-4
+
+
+@EVERY_LAYER
+def test_chunks_between_steps_equal_the_whole(name):
+    layer = built(name)
+    inputs = sequences(9)
+    mask = np.ones((2, 6), bool)
+    mask[1, 2:4] = False
+
+    def in_parts(given):
+        states = layer.get_initial_state(2)
+        first, states = layer.step(given[0][:, 0], states)
+        chunk, states = layer.call_with_states(given[0][:, 1:7], states, mask)
+        rest, states = layer.call_with_states(given[0][:, 7:], states)
+        parts = keras.ops.expand_dims(first, 1), chunk, rest
+        return [keras.ops.concatenate(parts, axis=1), *states]
+
+    got = compiled(in_parts)([inputs])
+    whole = twin(layer, return_state=True)
+    mask = np.concatenate([np.ones((2, 1)), mask, np.ones((2, 2))], 1) > 0
+    expected = compiled(lambda given: whole(given[0], mask=mask))([inputs])
+    assert_close(got, list(expected))
+    # And the layer is as it was.
+    assert layer.compute_output_shape((2, 9, 3)) == (2, 9, 4)
+    assert not layer.wants_states
+
+
+def test_what_cannot_go_on_from_states_says_so():
+    inputs = sequences(4)
+    for form in (
+        {"return_sequences": False},
+        {"go_backwards": True},
+        {"bidirectional": True},
+    ):
+        layer = built("rotrnn", **form)
+        (argument,) = form
+        with pytest.raises(ValueError, match=f"Received:.*{argument}"):
+            layer.call_with_states(inputs, layer.get_initial_state(2))
 
 
 @EVERY_FORM_AND_CELL

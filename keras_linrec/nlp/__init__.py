@@ -1,0 +1,31 @@
+"""Language models and text classifiers on KerasHub.
+
+Needs the extra `nlp`; nothing else in the package imports this module.
+"""
+
+try:
+    import keras_hub as _keras_hub  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "`keras_linrec.nlp` builds on KerasHub, which is not there, or does "
+        "not import (see above). Install it with "
+        '`pip install "keras-linrec[nlp]"`.'
+    ) from error
+
+from keras_linrec.nlp.backbone import LinRecBackbone as LinRecBackbone
+from keras_linrec.nlp.byte_tokenizer import (
+    LinRecByteTokenizer as LinRecByteTokenizer,
+)
+from keras_linrec.nlp.causal_lm import LinRecCausalLM as LinRecCausalLM
+from keras_linrec.nlp.causal_lm_preprocessor import (
+    LinRecCausalLMPreprocessor as LinRecCausalLMPreprocessor,
+)
+from keras_linrec.nlp.gated_feedforward import (
+    GatedFeedforward as GatedFeedforward,
+)
+from keras_linrec.nlp.text_classifier import (
+    LinRecTextClassifier as LinRecTextClassifier,
+)
+from keras_linrec.nlp.text_classifier_preprocessor import (
+    LinRecTextClassifierPreprocessor as LinRecTextClassifierPreprocessor,
+)

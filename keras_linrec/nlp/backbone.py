@@ -1,0 +1,335 @@
+"""Token embedding, residual blocks of sequence units, last normalization."""
+
+import keras
+from keras_hub.layers import ReversibleEmbedding
+from keras_hub.models import Backbone
+
+from keras_linrec.layers import LSSL
+from keras_linrec.layers import LDStack
+from keras_linrec.layers import RotRNN
+from keras_linrec.layers.sequence_layer import require_between
+from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.models.residual_block import NORMALIZERS
+from keras_linrec.models.residual_block import ResidualBlock
+from keras_linrec.models.residual_block import copy_of
+from keras_linrec.models.residual_block import make_norm
+from keras_linrec.nlp.gated_feedforward import GatedFeedforward
+
+UNITS = {"rotrnn": RotRNN, "lssl": LSSL, "ldstack": LDStack}
+
+_EPSILON = 1e-5
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class LinRecBackbone(Backbone):
+    """The core of a language model whose memory is a state of constant size.
+
+        x = token_embedding(token_ids)
+        x = x + dropout(unit_i(norm(x)))           for every layer i
+        x = x + dropout(feedforward_i(norm(x)))
+        y = norm(x)
+
+    with a sequence unit of `keras_linrec.layers` in the place that attention
+    has in a Transformer, and `GatedFeedforward` behind it. A unit has seen
+    what comes before a token; there is no position embedding and no longest
+    sequence.
+
+    The units compute in float32 under any dtype policy (float64 under a
+    float64 one), and their weights and states are float32; the rest follows
+    the policy.
+
+    Args:
+        vocabulary_size: integer, the number of tokens.
+        num_layers: integer, the number of layers, each of a unit and a
+            network.
+        hidden_dim: integer, the features of a token.
+        intermediate_dim: integer, the features within the networks.
+        unit: `"rotrnn"`, `"lssl"` or `"ldstack"`. Defaults to `"rotrnn"`.
+        unit_arguments: dictionary of what `RotRNN`, `LSSL` or `LDStack` take,
+            such as `{"state_size": 256, "num_heads": 32}`. Every unit gets
+            them, and weights of its own. Defaults to `None`, those layers'
+            own defaults.
+        normalization: `"rms"` or `"layer"`. Defaults to `"rms"`.
+        dropout: float in [0, 1), the share of features to drop, during
+            training, from what each unit and network adds, the same ones at
+            every time step. Defaults to 0.
+        tie_embeddings: whether tokens are predicted with the matrix that
+            embeds them. Defaults to `True`.
+        packed: whether several texts share a row, so that the model takes
+            `reset_mask` beside its other inputs. Weights are the same either
+            way, and a preset saved with the one loads with the other:
+            `from_preset(folder, packed=False)`. Defaults to `False`.
+        dtype: a dtype policy, its name, or `None`, the global one.
+        **kwargs: `name`, `trainable`.
+
+    Call arguments:
+        inputs: dictionary of
+            `token_ids`, integers (batch, time);
+            `padding_mask`, integer or boolean (batch, time), true where there
+            is a token: to a unit, the other steps do not happen;
+            and, if `packed`, `reset_mask`, boolean (batch, time), true at the
+            first token of every text.
+
+    Output shape:
+        (batch, time, hidden_dim).
+
+    Raises:
+        ValueError: for an argument out of its range, and an unknown unit, at
+            construction.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec.nlp import LinRecBackbone
+    >>> backbone = LinRecBackbone(
+    ...     vocabulary_size=259,
+    ...     num_layers=2,
+    ...     hidden_dim=16,
+    ...     intermediate_dim=32,
+    ...     unit="rotrnn",
+    ...     unit_arguments={"state_size": 16, "num_heads": 4},
+    ... )
+    >>> inputs = {
+    ...     "token_ids": np.array([[5, 7, 9, 0], [4, 3, 2, 1]]),
+    ...     "padding_mask": np.array([[1, 1, 1, 0], [1, 1, 1, 1]]),
+    ... }
+    >>> tuple(backbone(inputs).shape)
+    (2, 4, 16)
+
+    One token at a time, at a cost that does not grow:
+
+    >>> states = backbone.get_initial_state(batch_size=2)
+    >>> outputs, states = backbone.step(inputs["token_ids"][:, 0], states)
+    >>> tuple(outputs.shape)
+    (2, 16)
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_layers,
+        hidden_dim,
+        intermediate_dim,
+        unit="rotrnn",
+        unit_arguments=None,
+        normalization="rms",
+        dropout=0.0,
+        tie_embeddings=True,
+        packed=False,
+        dtype=None,
+        **kwargs,
+    ):
+        require_count("vocabulary_size", vocabulary_size)
+        require_count("num_layers", num_layers)
+        require_count("hidden_dim", hidden_dim)
+        require_count("intermediate_dim", intermediate_dim)
+        require_between("dropout", dropout, 0, 1, "[)")
+        if normalization not in NORMALIZERS:
+            raise ValueError(
+                f"`normalization` should be one of {NORMALIZERS}. "
+                f"Received: normalization={normalization}"
+            )
+        first_unit = _make_unit(unit, unit_arguments, dtype)
+
+        # Layers.
+        self.token_embedding = ReversibleEmbedding(
+            vocabulary_size,
+            hidden_dim,
+            tie_weights=tie_embeddings,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=0.02),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        # Masks end here, and do not reach the loss: weights of samples do.
+        self.token_embedding.supports_masking = True
+
+        def around(layer, name):
+            return ResidualBlock(
+                layer,
+                normalizer=normalization,
+                dropout=dropout,
+                epsilon=_EPSILON,
+                dtype=dtype,
+                name=name,
+            )
+
+        self.unit_blocks = [
+            around(copy_of(first_unit, index), f"unit_block_{index}")
+            for index in range(num_layers)
+        ]
+        self.feedforward_blocks = [
+            around(
+                GatedFeedforward(
+                    intermediate_dim, dtype=dtype, name="feedforward"
+                ),
+                f"feedforward_block_{index}",
+            )
+            for index in range(num_layers)
+        ]
+        self.output_norm = make_norm(
+            normalization, epsilon=_EPSILON, dtype=dtype, name="output_norm"
+        )
+
+        # The functional model.
+        inputs = {
+            "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
+            "padding_mask": keras.Input(
+                (None,), dtype="int32", name="padding_mask"
+            ),
+        }
+        if packed:
+            inputs["reset_mask"] = keras.Input(
+                (None,), dtype="bool", name="reset_mask"
+            )
+        outputs = self.hidden_states(**inputs)
+        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+
+        # Config.
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.unit = unit
+        self.unit_arguments = dict(unit_arguments or {})
+        self.normalization = normalization
+        self.dropout = dropout
+        self.tie_embeddings = tie_embeddings
+        self.packed = packed
+
+    def _layer_blocks(self):
+        return zip(self.unit_blocks, self.feedforward_blocks)
+
+    def hidden_states(
+        self,
+        token_ids,
+        padding_mask=None,
+        reset_mask=None,
+        layer_intercept_fn=None,
+    ):
+        """What a call gives, with a look at every layer.
+
+        Args:
+            token_ids: integers, (batch, time).
+            padding_mask: (batch, time), true where there is a token. Defaults
+                to `None`, everywhere.
+            reset_mask: boolean, (batch, time), true at the first token of
+                every text. Defaults to `None`, nowhere.
+            layer_intercept_fn: function of (batch, time, hidden_dim) and an
+                integer: -1 for what the embedding gives, else the layer whose
+                output it is; what it returns takes its place. Defaults to
+                `None`.
+
+        Returns:
+            (batch, time, hidden_dim).
+        """
+        look_at = layer_intercept_fn or (lambda outputs, index: outputs)
+        outputs = look_at(self.token_embedding(token_ids), -1)
+        for index, (unit, feedforward) in enumerate(self._layer_blocks()):
+            outputs = unit(outputs, mask=padding_mask, reset_mask=reset_mask)
+            outputs = look_at(feedforward(outputs), index)
+        return self.output_norm(outputs)
+
+    # Streaming.
+
+    @property
+    def can_stream(self):
+        """Whether no unit reads a text from its end too."""
+        return not self.unit_arguments.get("bidirectional", False)
+
+    def get_initial_state(self, batch_size):
+        """The states before the first token: a list of lists of zeros.
+
+        Args:
+            batch_size: integer, the number of rows.
+        """
+        return [
+            block.get_initial_state(batch_size) for block in self.unit_blocks
+        ]
+
+    def call_with_states(self, token_ids, states, padding_mask=None):
+        """Many tokens at once, computed in parallel, without dropout.
+
+        Args:
+            token_ids: integers, (batch, time).
+            states: from `get_initial_state`, from `step` or from here.
+            padding_mask: (batch, time), true where there is a token, in any
+                pattern. Defaults to `None`, everywhere.
+
+        Returns:
+            `(outputs, states)`: (batch, time, hidden_dim), and the states
+            after the last token of each row.
+        """
+        outputs = self.token_embedding(token_ids)
+        new_states = []
+        for blocks, state in zip(self._layer_blocks(), states):
+            unit_block, feedforward_block = blocks
+            outputs, state = unit_block.call_with_states(
+                outputs, state, mask=padding_mask
+            )
+            outputs = feedforward_block(outputs)
+            new_states.append(state)
+        return self.output_norm(outputs), new_states
+
+    def step(self, token_ids, states):
+        """One token, at a cost that does not grow with those before it.
+
+        Args:
+            token_ids: integers, (batch,).
+            states: from `get_initial_state`, from `call_with_states` or from
+                the last step.
+
+        Returns:
+            `(outputs, states)`: (batch, hidden_dim), and the new states.
+        """
+        outputs = self.token_embedding(token_ids)
+        new_states = []
+        for blocks, state in zip(self._layer_blocks(), states):
+            unit_block, feedforward_block = blocks
+            outputs, state = unit_block.step(outputs, state)
+            outputs, _ = feedforward_block.step(outputs, [])
+            new_states.append(state)
+        return self.output_norm(outputs), new_states
+
+    # Fine-tuning.
+
+    def default_lora_layer_names(self):
+        return ["gate_dense", "value_dense", "output_dense"]
+
+    # Saving.
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "num_layers": self.num_layers,
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "unit": self.unit,
+            "unit_arguments": keras.saving.serialize_keras_object(
+                self.unit_arguments
+            ),
+            "normalization": self.normalization,
+            "dropout": self.dropout,
+            "tie_embeddings": self.tie_embeddings,
+            "packed": self.packed,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        arguments = keras.saving.deserialize_keras_object(
+            config["unit_arguments"]
+        )
+        return super().from_config({**config, "unit_arguments": arguments})
+
+
+def _make_unit(unit, arguments, dtype):
+    if unit not in UNITS:
+        raise ValueError(
+            f"`unit` should be one of {tuple(UNITS)}. Received: unit={unit}"
+        )
+    if arguments is not None and not isinstance(arguments, dict):
+        raise ValueError(
+            "`unit_arguments` should be a dictionary or None. "
+            f"Received: unit_arguments={arguments}"
+        )
+    return UNITS[unit](**{"name": unit, "dtype": dtype, **(arguments or {})})

@@ -1,0 +1,126 @@
+"""The gated position-wise network of a language model's blocks."""
+
+import keras
+
+from keras_linrec.layers.sequence_layer import require_count
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class GatedFeedforward(keras.layers.Layer):
+    """A position-wise network with a gate - Shazeer 2020.
+
+        y = W_o (activation(W_g x) * W_v x)
+
+    at every position by itself; with the activation SiLU it is SwiGLU. The
+    three maps are `keras.layers.Dense` without biases, named `gate_dense`,
+    `value_dense` and `output_dense`: `enable_lora` and `quantize` reach them.
+
+    Args:
+        intermediate_dim: integer, the features of the gate and of what it
+            multiplies.
+        activation: of the gate. Defaults to `"silu"`.
+        kernel_initializer: for the three maps. Defaults to
+            `"glorot_uniform"`.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        inputs: float tensor, (..., features).
+
+    Output shape:
+        (..., features), that of the input.
+
+    Raises:
+        ValueError: for an argument out of its range, at construction.
+
+    Reference:
+        [GLU Variants Improve Transformer](https://arxiv.org/abs/2002.05202)
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec.nlp import GatedFeedforward
+    >>> layer = GatedFeedforward(32)
+    >>> tuple(layer(np.ones((2, 10, 8), "float32")).shape)
+    (2, 10, 8)
+    """
+
+    def __init__(
+        self,
+        intermediate_dim,
+        activation="silu",
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        require_count("intermediate_dim", intermediate_dim)
+        self.intermediate_dim = intermediate_dim
+        self.activation = keras.activations.get(activation)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        wide = (*inputs_shape[:-1], self.intermediate_dim)
+        self.gate_dense = self._make("gate_dense", inputs_shape, wide)
+        self.value_dense = self._make("value_dense", inputs_shape, wide)
+        self.output_dense = self._make("output_dense", wide, inputs_shape)
+
+    def _make(self, name, inputs_shape, outputs_shape):
+        initializer = self.kernel_initializer
+        layer = keras.layers.Dense(
+            outputs_shape[-1],
+            use_bias=False,
+            # One initializer gives one shape the same numbers each time.
+            kernel_initializer=type(initializer).from_config(
+                initializer.get_config()
+            ),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+        layer.build(inputs_shape)
+        return layer
+
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape
+
+    def call(self, inputs):
+        gate = self.activation(self.gate_dense(inputs))
+        return self.output_dense(gate * self.value_dense(inputs))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "intermediate_dim": self.intermediate_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+        }
+
+    # A block around it streams as one around a sequence unit does.
+
+    def get_initial_state(self, batch_size):
+        """No states: an empty list.
+
+        Args:
+            batch_size: integer, the number of rows.
+        """
+        return []
+
+    def call_with_states(self, sequences, states, mask=None):
+        """What a call gives, and the states, of which there are none.
+
+        Args:
+            sequences: float tensor, (batch, time, features).
+            states: an empty list.
+            mask: not used: what the other positions hold does not matter.
+        """
+        return self(sequences), []
+
+    def step(self, inputs, states):
+        """What a call gives, and the states, of which there are none.
+
+        Args:
+            inputs: float tensor, (batch, features).
+            states: an empty list.
+        """
+        return self(inputs), []

@@ -1,0 +1,175 @@
+"""Classes of texts."""
+
+import keras
+from keras import ops
+from keras_hub.models import TextClassifier
+
+from keras_linrec.layers.sequence_layer import require_between
+from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.nlp.backbone import LinRecBackbone
+from keras_linrec.nlp.text_classifier_preprocessor import (
+    LinRecTextClassifierPreprocessor,
+)
+from keras_linrec.ops import steps
+
+POOLINGS = ("mean", "last")
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class LinRecTextClassifier(TextClassifier):
+    """Classes of texts, by a `LinRecBackbone`.
+
+        y = activation(W dropout(pool(backbone(inputs))) + b)
+
+    Args:
+        backbone: a `LinRecBackbone` that is not packed: a row is one text.
+        num_classes: integer.
+        preprocessor: a `LinRecTextClassifierPreprocessor`, or `None`, for
+            inputs that are tokens already. Defaults to `None`.
+        pooling: `"mean"`, over the tokens of a text, or `"last"`, the last of
+            them. Defaults to `"mean"`.
+        activation: of the outputs. Defaults to `None`: they are logits.
+        dropout: float in [0, 1), the share of pooled features to drop during
+            training. Defaults to 0.
+        head_dtype: a dtype policy of W and b, or its name. Defaults to
+            `None`, the backbone's; a preset that was quantised has another.
+        **kwargs: `name`, `compile`.
+
+    Call arguments:
+        inputs: what the backbone takes.
+
+    Output shape:
+        (batch, num_classes).
+
+    Raises:
+        ValueError: for an argument out of its range, and for a packed
+            backbone, at construction.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_linrec import nlp
+    >>> backbone = nlp.LinRecBackbone(
+    ...     vocabulary_size=259,
+    ...     num_layers=1,
+    ...     hidden_dim=8,
+    ...     intermediate_dim=16,
+    ...     unit_arguments={"state_size": 8, "num_heads": 2},
+    ... )
+    >>> preprocessor = nlp.LinRecTextClassifierPreprocessor(
+    ...     nlp.LinRecByteTokenizer(), sequence_length=16
+    ... )
+    >>> model = nlp.LinRecTextClassifier(
+    ...     backbone, num_classes=2, preprocessor=preprocessor
+    ... )
+    >>> history = model.fit(["good", "bad"], np.array([1, 0]), verbose=0)
+    >>> model.predict(["good", "bad", "ugly"], verbose=0).shape
+    (3, 2)
+    """
+
+    backbone_cls = LinRecBackbone
+    preprocessor_cls = LinRecTextClassifierPreprocessor
+
+    def __init__(
+        self,
+        backbone,
+        num_classes,
+        preprocessor=None,
+        pooling="mean",
+        activation=None,
+        dropout=0.0,
+        head_dtype=None,
+        **kwargs,
+    ):
+        require_count("num_classes", num_classes)
+        require_between("dropout", dropout, 0, 1, "[)")
+        if pooling not in POOLINGS:
+            raise ValueError(
+                f"`pooling` should be one of {POOLINGS}. "
+                f"Received: pooling={pooling}"
+            )
+        if backbone.packed:
+            raise ValueError(
+                "`backbone` should have one text in a row to pool over. "
+                "Received: backbone.packed=True"
+            )
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+        policy = backbone.dtype_policy
+        self.pooler = TextPooling(pooling, dtype=policy, name="pooler")
+        self.output_dropout = keras.layers.Dropout(
+            dropout, dtype=policy, name="output_dropout"
+        )
+        self.output_dense = keras.layers.Dense(
+            num_classes,
+            activation=activation,
+            dtype=head_dtype or policy,
+            name="logits",
+        )
+        inputs = backbone.input
+        outputs = self.pooler(backbone(inputs), inputs["padding_mask"])
+        outputs = self.output_dense(self.output_dropout(outputs))
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+
+        self.num_classes = num_classes
+        self.pooling = pooling
+        self.activation = keras.activations.get(activation)
+        self.dropout = dropout
+
+    # KerasHub keeps the optimizer's numbers with the head's weights, and then
+    # wants them of an optimizer that has none yet.
+
+    def save_task_weights(self, filepath):
+        keras.saving.save_weights(
+            self, filepath, objects_to_skip=self._all_but_the_head()
+        )
+
+    def load_task_weights(self, filepath):
+        keras.saving.load_weights(
+            self, filepath, objects_to_skip=self._all_but_the_head()
+        )
+
+    def _all_but_the_head(self):
+        return [*self.backbone._flatten_layers(), self.optimizer]
+
+    def get_config(self):
+        head_dtype = None
+        if self.output_dense.quantization_mode is not None:
+            head_dtype = keras.dtype_policies.serialize(
+                self.output_dense.dtype_policy
+            )
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "pooling": self.pooling,
+            "activation": keras.activations.serialize(self.activation),
+            "dropout": self.dropout,
+            "head_dtype": head_dtype,
+        }
+
+
+class TextPooling(keras.layers.Layer):
+    """One vector of a text: the mean of its steps, or the last of them.
+
+    Args:
+        pooling: `"mean"` or `"last"`.
+    """
+
+    def __init__(self, pooling, **kwargs):
+        super().__init__(**kwargs)
+        self.pooling = pooling
+        self.supports_masking = True
+
+    def compute_mask(self, outputs, mask=None):
+        return None
+
+    def call(self, outputs, padding_mask):
+        pool = steps.last if self.pooling == "last" else steps.mean
+        # Sums of many steps in full precision.
+        pooled = pool(
+            ops.cast(outputs, "float32"), ops.cast(padding_mask, "bool")
+        )
+        return ops.cast(pooled, self.compute_dtype)
+
+    def compute_output_shape(self, outputs_shape, padding_mask_shape):
+        return outputs_shape[0], outputs_shape[-1]

@@ -1,0 +1,496 @@
+"""Language models and classifiers of texts on KerasHub."""
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+from autodiff import compiled
+from keras_hub.src.tests import test_case
+from language_models import JIT
+from language_models import PROMPTS
+from language_models import UNIT_ARGUMENTS
+from language_models import close
+from language_models import generated
+from language_models import make_backbone
+from language_models import make_classifier
+from language_models import make_model
+from language_models import make_preprocessor
+from language_models import outputs_of
+from language_models import some_inputs
+from units import array
+
+from keras_linrec import nlp
+
+EVERY_UNIT = pytest.mark.parametrize("unit", UNIT_ARGUMENTS)
+
+pytestmark = [
+    # Keras names every layer that has nothing to quantise.
+    pytest.mark.filterwarnings("ignore:.*have a `quantize` method"),
+    # KerasHub compiles anew what it reads, as Keras says.
+    pytest.mark.filterwarnings("ignore:.*method is custom"),
+    pytest.mark.filterwarnings("ignore:The `check_types` argument"),
+]
+
+
+# The backbone.
+
+
+def test_the_gated_network_is_its_equation():
+    layer = nlp.GatedFeedforward(5)
+    inputs = np.random.default_rng(0).standard_normal((2, 3, 4), "float32")
+    outputs = array(layer(inputs))
+    gate, value, output = (array(weight) for weight in layer.weights)
+    gated = inputs @ gate
+    expected = (gated / (1 + np.exp(-gated)) * (inputs @ value)) @ output
+    close(outputs, expected)
+    other = nlp.GatedFeedforward.from_config(layer.get_config())
+    assert other.get_config() == layer.get_config()
+
+
+def test_a_backbone_is_its_layers_one_after_another():
+    backbone = make_backbone("lssl", normalization="layer")
+    inputs = some_inputs()
+
+    def by_hand(given):
+        outputs = backbone.token_embedding(given[0])
+        for index in range(2):
+            block = backbone.unit_blocks[index]
+            outputs = outputs + block.unit(block.norm(outputs))
+            block = backbone.feedforward_blocks[index]
+            outputs = outputs + block.unit(block.norm(outputs))
+        return backbone.output_norm(outputs)
+
+    expected = compiled(by_hand)([inputs["token_ids"]])
+    close(backbone.predict_on_batch(inputs), expected)
+
+
+@EVERY_UNIT
+def test_parts_and_single_tokens_equal_the_whole(unit):
+    backbone = make_backbone(unit)
+    tokens = some_inputs(time=7)["token_ids"]
+
+    def in_parts(given):
+        states = backbone.get_initial_state(2)
+        outputs, states = backbone.call_with_states(given[0][:, :5], states)
+        first, states = backbone.step(given[0][:, 5], states)
+        second, states = backbone.step(given[0][:, 6], states)
+        single = keras.ops.stack([first, second], axis=1)
+        return backbone.hidden_states(given[0]), outputs, single
+
+    whole, outputs, single = compiled(in_parts)([tokens])
+    close(keras.ops.concatenate([outputs, single], axis=1), whole)
+
+
+def test_padding_does_not_happen():
+    backbone = make_backbone()
+    inputs = some_inputs(time=6)
+    kept = array(backbone(inputs))
+    inputs["padding_mask"] = np.array([[1] * 6, [1, 1, 1, 1, 0, 0]])
+    inputs["token_ids"][1, 4:] = 7
+    got = array(backbone(inputs))
+    close(got[0], kept[0])
+    close(got[1, :4], kept[1, :4])
+
+
+def test_kerashub_finds_the_backbone_in_order():
+    case = test_case.TestCase("run_backbone_test")
+    case.run_backbone_test(
+        nlp.LinRecBackbone,
+        {
+            "vocabulary_size": 10,
+            "num_layers": 1,
+            "hidden_dim": 6,
+            "intermediate_dim": 8,
+            "unit_arguments": UNIT_ARGUMENTS["rotrnn"],
+            "dropout": 0.1,
+        },
+        {
+            "token_ids": np.ones((2, 5), "int32"),
+            "padding_mask": np.ones((2, 5), "int32"),
+        },
+        expected_output_shape=(2, 5, 6),
+        # It wants every weight in the policy's dtype: a recurrence keeps its
+        # own in float32, which a test below looks at.
+        run_mixed_precision_check=False,
+    )
+
+
+# Training.
+
+
+def one_step(model, inputs, labels, weights):
+    """The loss of a batch, and the weights after a step along its gradient."""
+    model.compile(
+        keras.optimizers.SGD(0.05),
+        keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="sum"
+        ),
+        weighted_metrics=[],
+        jit_compile=JIT,
+    )
+    loss = model.train_on_batch(inputs, labels, weights)
+    return float(np.ravel(loss)[0]), [array(w) for w in model.weights]
+
+
+@EVERY_UNIT
+def test_packed_texts_train_as_they_do_apart(unit):
+    texts = ["abc", "", "defg", "hij", "klmnop"]
+    apart = nlp.LinRecCausalLM(make_backbone(unit, num_layers=1))
+    packed = nlp.LinRecCausalLM(make_backbone(unit, num_layers=1, packed=True))
+    packed.set_weights(apart.get_weights())
+    before = [array(weight) for weight in apart.weights]
+    loss, expected = one_step(apart, *make_preprocessor(10)(texts))
+    batch = make_preprocessor(10, packed=True)(texts)
+    assert len(batch[1]) < len(texts)
+    got_loss, got = one_step(packed, *batch)
+    assert got_loss == pytest.approx(loss, rel=1e-5)
+    for one, other, start in zip(got, expected, before):
+        # An LDStack may have a weight of no numbers.
+        moved = np.abs(other - start).max(initial=1e-6)
+        assert np.abs(one - other).max(initial=0) < 1e-3 * moved
+
+
+def test_a_packed_model_trains_on_texts_and_generates():
+    model = make_model(packed=True)
+    before = array(model.backbone.token_embedding.embeddings)
+    model.fit(["To be", "or", "not"], verbose=0)
+    after = array(model.backbone.token_embedding.embeddings)
+    assert np.abs(after - before).max() > 1e-6
+    assert model.generate("To", max_length=6).startswith("To")
+    with pytest.raises(ValueError, match="packed both"):
+        nlp.LinRecCausalLM(make_backbone(), make_preprocessor(packed=True))
+
+
+def test_kerashub_finds_the_language_model_in_order():
+    case = test_case.TestCase("run_task_test")
+    case.run_task_test(
+        nlp.LinRecCausalLM,
+        {
+            "backbone": make_backbone(num_layers=1),
+            "preprocessor": make_preprocessor(8),
+        },
+        (["To be", "or not"],),
+        expected_output_shape=(2, 8, 259),
+        compile_kwargs={"jit_compile": JIT},
+    )
+
+
+# Generation.
+
+
+def greedy_by_whole_prefixes(model, prompt, max_length):
+    """Tokens of a text, each from all that come before it, computed anew."""
+    tokens = np.zeros((1, max_length), "int32")
+    tokens[0, : len(prompt)] = prompt
+    for index in range(len(prompt), max_length):
+        inputs = {
+            "token_ids": tokens,
+            "padding_mask": np.arange(max_length)[None] < index,
+        }
+        logits = outputs_of(model, inputs)
+        tokens[0, index] = logits[0, index - 1].argmax()
+    return tokens[0]
+
+
+def assert_generates_what_whole_prefixes_say(unit, count):
+    # A tied embedding likes to repeat itself.
+    model = make_model(unit, num_layers=1, tie_embeddings=False)
+    prompt = [84, 111, 32, 98]
+    expected = greedy_by_whole_prefixes(model, prompt, len(prompt) + count)
+    inputs = {
+        "token_ids": np.array([prompt + [0] * count]),
+        "padding_mask": np.array([[1] * len(prompt) + [0] * count]),
+    }
+    outputs = generated(model, inputs, stop_token_ids=None)
+    assert outputs["token_ids"][0].tolist() == expected.tolist()
+    assert outputs["padding_mask"].all()
+    # A test that ends in one token for ever would see no error.
+    assert len(set(expected[len(prompt) :])) > 2
+
+
+@EVERY_UNIT
+def test_generation_is_that_of_whole_prefixes(unit):
+    assert_generates_what_whole_prefixes_say(unit, 12)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="JAX compiles always"
+)
+def test_generation_compiled_by_xla_is_that_of_the_graph():
+    model = make_model(num_layers=1)
+    texts = model.generate(PROMPTS, max_length=18)
+    model.compile(sampler="greedy", jit_compile=True)
+    assert model.generate(PROMPTS, max_length=18) == texts
+
+
+@pytest.mark.slow
+@EVERY_UNIT
+def test_long_generation_is_that_of_whole_prefixes(unit):
+    assert_generates_what_whole_prefixes_say(unit, 256)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    ["greedy", keras_hub.samplers.BeamSampler(num_beams=4, temperature=3.0)],
+    ids=["greedy", "beam"],
+)
+def test_a_row_generates_what_it_generates_alone(sampler):
+    model = make_model(sampler=sampler, num_layers=1, tie_embeddings=False)
+    lengths = np.array([[10], [11], [13], [14], [15], [16]])
+    inputs = some_inputs(batch=6, time=26)
+    inputs["padding_mask"] = np.arange(26) < lengths
+    free = generated(model, inputs, stop_token_ids=None)
+    # What two rows say on their way.
+    stop_token_ids = [int(free["token_ids"][row, 18]) for row in (0, 3)]
+    stopped = generated(model, inputs, stop_token_ids=stop_token_ids)
+    assert stopped["padding_mask"][0].sum() <= 19
+
+    for row, (length,) in enumerate(lengths):
+        prompt = {name: value[[row]] for name, value in inputs.items()}
+        for together, stops in ((free, None), (stopped, stop_token_ids)):
+            alone = generated(model, prompt, stop_token_ids=stops)
+            counts = alone["padding_mask"][0].astype(bool)
+            assert (together["padding_mask"][row] == counts).all()
+            got = together["token_ids"][row][counts]
+            assert (got == alone["token_ids"][0][counts]).all()
+            assert (got[:length] == prompt["token_ids"][0, :length]).all()
+            # It ends with its first stop token, or is full.
+            ends = np.isin(got[length:], stops or [])
+            assert not ends[:-1].any() and (ends[-1] or counts.all())
+
+
+def test_a_prompt_may_end_in_a_stop_token():
+    model = make_model(num_layers=1, tie_embeddings=False)
+    inputs = some_inputs(batch=1, time=12)
+    inputs["padding_mask"][0, 6:] = 0
+    free = generated(model, inputs, stop_token_ids=None)["token_ids"]
+    last = int(inputs["token_ids"][0, 5])
+    assert last not in free[0, 6:]
+    stopped = generated(model, inputs, stop_token_ids=[last])
+    assert stopped["token_ids"].tolist() == free.tolist()
+
+
+def test_strings_come_in_and_strings_go_out():
+    model = make_model(num_layers=1)
+    texts = model.generate(PROMPTS, max_length=10)
+    assert [text[: len(p)] for text, p in zip(texts, PROMPTS)] == [
+        # `<start>` takes one of ten.
+        prompt[:9]
+        for prompt in PROMPTS
+    ]
+    assert texts[2] == PROMPTS[2][:9]
+    new = model.generate(PROMPTS, max_length=10, strip_prompt=True)
+    assert [p[:9] + n for p, n in zip(PROMPTS, new)] == texts
+    assert model.generate("or", max_length=10) == texts[1]
+
+
+@pytest.mark.parametrize("sampler", ["top_k", "top_p", "random"])
+def test_samplers_draw_what_is_likely(sampler):
+    model = make_model(sampler=sampler, num_layers=1)
+    # Sharpened, there is one token to draw.
+    embedding = model.backbone.token_embedding.embeddings
+    embedding.assign(1000 * array(embedding))
+    drawn = model.generate("To", max_length=8)
+    model.compile(sampler="greedy", jit_compile=JIT)
+    assert drawn == model.generate("To", max_length=8)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "torch", reason="compiles nothing by shapes"
+)
+def test_prompts_of_many_lengths_need_few_programs():
+    model = make_model(num_layers=1)
+    shapes = set()
+    step = model.generate_step
+
+    def counted(inputs, stop_token_ids=None):
+        shapes.add((inputs["token_ids"].shape[1], inputs["slots"].shape[0]))
+        return step(inputs, stop_token_ids)
+
+    model.generate_step = counted
+    for length in range(9, 16):
+        model.generate("x" * length, max_length=24)
+    assert shapes == {(16, 16)} or shapes == {(16, 16), (16, 8)}
+
+
+# What is kept from token to token.
+
+
+@EVERY_UNIT
+def test_the_cache_is_small_and_in_float32_and_goes_on_in_parts(unit):
+    model = make_model(unit, dtype="mixed_bfloat16")
+    tokens = some_inputs(time=9)["token_ids"]
+
+    def in_parts(given):
+        cache = model.get_initial_cache(2)
+        logits, hidden, cache = model.call_with_cache(given[0][:, :8], cache)
+        last, _, cache = model.call_with_cache(given[0][:, 8:], cache)
+        return logits, hidden, last, cache
+
+    logits, hidden, last, cache = compiled(in_parts)([tokens])
+    assert logits.shape == (2, 8, 259) and last.shape == (2, 1, 259)
+    dtypes = [keras.backend.standardize_dtype(t.dtype) for t in (hidden, last)]
+    assert dtypes == ["bfloat16", "bfloat16"]
+    initial = model.get_initial_cache(2)
+    for after, before in zip(
+        keras.tree.flatten(cache), keras.tree.flatten(initial), strict=True
+    ):
+        assert after.shape == before.shape
+        assert keras.backend.standardize_dtype(after.dtype) == "float32"
+
+
+def test_a_model_in_mixed_precision_trains_and_generates():
+    model = make_model(dtype="mixed_bfloat16", num_layers=1)
+    history = model.fit(["To be", "or not"], epochs=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    assert model.generate("To", max_length=6).startswith("To")
+
+
+# Scores.
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_scores_are_those_of_numpy(tied):
+    model = make_model(num_layers=1, tie_embeddings=tied)
+    inputs = some_inputs(time=5)
+    tokens, targets = inputs["token_ids"], inputs["token_ids"][:, ::-1]
+    hidden = array(model.backbone(inputs)).astype("float64")
+    embedding = model.backbone.token_embedding
+    kernel = array(
+        keras.ops.transpose(embedding.embeddings)
+        if tied
+        else embedding.reverse_embeddings
+    )
+    logits = hidden @ kernel
+    close(model.score(tokens), logits, 1e-3)
+    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    probabilities = shifted / shifted.sum(axis=-1, keepdims=True)
+    of_target = np.take_along_axis(probabilities, targets[..., None], 2)[..., 0]
+    scores = model.score(tokens, scoring_mode="loss", target_ids=targets)
+    close(scores, -np.log(of_target), 1e-3)
+
+
+# Fine-tuning and files.
+
+
+def test_lora_trains_the_dense_parts_alone(tmp_path):
+    model = make_model(num_layers=1)
+    before = {weight.path: array(weight) for weight in model.weights}
+    model.backbone.enable_lora(2)
+    model.compile(keras.optimizers.Adam(0.1), jit_compile=JIT)
+    inputs = some_inputs()
+    model.fit(["To be", "or not"], verbose=0)
+    names = {weight.path.split("/")[-1] for weight in model.trainable_weights}
+    assert names == {"lora_kernel_a", "lora_kernel_b"}
+    assert len(model.trainable_weights) == 6
+    for weight in model.weights:
+        if weight.path in before:
+            assert (array(weight) == before[weight.path]).all()
+    file = str(tmp_path / "small.lora.h5")
+    model.backbone.save_lora_weights(file)
+    trained = outputs_of(model, inputs)
+    other = make_model(num_layers=1)
+    other.set_weights(list(before.values()))
+    assert np.abs(outputs_of(other, inputs) - trained).max() > 1e-3
+    other.backbone.load_lora_weights(file)
+    # A layer that has LoRA now is another to what was compiled.
+    other.make_predict_function(force=True)
+    close(outputs_of(other, inputs), trained)
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory):
+    """A model in int8, what it gave before, and the folder it is in."""
+    keras.utils.set_random_seed(1)
+    model = make_model(num_layers=1)
+    before = outputs_of(model, some_inputs())
+    model.quantize("int8")
+    folder = str(tmp_path_factory.mktemp("int8"))
+    model.save_to_preset(folder)
+    return model, before, folder
+
+
+def test_dense_parts_in_int8_give_nearly_the_same(quantized):
+    model, before, _ = quantized
+    modes = {
+        layer.name: layer.quantization_mode
+        for layer in model._flatten_layers()
+        if getattr(layer, "quantization_mode", None)
+    }
+    names = ("gate_dense", "value_dense", "output_dense")
+    assert modes == dict.fromkeys(names, "int8")
+    after = outputs_of(model, some_inputs())
+    error = np.abs(after - before).max()
+    assert 0 < error < 0.05 * np.abs(before).max()
+    assert model.generate("To", max_length=6).startswith("To")
+
+
+def test_a_model_in_int8_is_saved_and_loaded(quantized):
+    model, _, folder = quantized
+    expected = outputs_of(model, some_inputs())
+    loaded = nlp.LinRecCausalLM.from_preset(folder)
+    close(outputs_of(loaded, some_inputs()), expected, 1e-5)
+    dense = loaded.backbone.feedforward_blocks[0].unit.gate_dense
+    assert dense.quantization_mode == "int8"
+
+
+# The classifier.
+
+
+def test_kerashub_finds_the_classifier_in_order():
+    case = test_case.TestCase("run_task_test")
+    classifier = make_classifier()
+    case.run_task_test(
+        nlp.LinRecTextClassifier,
+        {
+            "backbone": classifier.backbone,
+            "preprocessor": classifier.preprocessor,
+            "num_classes": 2,
+            "pooling": "last",
+            "dropout": 0.1,
+        },
+        (["To be", "or not"], [1, 0]),
+        expected_output_shape=(2, 2),
+        compile_kwargs={"jit_compile": JIT},
+    )
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_classifier_pools_the_tokens_that_count(pooling):
+    model = make_classifier(pooling=pooling, activation="softmax")
+    inputs = some_inputs()
+    inputs["padding_mask"] = np.array([[1, 1, 1, 1, 0, 0], [1] * 6])
+    hidden = array(model.backbone(inputs))
+    counts = [hidden[0, :4], hidden[1]]
+    pooled = [
+        row.mean(axis=0) if pooling == "mean" else row[-1] for row in counts
+    ]
+    expected = model.output_dense(np.stack(pooled))
+    close(outputs_of(model, inputs), expected)
+
+
+def test_a_classifier_learns_and_is_saved_from_a_language_models_preset(
+    tmp_path,
+):
+    make_model(num_layers=1).save_to_preset(str(tmp_path / "model"))
+    classifier = nlp.LinRecTextClassifier.from_preset(
+        str(tmp_path / "model"), num_classes=2, pooling="mean"
+    )
+    classifier.compile(
+        keras.optimizers.Adam(0.03),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=JIT,
+    )
+    texts = ["aaab", "baaa", "abaa", "bbba", "abbb", "bbab"] * 4
+    labels = np.array([0, 0, 0, 1, 1, 1] * 4)
+    classifier.fit(texts, labels, epochs=12, batch_size=24, verbose=0)
+    predictions = classifier.predict(texts[:6], verbose=0)
+    assert (predictions.argmax(axis=1) == labels[:6]).all()
+
+    classifier.quantize("int8")
+    expected = classifier.predict(texts[:6], verbose=0)
+    classifier.save_to_preset(str(tmp_path / "classifier"))
+    loaded = keras_hub.models.TextClassifier.from_preset(
+        str(tmp_path / "classifier")
+    )
+    close(loaded.predict(texts[:6], verbose=0), expected, 1e-5)

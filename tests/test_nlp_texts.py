@@ -1,0 +1,333 @@
+"""Texts and tokens, wrong calls, and what is the same under every backend."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import keras_hub
+import numpy as np
+import pytest
+from keras_hub.src.tests import test_case
+from language_models import JIT
+from language_models import UNIT_ARGUMENTS
+from language_models import close
+from language_models import generated
+from language_models import make_backbone
+from language_models import make_model
+from language_models import make_preprocessor
+from language_models import some_inputs
+from units import array
+
+from keras_linrec import nlp
+
+
+@pytest.mark.parametrize("unit", UNIT_ARGUMENTS)
+def test_a_backbone_comes_back_from_its_config(unit):
+    backbone = make_backbone(
+        unit,
+        unit_arguments={
+            **UNIT_ARGUMENTS[unit],
+            "seed": 3,
+            "dropout": 0.1,
+        },
+        normalization="layer",
+        tie_embeddings=False,
+        packed=True,
+        name="other",
+    )
+    config = json.loads(json.dumps(backbone.get_config()))
+    other = nlp.LinRecBackbone.from_config(config)
+    assert other.get_config() == backbone.get_config()
+    shapes = [(weight.path, weight.shape) for weight in backbone.weights]
+    assert [(weight.path, weight.shape) for weight in other.weights] == shapes
+    assert [block.unit.seed for block in other.unit_blocks] == [3, 4]
+
+
+def test_presets_bring_everything_back(tmp_path):
+    model = make_model(num_layers=1, packed=True)
+    folder = str(tmp_path)
+    model.save_to_preset(folder)
+    # KerasHub finds the class by itself.
+    loaded = keras_hub.models.CausalLM.from_preset(folder)
+    assert isinstance(loaded, nlp.LinRecCausalLM)
+    assert loaded.get_config() == model.get_config()
+    tokens = some_inputs()["token_ids"]
+    close(loaded.score(tokens), model.score(tokens), 1e-5)
+
+    unpacked = nlp.LinRecBackbone.from_preset(folder, packed=False)
+    assert sorted(unpacked.input) == ["padding_mask", "token_ids"]
+    close(unpacked.hidden_states(tokens), model.backbone.hidden_states(tokens))
+    tokenizer = keras_hub.models.Tokenizer.from_preset(folder)
+    assert isinstance(tokenizer, nlp.LinRecByteTokenizer)
+
+
+def test_initializers_as_objects_come_back_from_a_config():
+    constant = keras.initializers.Constant(0.5)
+    arguments = {**UNIT_ARGUMENTS["rotrnn"], "kernel_initializer": constant}
+    backbone = make_backbone(unit_arguments=arguments)
+    config = json.loads(json.dumps(backbone.get_config()))
+    other = nlp.LinRecBackbone.from_config(config)
+    kernel = array(other.unit_blocks[1].unit.output_kernel)
+    assert (kernel == 0.5).all()
+
+
+def test_layers_start_apart():
+    one, other = make_backbone().unit_blocks
+    assert (array(one.unit.theta) != array(other.unit.theta)).any()
+    feedforward = make_backbone().feedforward_blocks[0].unit
+    kernels = feedforward.gate_dense.kernel, feedforward.value_dense.kernel
+    assert (array(kernels[0]) != array(kernels[1])).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"num_layers": 0}, "Received: num_layers=0"),
+        ({"hidden_dim": 2.5}, "Received: hidden_dim=2.5"),
+        ({"dropout": 1.0}, "Received: dropout=1.0"),
+        ({"normalization": "batch"}, "Received: normalization=batch"),
+        ({"unit": "gru"}, "'rotrnn', 'lssl', 'ldstack'.*Received: unit=gru"),
+        ({"unit_arguments": 3}, "dictionary or None. Received: unit_arg"),
+        ({"unit_arguments": {"units": 5}}, "Received: 5 features"),
+        ({"unit_arguments": {"return_state": True}}, "return_state=False"),
+        ({"unit_arguments": {"heads": 2}}, "heads"),
+    ],
+)
+def test_a_wrong_argument_of_a_backbone_is_refused(arguments, expected):
+    defaults = {
+        "vocabulary_size": 10,
+        "num_layers": 1,
+        "hidden_dim": 8,
+        "intermediate_dim": 8,
+    }
+    with pytest.raises(ValueError, match=expected):
+        nlp.LinRecBackbone(**{**defaults, **arguments})
+
+
+# Texts and tokens.
+
+
+def test_any_text_comes_back_from_its_bytes():
+    tokenizer = nlp.LinRecByteTokenizer()
+    texts = ["Hallå, wörld", "", "\x00 nul", "日本"]
+    assert tokenizer.detokenize(tokenizer(texts)) == texts
+    assert tokenizer.vocabulary_size() == 259 == len(tokenizer.get_vocabulary())
+    special = [tokenizer.token_to_id(t) for t in ("<start>", "<end>", "<pad>")]
+    assert special == [256, 257, 258] == sorted(tokenizer.special_token_ids)
+    for id in range(259):
+        assert tokenizer.token_to_id(tokenizer.id_to_token(id)) == id
+    assert tokenizer.detokenize([72, 195]) == "H\ufffd"
+    with pytest.raises(ValueError, match="0 to 258. Received: inputs=.259"):
+        tokenizer.detokenize([259])
+
+
+def test_kerashub_finds_the_tokenizer_and_the_preprocessors_in_order():
+    case = test_case.TestCase("run_preprocessor_test")
+    case.run_preprocessing_layer_test(
+        nlp.LinRecByteTokenizer, {}, ["To be", "or not"]
+    )
+    case.init_kwargs = {
+        "tokenizer": nlp.LinRecByteTokenizer(),
+        "sequence_length": 6,
+    }
+    x = {
+        "token_ids": [[256, 84, 111, 257, 258, 258]],
+        "padding_mask": [[1, 1, 1, 1, 0, 0]],
+    }
+    case.run_preprocessor_test(
+        nlp.LinRecCausalLMPreprocessor,
+        case.init_kwargs,
+        ["To"],
+        (x, [[84, 111, 257, 258, 258, 258]], [[1, 1, 1, 0, 0, 0]]),
+    )
+    case.run_preprocessor_test(
+        nlp.LinRecTextClassifierPreprocessor,
+        case.init_kwargs,
+        (["To"], [1]),
+        (x, [1]),
+    )
+
+
+def test_packed_texts_predict_what_they_predict_apart():
+    texts = ["abc", "", "defg", "a text that is longer than a row", "hi"]
+    apart, labels, weights = make_preprocessor(10)(texts)
+    packed, packed_labels, packed_weights = keras.tree.map_structure(
+        array, make_preprocessor(10, packed=True)(texts)
+    )
+    # Three fill the first row, and the last does not fit behind the fourth.
+    assert packed["token_ids"].shape == (3, 10)
+    begins = [np.flatnonzero(row).tolist() for row in packed["reset_mask"]]
+    assert begins == [[0, 4, 5], [0], [0]]
+    assert (packed["padding_mask"] == packed_weights).all()
+    assert packed_weights.sum() == array(weights).sum()
+    counted = array(weights).astype(bool)
+    for got, expected in (
+        (packed["token_ids"], apart["token_ids"]),
+        (packed_labels, labels),
+    ):
+        counted_here = packed_weights.astype(bool)
+        assert (got[counted_here] == array(expected)[counted]).all()
+
+
+def test_a_single_text_is_packed_into_a_row_without_a_batch():
+    x, labels, _ = make_preprocessor(5, packed=True)("ab")
+    assert array(x["token_ids"]).tolist() == [256, 97, 98, 258, 258]
+    assert array(labels).tolist() == [97, 98, 257, 258, 258]
+
+
+def test_packing_within_a_graph_is_refused():
+    import tensorflow as tf
+
+    texts = tf.data.Dataset.from_tensor_slices(["a", "b"])
+    with pytest.raises(ValueError, match="Received: packed=True"):
+        texts.map(make_preprocessor(packed=True))
+
+
+def test_a_tokenizer_without_its_three_tokens_is_refused():
+    tokenizer = keras_hub.tokenizers.ByteTokenizer()
+    with pytest.raises(ValueError, match="Received: ByteTokenizer without"):
+        nlp.LinRecCausalLMPreprocessor(tokenizer)
+
+
+def test_another_tokenizer_of_kerashub_will_do(tmp_path):
+    tokenizer = keras_hub.tokenizers.GPT2Tokenizer(
+        vocabulary={"<|endoftext|>": 0, "a": 1, "b": 2, "ab": 3},
+        merges=["a b"],
+    )
+    model = nlp.LinRecCausalLM(
+        make_backbone(vocabulary_size=4, num_layers=1),
+        nlp.LinRecCausalLMPreprocessor(tokenizer, sequence_length=8),
+    )
+    model.compile(sampler="greedy", jit_compile=JIT)
+    text = model.generate("abab", max_length=6)
+    assert text.startswith("abab") and set(text) <= {"a", "b"}
+    model.save_to_preset(str(tmp_path))
+    loaded = nlp.LinRecCausalLMPreprocessor.from_preset(str(tmp_path))
+    assert array(loaded.tokenizer("abab")).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "name"),
+    [
+        (keras_hub.samplers.ContrastiveSampler(), "ContrastiveSampler"),
+        (keras_hub.samplers.SpeculativeSampler(), "SpeculativeSampler"),
+        (
+            keras_hub.samplers.BeamSampler(return_all_beams=True),
+            "return_all_beams=True",
+        ),
+    ],
+    ids=["contrastive", "speculative", "all_beams"],
+)
+def test_a_sampler_that_looks_back_is_refused(sampler, name):
+    model = nlp.LinRecCausalLM(make_backbone(num_layers=1), compile=False)
+    with pytest.raises(ValueError, match=f"Received: sampler=.*{name}"):
+        model.compile(sampler=sampler)
+
+
+def test_prompts_that_are_none_are_refused():
+    model = nlp.LinRecCausalLM(make_backbone(num_layers=1))
+    tokens = np.ones((2, 4), "int32")
+    for mask, expected in (
+        ([[1, 1, 0, 0], [0, 0, 0, 0]], r"without any in the rows \[1\]"),
+        ([[0, 1, 1, 0], [1, 1, 0, 0]], r"holes in the rows \[0\]"),
+    ):
+        inputs = {"token_ids": tokens, "padding_mask": np.array(mask)}
+        with pytest.raises(ValueError, match=expected):
+            model.generate(inputs, stop_token_ids=None)
+
+
+def test_prompts_that_fill_their_rows_come_back():
+    model = nlp.LinRecCausalLM(make_backbone(num_layers=1))
+    inputs = some_inputs(time=4)
+    outputs = model.generate(inputs, stop_token_ids=None)
+    assert (array(outputs["token_ids"]) == inputs["token_ids"]).all()
+
+
+def test_a_unit_that_reads_both_ways_makes_no_language_model():
+    arguments = {**UNIT_ARGUMENTS["rotrnn"], "bidirectional": True}
+    backbone = make_backbone(num_layers=1, unit_arguments=arguments)
+    with pytest.raises(ValueError, match="Received: unit_arguments"):
+        nlp.LinRecCausalLM(backbone)
+
+
+def test_what_layers_give_can_be_looked_at_and_changed():
+    model = make_model()
+    tokens = some_inputs()["token_ids"]
+    seen = {}
+
+    def look(outputs, index):
+        seen[index] = outputs.shape
+        return 0.0 * outputs if index == 1 else outputs
+
+    logits = model.score(tokens, layer_intercept_fn=look)
+    assert seen == dict.fromkeys((-1, 0, 1), (2, 6, 8))
+    close(logits, np.zeros((2, 6, 259)))
+    with pytest.raises(ValueError, match="Received: scoring_mode=best"):
+        model.score(tokens, scoring_mode="best")
+    with pytest.raises(ValueError, match="target_ids=None"):
+        model.score(tokens, scoring_mode="loss")
+
+
+def test_a_wrong_argument_of_a_classifier_is_refused():
+    for arguments, expected in (
+        ({"num_classes": 0}, "Received: num_classes=0"),
+        ({"pooling": "max"}, "Received: pooling=max"),
+        ({"dropout": -1}, "Received: dropout=-1"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            nlp.LinRecTextClassifier(
+                make_backbone(num_layers=1), **{"num_classes": 2, **arguments}
+            )
+    packed = make_backbone(num_layers=1, packed=True)
+    with pytest.raises(ValueError, match="Received: backbone.packed=True"):
+        nlp.LinRecTextClassifier(packed, num_classes=2)
+
+
+class StopsTheFirstRow(keras_hub.samplers.Sampler):
+    """Says 7 in the first row and 8 elsewhere, and keeps what is asked next."""
+
+    def __call__(self, next, prompt, cache, index, **_):
+        _, _, cache = next(prompt, cache, index)
+        tokens = np.full((prompt.shape[0], 1), 8, "int32")
+        tokens[0] = 7
+        prompt = keras.ops.slice_update(prompt, [0, index], tokens)
+        logits, _, cache = next(prompt, cache, index + 1)
+        self.probabilities = array(self.compute_probabilities(logits))
+        return prompt
+
+
+def test_what_has_stopped_is_certain_of_it():
+    model = make_model(num_layers=1)
+    sampler = StopsTheFirstRow()
+    model.compile(sampler=sampler, run_eagerly=True)
+    inputs = some_inputs(time=8)
+    inputs["padding_mask"][:, 4:] = 0
+    generated(model, inputs, stop_token_ids=[7, 9])
+    # By which a beam keeps its score, and its stop token ends the loop.
+    assert sampler.probabilities[0].tolist() == np.eye(259)[7].tolist()
+    assert sampler.probabilities[1].max() < 1
+
+
+# The package without KerasHub.
+
+
+def test_the_core_package_knows_nothing_of_kerashub():
+    script = (
+        "import sys, keras_linrec\n"
+        "assert 'keras_hub' not in sys.modules\n"
+        "sys.modules['keras_hub'] = None\n"
+        "try:\n"
+        "    import keras_linrec.nlp\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "KERAS_BACKEND": keras.backend.backend()},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert 'pip install "keras-linrec[nlp]"' in result.stdout
