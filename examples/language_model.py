@@ -271,6 +271,8 @@ def train(name, model, training, held_out, write, options):
     model.fit(
         progress.rows,
         epochs=options.rounds,
+        # Keras would draw the order anew after an interruption.
+        shuffle=False,
         callbacks=callbacks,
         verbose=0,
     )

@@ -44,6 +44,7 @@ ONLY_UNDER = {
     "test_native_tensorflow.py": "tensorflow",
     "test_cuda.py": "torch",
     "test_native_build.py": "torch",
+    "test_nlp_examples.py": "torch",
     "test_models.py": "tensorflow, torch",
     "test_native_core.py": "torch",
     "test_native_torch.py": "torch",

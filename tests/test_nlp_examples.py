@@ -1,0 +1,152 @@
+"""The examples of language models, on tiny data."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+TINY = ["--layers", "1", "--hidden-dim", "8", "--batch-size", "4"]
+WRITING = [*TINY, "--length", "16", "--steps", "3", "--characters", "5"]
+
+
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module
+
+
+def test_a_text_is_learned_by_both_models(load, tmp_path, capsys):
+    example = load("language_model")
+    figure = tmp_path / "curve.png"
+    curves = example.main(
+        [*WRITING, "--rounds", "2", "--figure", str(figure), "--prompt", "Th"]
+    )
+    assert [point["round"] for point in curves["rotrnn"]] == [1, 2]
+    for curve in curves.values():
+        assert curve[1]["bits"] < curve[0]["bits"] < 8.2
+    assert figure.stat().st_size > 0
+    printed = capsys.readouterr().out
+    assert "    Th" in printed and "| lstm |" in printed
+
+
+def test_every_byte_but_the_first_is_predicted_once_or_more(load):
+    example = load("language_model")
+    text = np.arange(50)
+    inputs, targets = example.rows_of(text, 20)
+    assert inputs["token_ids"].shape == (3, 20)
+    assert (targets == inputs["token_ids"] + 1).all()
+    assert set(targets.ravel().tolist()) == set(range(1, 50))
+
+
+def test_an_lstm_has_no_more_parameters_and_one_unit_more_would(load):
+    for name in ("language_model", "list_operations"):
+        example = load(name)
+        options = example.parse([])
+        counts = [
+            example.build_lstm(count, options).count_params()
+            for count in (9_999, 10_000, 12_000)
+        ]
+        assert counts[0] <= 9_999 and counts[1] <= 10_000
+        assert 8_000 < counts[1] < counts[2] <= 12_000
+
+
+def test_a_killed_training_ends_where_another_does(tmp_path):
+    command = [
+        *(sys.executable, EXAMPLES / "language_model.py", *WRITING),
+        *("--rounds", "4", "--steps", "40", "--no-lstm", "--characters", "1"),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def last_round(output):
+        rounds = [line for line in output.splitlines() if "held out" in line]
+        *_, last = [line for line in rounds if line.startswith("round   4")]
+        return float(last.split("loss ")[1].split(",")[0])
+
+    def run(folder):
+        return subprocess.run(
+            [*command, "--folder", folder],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    whole = last_round(run(tmp_path / "whole"))
+    process = subprocess.Popen(
+        [*command, "--folder", tmp_path / "killed"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stdout:
+        if line.startswith("round   2"):
+            break
+    # What was said of the round is written; the next has begun.
+    time.sleep(0.5)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    resumed = run(tmp_path / "killed")
+    assert "round   1" not in resumed
+    assert abs(last_round(resumed) - whole) < 1e-4
+
+
+def test_an_expression_has_the_value_of_its_operations(load):
+    example = load("list_operations")
+    options = example.parse(["--min-length", "5", "--max-length", "60"])
+    token_ids, values = example.make_set(50, "0", options)
+    for row, value in zip(token_ids, values):
+        tokens = [example.TOKENS[token] for token in row if token]
+        assert 5 <= len(tokens) <= 60
+        assert evaluated(tokens) == value
+    again, _ = example.make_set(50, "0", options)
+    assert (again == token_ids).all()
+
+
+def evaluated(tokens):
+    """The value of an expression, by a stack of its lists."""
+    operations = {
+        "[MAX": max,
+        "[MIN": min,
+        "[MED": lambda values: int(np.median(values)),
+        "[SM": lambda values: sum(values) % 10,
+    }
+    stack = [[]]
+    for token in tokens:
+        if token in operations:
+            stack.append([operations[token]])
+        elif token == "]":
+            operation, *values = stack.pop()
+            stack[-1].append(operation(values))
+        else:
+            stack[-1].append(int(token))
+    ((value,),) = stack
+    return value
+
+
+def test_expressions_are_learned_from_by_both_models(load):
+    example = load("list_operations")
+    results = example.main(
+        [
+            *(*TINY, "--epochs", "1", "--train-size", "16"),
+            *("--test-size", "8", "--max-length", "40"),
+        ]
+    )
+    assert set(results) == {"rotrnn", "lstm"}
+    for minutes, accuracy in results.values():
+        assert minutes > 0 and 0 <= accuracy <= 1
+
+
+def test_a_text_that_is_too_short_is_named(load):
+    example = load("language_model")
+    options = Namespace(length=100, data="short.txt")
+    with pytest.raises(SystemExit, match=r"more than 100 bytes.* 50 bytes"):
+        example.split(np.arange(50), options)
