@@ -12,6 +12,8 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from units import array
+from units import randomise
 
 from keras_linrec import nlp
 from keras_linrec.layers import LSSL
@@ -81,12 +83,12 @@ def build_text_models():
 def save_sequence_model(folder, backend):
     inputs = sequences()
     model = build()
-    # Trained a little, so that no weight has its initial value.
-    model.compile("adam", "mse")
-    model.fit(inputs, inputs[..., :2], epochs=2, verbose=0)
+    # So that no weight has its initial value.
+    randomise(model)
     model.save(folder / f"{backend}.keras")
     model.save_weights(folder / f"{backend}.weights.h5")
-    np.save(folder / f"{backend}.npy", model.predict(inputs, verbose=0))
+    # Not `predict`: for a file each it would compile a program.
+    np.save(folder / f"{backend}.npy", array(model(inputs)))
 
 
 def sequences():
@@ -95,15 +97,13 @@ def sequences():
 
 
 def load_sequence_model(folder, name):
-    # What is compiled under JAX asks PyTorch for its compiler too, which
-    # takes minutes and is not the matter here.
-    loaded = keras.models.load_model(folder / f"{name}.keras", compile=False)
+    loaded = keras.models.load_model(folder / f"{name}.keras")
     # And the weights alone.
     other = keras.models.clone_model(loaded)
     other.load_weights(folder / f"{name}.weights.h5")
     expected = np.load(folder / f"{name}.npy")
     return max(
-        difference(model.predict(sequences(), verbose=0), expected)
+        difference(array(model(sequences())), expected)
         for model in (loaded, other)
     )
 

@@ -229,6 +229,7 @@ def test_without_native_code_scans_run_with_one_warning(
     keras.backend.backend() != "torch",
     reason="builds the core itself, which is the same under every backend",
 )
+@pytest.mark.slow
 def test_the_core_survives_a_damaged_cache(native, workplace, monkeypatch):
     monkeypatch.delenv("CXX")
     path = build.library("core")

@@ -304,7 +304,12 @@ def run_anew(code, **environment):
 
 
 @pytest.mark.parametrize(
-    ("instructions", "threads"), [("avx2", "3"), ("baseline", "5")]
+    ("instructions", "threads"),
+    [
+        # The sanitizers' run has all sets.
+        pytest.param("avx2", "3", marks=pytest.mark.slow),
+        ("baseline", "5"),
+    ],
 )
 def test_less_of_a_processor_and_more_threads_give_the_same(
     instructions, threads

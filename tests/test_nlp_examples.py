@@ -58,6 +58,7 @@ def test_an_lstm_has_no_more_parameters_and_one_unit_more_would(load):
         assert 8_000 < counts[1] < counts[2] <= 12_000
 
 
+@pytest.mark.slow
 def test_a_killed_training_ends_where_another_does(tmp_path):
     command = [
         *(sys.executable, EXAMPLES / "language_model.py", *WRITING),

@@ -12,10 +12,13 @@ from units import randomise
 from units import sequences
 
 from conformance.cases import EAGERLY
+from conformance.cases import EVERY_KIND
 from conformance.cases import EVERY_LAYER
 from conformance.cases import MASKS
 from conformance.cases import assert_close
+from conformance.cases import built
 from conformance.cases import sequential
+from conformance.cases import twin
 
 pytestmark = pytest.mark.capability("`keras.RematScope`")
 
@@ -107,3 +110,36 @@ def test_gradients_of_weights_that_are_handed_in_are_the_same(name):
         results.append((weights, [array(slope) for slope in slopes]))
     assert_close(results[1][1], results[0][1], 1e-5)
     assert max(np.abs(slope).max() for slope in results[1][1]) > 0
+
+
+class Again(keras.layers.Layer):
+    """A user's layer, which has its unit compute twice by `keras.remat`."""
+
+    def __init__(self, unit, remat):
+        super().__init__()
+        self.unit = unit
+        self.remat = remat
+
+    def build(self, shape):
+        self.unit.build(shape)
+
+    def call(self, inputs):
+        return self.remat(self.unit)(inputs)
+
+    def compute_output_shape(self, shape):
+        return self.unit.compute_output_shape(shape)
+
+
+@EVERY_KIND
+def test_a_layer_within_keras_remat_trains_as_without(name):
+    unit = built(name)
+    inputs, targets = sequences(6), np.ones((2, 6, 4), "float32")
+    results = []
+    for remat in (lambda layer: layer, keras.remat):
+        model = sequential(Again(twin(unit), remat))
+        model.compile(keras.optimizers.SGD(0.1), "mse", **EAGERLY)
+        loss = model.train_on_batch(inputs, targets)
+        results.append([loss, *model.get_weights()])
+    assert_close(results[1], results[0], 1e-5)
+    moved = zip(results[1][1:], unit.get_weights(), strict=True)
+    assert any((one != other).any() for one, other in moved)
