@@ -25,8 +25,8 @@ def seed():
 # starts a process for every backend itself, some know no framework, or compile
 # the same core for each, and an example, the README and the canonical forms, of
 # which docstrings' examples run everywhere, do nothing that other tests do not
-# do under each. Models of blocks compile on JAX for a minute; packing,
-# export and the conformance suite run them there.
+# do under each. Models of blocks and their analysis compile on JAX for a
+# minute; packing, export and the conformance suite run such models there.
 ONLY_UNDER = {
     "test_canonical_form.py": "torch",
     "test_devices.py": "jax",
@@ -45,7 +45,9 @@ ONLY_UNDER = {
     "test_cuda.py": "torch",
     "test_native_build.py": "torch",
     "test_nlp_examples.py": "torch",
+    "test_analysis.py": "tensorflow, torch",
     "test_models.py": "tensorflow, torch",
+    "test_robustness.py": "tensorflow, torch",
     "test_native_core.py": "torch",
     "test_native_torch.py": "torch",
     "test_sampling_rates.py": "torch",

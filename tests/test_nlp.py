@@ -22,6 +22,11 @@ from units import array
 from keras_linrec import nlp
 
 EVERY_UNIT = pytest.mark.parametrize("unit", UNIT_ARGUMENTS)
+# Programs to compile for what hangs on no backend: Keras' own parts, and ours
+# that other tests here run under each.
+ONCE = pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="under one backend it is seen"
+)
 
 pytestmark = [
     # Keras names every layer that has nothing to quantise.
@@ -150,6 +155,7 @@ def test_packed_texts_train_as_they_do_apart(unit):
         assert np.abs(one - other).max(initial=0) < 1e-3 * moved
 
 
+@ONCE
 def test_a_packed_model_trains_on_texts_and_generates():
     model = make_model(packed=True)
     before = array(model.backbone.token_embedding.embeddings)
@@ -270,6 +276,7 @@ def test_a_prompt_may_end_in_a_stop_token():
     assert stopped["token_ids"].tolist() == free.tolist()
 
 
+@ONCE
 def test_strings_come_in_and_strings_go_out():
     model = make_model(num_layers=1)
     texts = model.generate(PROMPTS, max_length=10)
@@ -284,6 +291,7 @@ def test_strings_come_in_and_strings_go_out():
     assert model.generate("or", max_length=10) == texts[1]
 
 
+@ONCE
 @pytest.mark.parametrize("sampler", ["top_k", "top_p", "random"])
 def test_samplers_draw_what_is_likely(sampler):
     model = make_model(sampler=sampler, num_layers=1)
@@ -339,6 +347,7 @@ def test_the_cache_is_small_and_in_float32_and_goes_on_in_parts(unit):
         assert keras.backend.standardize_dtype(after.dtype) == "float32"
 
 
+@ONCE
 def test_a_model_in_mixed_precision_trains_and_generates():
     model = make_model(dtype="mixed_bfloat16", num_layers=1)
     history = model.fit(["To be", "or not"], epochs=2, verbose=0).history
@@ -373,6 +382,7 @@ def test_scores_are_those_of_numpy(tied):
 # Fine-tuning and files.
 
 
+@ONCE
 def test_lora_trains_the_dense_parts_alone(tmp_path):
     model = make_model(num_layers=1)
     before = {weight.path: array(weight) for weight in model.weights}
@@ -410,6 +420,7 @@ def quantized(tmp_path_factory):
     return model, before, folder
 
 
+@ONCE
 def test_dense_parts_in_int8_give_nearly_the_same(quantized):
     model, before, _ = quantized
     modes = {
@@ -425,6 +436,7 @@ def test_dense_parts_in_int8_give_nearly_the_same(quantized):
     assert model.generate("To", max_length=6).startswith("To")
 
 
+@ONCE
 def test_a_model_in_int8_is_saved_and_loaded(quantized):
     model, _, folder = quantized
     expected = outputs_of(model, some_inputs())
@@ -469,10 +481,7 @@ def test_a_classifier_pools_the_tokens_that_count(pooling):
     close(outputs_of(model, inputs), expected)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow",
-    reason="it traces for a quarter of a minute what KerasHub's checks train",
-)
+@ONCE
 def test_a_classifier_learns_and_is_saved_from_a_language_models_preset(
     tmp_path,
 ):

@@ -120,7 +120,7 @@ def compare(got, expected, tolerance):
 @decays
 @fields
 def test_the_scan_equals_its_definition(small_blocks, field, per_step, reverse):
-    for time in (1, 2, 63, 100):
+    for time in (1, 100):
         arrays = system(field, time, per_step)
         got = to_numpy(jax.jit(interpreted(reverse))(tensors(arrays)))
         compare(got, defined(reverse)(arrays), 2e-5)

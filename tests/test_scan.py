@@ -97,7 +97,7 @@ def test_scan_equals_its_definition(kernel, time, field, per_step, reverse):
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
 @pytest.mark.parametrize("field", ["real", "complex"])
-@pytest.mark.parametrize("time", [1, 2, 7])
+@pytest.mark.parametrize("time", [1, 7] if BACKEND == "jax" else [1, 2, 7])
 def test_every_gradient_equals_that_of_the_definition(
     kernel, time, field, per_step, reverse
 ):

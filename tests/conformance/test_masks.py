@@ -8,6 +8,7 @@ from units import sequences
 
 from conformance.cases import CELLS
 from conformance.cases import EVERY_FORM_AND_CELL
+from conformance.cases import EVERY_KIND
 from conformance.cases import EVERY_LAYER
 from conformance.cases import EVERY_LAYER_AND_CELL
 from conformance.cases import EVERY_MASK
@@ -104,7 +105,7 @@ def test_what_a_masked_step_holds_is_never_read(name, form):
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
-@EVERY_LAYER
+@EVERY_KIND
 def test_a_mask_of_any_dtype_is_read(name, dtype):
     layer = built(name)
     inputs = sequences(9, batch=3)
@@ -112,7 +113,7 @@ def test_a_mask_of_any_dtype_is_read(name, dtype):
     assert_close(layer(inputs, mask=MASKS["holes"].astype(dtype)), expected)
 
 
-@EVERY_LAYER_AND_CELL
+@EVERY_KIND
 def test_the_mask_of_an_earlier_layer_is_used_and_handed_on(name):
     tokens = np.array([[5, 3, 0, 0], [0, 2, 0, 1]])
     embedding = keras.layers.Embedding(6, 3, mask_zero=True)
@@ -124,7 +125,7 @@ def test_the_mask_of_an_earlier_layer_is_used_and_handed_on(name):
     assert np.array_equal(array(outputs._keras_mask), tokens != 0)
 
 
-@EVERY_LAYER
+@EVERY_KIND
 def test_a_mask_is_used_beside_an_initial_state(name):
     """Where Keras no longer hands it to the layer."""
     tokens = np.array([[5, 3, 0, 0], [0, 2, 0, 1]])

@@ -150,7 +150,7 @@ def test_dropout_drops_the_same_features_at_every_step(name):
 
 
 @pytest.mark.capability("dropout, seeds")
-@EVERY_LAYER
+@EVERY_KIND
 def test_a_seed_repeats_a_training(name):
     def train():
         keras.utils.set_random_seed(5)
