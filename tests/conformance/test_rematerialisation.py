@@ -120,11 +120,10 @@ class Again(keras.layers.Layer):
         self.unit = unit
         self.remat = remat
 
-    def build(self, shape):
-        self.unit.build(shape)
-
     def call(self, inputs):
-        return self.remat(self.unit)(inputs)
+        # A function of its own for each call: of one that it has seen, JAX
+        # remembers the weights.
+        return self.remat(lambda given: self.unit(given))(inputs)
 
     def compute_output_shape(self, shape):
         return self.unit.compute_output_shape(shape)
