@@ -78,6 +78,12 @@ EVERY_KIND = pytest.mark.parametrize(
     if keras.backend.backend() == "torch"
     else ["lssl", "orthogonal_rnn", "rotrnn"],
 )
+EVERY_KIND_AND_CELL = pytest.mark.parametrize(
+    "name",
+    MAKERS
+    if keras.backend.backend() == "torch"
+    else ["lssl", "orthogonal_rnn", "rotrnn", "orthogonal_rnn_cell"],
+)
 # TensorFlow traces a program for seconds that it runs for milliseconds.
 EAGERLY = {"run_eagerly": keras.backend.backend() == "tensorflow"}
 

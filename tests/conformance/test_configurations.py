@@ -13,7 +13,6 @@ from units import sequences
 
 from conformance.cases import EVERY_FORM_AND_CELL
 from conformance.cases import EVERY_KIND
-from conformance.cases import EVERY_LAYER
 from conformance.cases import EVERY_LAYER_AND_CELL
 from conformance.cases import assert_close
 from conformance.cases import built
@@ -65,7 +64,7 @@ def test_models_are_copied_and_pickled(name):
         assert_close(model(inputs), expected, 1e-6)
 
 
-@EVERY_LAYER
+@EVERY_KIND
 def test_the_layer_passes_keras_own_checks(name):
     from keras.src import testing
 

@@ -7,6 +7,7 @@ from needs_native import require_jit_compiler
 from units import sequences
 
 from conformance.cases import EVERY_FORM_AND_CELL
+from conformance.cases import EVERY_KIND
 from conformance.cases import EVERY_LAYER_AND_CELL
 from conformance.cases import EVERY_LAYER_AND_FORM
 from conformance.cases import assert_close
@@ -58,7 +59,7 @@ def test_a_compiled_model_trains_at_any_batch_and_length(name, form):
 
 
 @pytest.mark.parametrize("return_sequences", [True, False])
-@EVERY_LAYER_AND_CELL
+@EVERY_KIND
 def test_shapes_are_known_before_the_call(name, return_sequences):
     layer = made(name, return_sequences=return_sequences, return_state=True)
     symbolic = layer(keras.Input((None, 3)))

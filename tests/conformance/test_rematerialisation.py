@@ -57,7 +57,7 @@ def test_a_layer_in_a_remat_scope_trains_as_without(name, form):
     assert any((one != other).any() for one, other in moved)
 
 
-@EVERY_LAYER
+@EVERY_KIND
 def test_a_remat_scope_computes_a_recurrence_twice(name, monkeypatch):
     with keras.RematScope(mode="full"):
         layer = UNITS[name]()
@@ -85,7 +85,7 @@ def test_a_remat_scope_computes_a_recurrence_twice(name, monkeypatch):
     assert len(runs) - before == 2
 
 
-@EVERY_LAYER
+@EVERY_KIND
 def test_gradients_of_weights_that_are_handed_in_are_the_same(name):
     """Where frameworks would lose them or take the layer's own weights."""
     inputs = sequences(5)

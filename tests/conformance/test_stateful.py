@@ -35,7 +35,7 @@ def test_predict_continues_where_the_last_batch_ended(name):
     assert_close(np.concatenate([both[:2], both[2:]], axis=1), expected)
 
 
-@EVERY_LAYER
+@EVERY_KIND
 def test_fit_and_evaluate_continue_where_the_last_batch_ended(name):
     model, layer = stateful_model(name, return_state=False)
     model.compile(keras.optimizers.SGD(0.0), "mse")
@@ -76,7 +76,7 @@ def test_training_learns(name):
     assert np.isfinite(history).all()
 
 
-@EVERY_LAYER
+@EVERY_KIND
 def test_states_can_be_set(name):
     model, layer = stateful_model(name)
     inputs, states = sequences(5), initial_states(layer)
