@@ -19,8 +19,7 @@ import capabilities
 
 BACKENDS = tuple(capabilities.BACKENDS)
 # JAX takes longest, in one thread: were it last, a processor would wait.
-# PyTorch starts compilers, which fill whatever is left at the end.
-NICENESS = {"jax": 0, "tensorflow": 5, "torch": 10}
+NICENESS = {"jax": 0, "tensorflow": 5, "torch": 5}
 # Whose docstrings' examples run under PyTorch alone: under the others JAX would
 # compile them for half a minute, and the tests run the same layers there.
 WITH_EXAMPLES = ("layers", "models", "nlp", "export.py")
