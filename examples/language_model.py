@@ -211,7 +211,9 @@ def build_backbone(options):
 def build_language_model(backbone, options):
     # KerasHub's own `fit` takes texts and arrays, and no `PyDataset`.
     model = nlp.LinRecCausalLM(backbone)
-    return compiled(keras.Model(model.input, model.output), options)
+    return compiled(
+        keras.Model(model.input, model.output), options, weighted_metrics=[]
+    )
 
 
 def build_lstm(count, options):
@@ -222,9 +224,7 @@ def build_lstm(count, options):
         embedding, head = BYTES * width, (width + 1) * BYTES
         return embedding + layers * (8 * width * width + 4 * width) + head
 
-    width = 1
-    while parameters(width + 1) <= count:
-        width += 1
+    width = widest(parameters, count)
     keras.utils.set_random_seed(options.seed)
     # What PyTorch does on a processor with cuDNN's form takes minutes a step.
     use_cudnn = False if keras.backend.backend() == "torch" else "auto"
@@ -240,16 +240,24 @@ def build_lstm(count, options):
         )(hidden)
     hidden = keras.layers.Dropout(options.dropout)(hidden)
     logits = keras.layers.Dense(BYTES)(hidden)
-    return compiled(keras.Model(tokens, logits), options)
+    return compiled(keras.Model(tokens, logits), options, weighted_metrics=[])
 
 
-def compiled(model, options):
+def widest(parameters, count):
+    """The width with the most parameters that are no more than `count`."""
+    width = 1
+    while parameters(width + 1) <= count:
+        width += 1
+    return width
+
+
+def compiled(model, options, **arguments):
     model.compile(
         keras.optimizers.AdamW(
             options.learning_rate, weight_decay=0.01, global_clipnorm=1.0
         ),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        weighted_metrics=[],
+        **arguments,
     )
     return model
 

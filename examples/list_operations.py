@@ -31,6 +31,8 @@ from sequential_digits import choose_backend
 choose_backend()
 
 import keras
+from language_model import compiled
+from language_model import widest
 
 from keras_linrec import nlp
 
@@ -180,7 +182,9 @@ def build_classifier(options):
     )
     model = nlp.LinRecTextClassifier(backbone, num_classes=10)
     # KerasHub's own `fit` takes texts and arrays, and no dataset of Keras.
-    return compiled(keras.Model(model.input, model.output), options)
+    return compiled(
+        keras.Model(model.input, model.output), options, metrics=["accuracy"]
+    )
 
 
 def build_lstm(count, options):
@@ -193,9 +197,7 @@ def build_lstm(count, options):
         others = (layers - 1) * 2 * (4 * width * (3 * width + 1))
         return first + others + (2 * width + 1) * 10
 
-    width = 1
-    while parameters(width + 1) <= count:
-        width += 1
+    width = widest(parameters, count)
     keras.utils.set_random_seed(options.seed)
     # What PyTorch does on a processor with cuDNN's form takes minutes a step.
     use_cudnn = False if keras.backend.backend() == "torch" else "auto"
@@ -213,18 +215,7 @@ def build_lstm(count, options):
             )
         )(hidden, mask=mask)
     logits = keras.layers.Dense(10)(hidden)
-    return compiled(keras.Model(tokens, logits), options)
-
-
-def compiled(model, options):
-    model.compile(
-        keras.optimizers.AdamW(
-            options.learning_rate, weight_decay=0.01, global_clipnorm=1.0
-        ),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    return model
+    return compiled(keras.Model(tokens, logits), options, metrics=["accuracy"])
 
 
 # Training.

@@ -39,3 +39,8 @@ def carried(product, state, where):
         is_zero = is_zero & (state[1] == 0)
     pairs = zip(state, multiply(product, state))
     return tuple(where(is_zero, zero, part) for zero, part in pairs)
+
+
+def carried_add(product, state, addend, where):
+    """`carried(product, state, where) + addend`."""
+    return tuple(x + y for x, y in zip(carried(product, state, where), addend))

@@ -222,6 +222,22 @@ def test_symbolic_states_come_by_position():
     assert outputs.shape == (None, 9, 4)
 
 
+def test_steps_of_another_length_compute_nothing_of_what_was_ahead():
+    layer, inputs = make_lssl(), sequences(9)
+    layer.build(inputs.shape)
+    ahead = layer.step_constants()
+    states = [np.ones((2, 3, 6), "float32")]
+    for lasting in (
+        {"timescales": np.array([0.5, 2.0], "float32")},
+        {"timescale_scale": 3.0},
+    ):
+        expected, _ = layer.step(inputs[:, 0], states, **lasting)
+        got, _ = layer.step(inputs[:, 0], states, ahead, **lasting)
+        own, _ = layer.step(inputs[:, 0], states, ahead)
+        assert (array(got) == array(expected)).all()
+        assert np.abs(array(got) - array(own)).max() > 1e-4
+
+
 def test_wrong_scales_and_lengths_of_a_call_are_named():
     layer, inputs = make_lssl(), sequences(9)
     with pytest.raises(ValueError, match="`timescale_scale` .* Received"):

@@ -232,6 +232,19 @@ def test_a_model_with_a_mask_equals_one_without_the_masked_steps(pooling):
         close(outputs[2:], model.head(np.zeros((1, 4), "float32")))
 
 
+def test_a_model_hands_each_block_what_it_computed_ahead(monkeypatch):
+    unit = RotRNN(state_size=4, num_heads=2)
+    model = built(make_model(unit=unit, depth=2))
+    inputs, states = sequences(3)[:, 0], model.get_initial_state(2)
+    expected, _ = model.step(inputs, states)
+    ahead = model.step_constants()
+    for block in model.blocks:
+        # From here on nothing else knows it.
+        monkeypatch.setattr(block.unit, "step_constants", None)
+    got, _ = model.step(inputs, states, constants=ahead)
+    close(got, expected)
+
+
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_model_step_by_step_equals_the_sequence_so_far(pooling):
     model = built(make_model(pooling=pooling))

@@ -1,5 +1,7 @@
 """Language models and classifiers of texts on KerasHub."""
 
+from functools import partial
+
 import keras
 import keras_hub
 import numpy as np
@@ -50,6 +52,16 @@ def test_the_gated_network_is_its_equation():
     close(outputs, expected)
     other = nlp.GatedFeedforward.from_config(layer.get_config())
     assert other.get_config() == layer.get_config()
+
+
+@ONCE
+@pytest.mark.parametrize(
+    "make", [partial(nlp.GatedFeedforward, 4), make_classifier]
+)
+def test_a_lambda_is_not_saved_as_code(make):
+    layer = make(activation=lambda x: 2.0 * x)
+    with pytest.raises(ValueError, match="A lambda cannot be saved"):
+        layer.get_config()
 
 
 def test_a_backbone_is_its_layers_one_after_another():
@@ -263,6 +275,22 @@ def test_a_row_generates_what_it_generates_alone(sampler):
             # It ends with its first stop token, or is full.
             ends = np.isin(got[length:], stops or [])
             assert not ends[:-1].any() and (ends[-1] or counts.all())
+
+
+@ONCE
+def test_generation_computes_once_what_hangs_on_weights_alone(monkeypatch):
+    model = make_model()
+    counts = []
+    for block in model.backbone.unit_blocks:
+        compute = block.unit.step_constants
+
+        def counted(compute=compute):
+            counts.append(1)
+            return compute()
+
+        monkeypatch.setattr(block.unit, "step_constants", counted)
+    model.generate("To be", max_length=12, stop_token_ids=None)
+    assert len(counts) == len(model.backbone.unit_blocks)
 
 
 def test_a_prompt_may_end_in_a_stop_token():

@@ -238,11 +238,23 @@ trained in a linear layer |
         basis = ops.transpose(ops.convert_to_tensor(self.state_basis))
         return basis, inverse(basis)
 
-    def _respond(self, sequences, states, lengths, resets, keep_all=True):
+    def step_constants(self):
+        modal = self.modal_form()
+        return modal, self._bases(modal)
+
+    def _respond(
+        self,
+        sequences,
+        states,
+        lengths,
+        resets,
+        keep_all=True,
+        constants=None,
+    ):
         if not self._is_averaged:
             rows = self._linear_input_rows()
             return self._stack(
-                sequences, rows, states, lengths, resets, keep_all
+                sequences, rows, states, lengths, resets, keep_all, constants
             )
         # Each projection becomes a row of the batch. Its input enters by B r,
         # as if the sequence were (r^T x) r.
@@ -260,6 +272,7 @@ trained in a linear layer |
             lengths,
             resets,
             keep_all,
+            constants,
         )
         outputs = ops.reshape(outputs, (-1, count, *ops.shape(outputs)[1:]))
         shape = (-1, count, self.state_size)
@@ -277,12 +290,16 @@ trained in a linear layer |
             (-1, ops.shape(sequences)[1], sequences.shape[2]),
         )
 
-    def _stack(self, sequences, rows, states, lengths, resets, keep_all):
+    def _stack(
+        self, sequences, rows, states, lengths, resets, keep_all, constants
+    ):
         """The recurrences one after another; `rows` is B^T."""
-        modal = self.modal_form()
+        modal, bases = constants or (self.modal_form(), None)
         needed = self._recurrences > 1 or self.state_bias is not None
         needed = needed or states is not None or self.wants_states
-        basis, inverse_basis = self._bases(modal) if needed else (None, None)
+        basis = inverse_basis = None
+        if needed:
+            basis, inverse_basis = bases or self._bases(modal)
         share = 1.0 if self._recurrences == 1 else self.slope
         decay = tuple(share * part for part in modal.decay)
         runs = None

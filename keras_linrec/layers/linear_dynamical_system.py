@@ -372,9 +372,17 @@ in modal coordinates |
                 outputs = outputs + last @ feedthrough
         return outputs if self.bias is None else outputs + self.bias, final
 
-    def _respond(self, sequences, states, lengths, resets, keep_all=True):
+    def _respond(
+        self,
+        sequences,
+        states,
+        lengths,
+        resets,
+        keep_all=True,
+        constants=None,
+    ):
         """The outputs, all or the last, and the final states."""
-        modal = self.modal_form()
+        modal = constants or self.modal_form()
         decay = modal.decay
         if lengths is not None and self.wants_states:
             decay = steps.stop(decay, lengths, ops.shape(sequences)[1])
@@ -396,8 +404,17 @@ in modal coordinates |
     def run_last(self, sequences, states, resets=None):
         return self._respond(sequences, states, None, resets, keep_all=False)
 
-    def run_step(self, inputs, states):
-        outputs, states = self.run(ops.expand_dims(inputs, 1), states, None)
+    def step_constants(self):
+        return self.modal_form()
+
+    def run_step(self, inputs, states, constants=None):
+        outputs, states = self._respond(
+            ops.expand_dims(inputs, 1),
+            states,
+            None,
+            None,
+            constants=constants,
+        )
         return outputs[:, 0], states
 
     # What the layer is, as matrices.

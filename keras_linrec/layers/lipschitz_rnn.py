@@ -214,19 +214,19 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
             sequences, initial_state, mask, reset_mask=reset_mask
         )
 
-    def scan(self, sequences, states, keep_all, **arguments):
+    def scan(self, sequences, states, keep_all, constants=None, **arguments):
         features = self.kernel.shape[0]
         if sequences.shape[-1] > features:
             lasting = sequences[..., features]
             sequences = sequences[..., :features]
             arguments["step_size"] = self._step_size() * lasting
-        return super().scan(sequences, states, keep_all, **arguments)
+        return super().scan(sequences, states, keep_all, constants, **arguments)
 
-    def run_step(self, inputs, states, timescales=None):
+    def run_step(self, inputs, states, constants=None, timescales=None):
         beside = self.beside(timescales, inputs.shape[:1])
         if beside is not None:
             inputs = ops.concatenate([inputs, beside], axis=-1)
-        return super().run_step(inputs, states)
+        return super().run_step(inputs, states, constants)
 
 
 @keras.saving.register_keras_serializable("keras_linrec")

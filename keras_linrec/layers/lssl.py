@@ -609,15 +609,35 @@ subdiagonal (last entry 0) |
 
     # Single steps.
 
-    def run_step(self, inputs, states, timescales=None, timescale_scale=None):
+    def step_constants(self):
+        """The factors of steps as long as the layer's own timescales.
+
+        Steps of another length factorise anew.
+        """
+        return self._factors(self._timescale(None))
+
+    def _factors(self, timescale):
+        return structured_step.factorise(
+            self._transition(), timescale, self.alpha
+        )
+
+    def run_step(
+        self,
+        inputs,
+        states,
+        constants=None,
+        timescales=None,
+        timescale_scale=None,
+    ):
         timescale = self._timescale(timescale_scale)
         beside = self.beside(timescales, inputs.shape[:1])
         if beside is not None:
             timescale = beside * timescale
-        transition = self._transition()
+        is_own = beside is None and timescale_scale is None
+        factors = constants if is_own else None
         state = structured_step.step(
-            transition,
-            structured_step.factorise(transition, timescale, self.alpha),
+            self._transition(),
+            factors or self._factors(timescale),
             timescale,
             inputs,
             ops.transpose(states[0], (0, 2, 1)),

@@ -6,6 +6,7 @@ from keras import ops
 from keras_linrec import activations
 from keras_linrec.layers.sequence_layer import PreciseLayer
 from keras_linrec.layers.sequence_layer import SequenceLayer
+from keras_linrec.layers.sequence_layer import another
 from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.ops import steps
 from keras_linrec.ops.scan import nonlinear_scan
@@ -84,13 +85,17 @@ class NonlinearUnit:
             constraint=self.bias_constraint,
         )
 
-    def arguments(self):
-        """Those of `nonlinear_scan` but for inputs and states."""
+    def arguments(self, recurrence=None):
+        """Those of `nonlinear_scan` but for inputs and states.
+
+        Args:
+            recurrence: what `recurrence()` gave, or `None`: to be asked.
+        """
         return {
             "input_kernel": self.kernel,
             "bias": self.bias,
             "activation": self.activation,
-            **self.recurrence(),
+            **(recurrence or self.recurrence()),
         }
 
     def get_config(self):
@@ -127,20 +132,25 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
             final_state = self._state_after(outputs, states, lengths)
         return outputs, [final_state]
 
-    def run_last(self, sequences, states, resets=None):
-        _, final_state = self.scan(sequences, states, False, reset_mask=resets)
+    def run_last(self, sequences, states, resets=None, constants=None):
+        _, final_state = self.scan(
+            sequences, states, False, constants, reset_mask=resets
+        )
         return final_state, [final_state]
 
-    def run_step(self, inputs, states):
-        return self.run_last(inputs[:, None], states)
+    def step_constants(self):
+        return self.recurrence()
 
-    def scan(self, sequences, states, keep_all, **arguments):
+    def run_step(self, inputs, states, constants=None):
+        return self.run_last(inputs[:, None], states, constants=constants)
+
+    def scan(self, sequences, states, keep_all, constants=None, **arguments):
         """`nonlinear_scan` with the unit's arguments, or others by name."""
         return nonlinear_scan(
             sequences,
             initial_state=states and states[0],
             keep_all=keep_all,
-            **{**self.arguments(), **arguments},
+            **{**self.arguments(constants), **arguments},
         )
 
     def _state_after(self, outputs, states, lengths):
@@ -178,14 +188,3 @@ class NonlinearCell(NonlinearUnit, _Cell):
             ops.cast(final_state, self.compute_dtype),
             [ops.cast(final_state, state.dtype)],
         )
-
-
-def another(initializer):
-    """A copy, for a second weight of one shape.
-
-    One random initializer gives one shape the same numbers each time. A copy
-    gives others, unless it has a seed.
-    """
-    if not isinstance(initializer, keras.initializers.Initializer):
-        return initializer
-    return type(initializer).from_config(initializer.get_config())

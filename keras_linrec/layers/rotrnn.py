@@ -1,16 +1,19 @@
 """RotRNN: a linear recurrence whose transition is a decaying rotation."""
 
 import math
+from typing import NamedTuple
 
 import keras
 from keras import ops
 
 from keras_linrec.initializers import DecayLog
 from keras_linrec.initializers import FanInNormal
+from keras_linrec.kernels.arithmetic import multiply
 from keras_linrec.kernels.double_precision import cos
 from keras_linrec.kernels.double_precision import sin
 from keras_linrec.kernels.double_precision import tanh
 from keras_linrec.layers.sequence_layer import SequenceLayer
+from keras_linrec.layers.sequence_layer import another
 from keras_linrec.layers.sequence_layer import require_between
 from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.ops import steps
@@ -18,6 +21,18 @@ from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
 from keras_linrec.ops.rotation import rotation_matrix
 from keras_linrec.ops.scan import projected_scan
+
+
+class StepConstants(NamedTuple):
+    """What every step of a `RotRNN` computes of the weights alone.
+
+    Attributes:
+        transition: (heads, K, K), (gamma P Theta P^T)^T.
+        input_matrix: (features, state_size), (xi B)^T.
+    """
+
+    transition: object
+    input_matrix: object
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -210,15 +225,13 @@ number | D |
             "output_kernel", (self.state_size, units), **kernel_arguments
         )
         if self.bidirectional:
-            # One initializer gives one shape the same numbers each time; a
-            # second that has no seed of its own gives others.
-            other = type(self.kernel_initializer).from_config(
-                self.kernel_initializer.get_config()
-            )
             self.backward_output_kernel = self.add_parameter(
                 "backward_output_kernel",
                 (self.state_size, units),
-                **{**kernel_arguments, "initializer": other},
+                **{
+                    **kernel_arguments,
+                    "initializer": another(self.kernel_initializer),
+                },
             )
         self.feedthrough = self.add_parameter(
             "feedthrough",
@@ -233,19 +246,16 @@ number | D |
         return rotation_matrix(self.rotation_kernel)
 
     def _decay(self):
-        """gamma exp(i theta) of every complex number, (channels,)."""
+        """gamma exp(i theta) of every complex number, (heads, channels)."""
         theta = ops.convert_to_tensor(self.theta)
         if self.head_size % 2:
             # The entry without a partner only decays.
             theta = ops.pad(theta, [[0, 0], [0, 1]])
         gamma = ops.exp(-ops.exp(self.gamma_log))[:, None]
-        return (
-            ops.reshape(gamma * cos(theta), (-1,)),
-            ops.reshape(gamma * sin(theta), (-1,)),
-        )
+        return gamma * cos(theta), gamma * sin(theta)
 
-    def _input_projection(self, rotation):
-        """(xi P^T B)^T as complex numbers, (features, channels)."""
+    def _scaled_input_kernel(self):
+        """(xi B)^T of every head, (heads, features, head_size)."""
         kernel = ops.convert_to_tensor(self.input_kernel)
         # 1 - gamma^2, without cancellation where gamma is close to 1. ONNX
         # has no expm1; of gamma = exp(-rate) this is 1 - exp(-2 rate).
@@ -253,14 +263,12 @@ number | D |
         variance = 2.0 * tangent / (1.0 + tangent)
         trace = ops.sum(ops.square(kernel), axis=(1, 2))
         xi = ops.sqrt(variance / ops.where(trace > 1e-12, trace, 1e-12))
-        kernel = (kernel * xi[:, None, None]) @ rotation
-        return tuple(
-            ops.reshape(
-                ops.transpose(part, (1, 0, 2)),
-                (kernel.shape[1], -1),
-            )
-            for part in complex_from_pairs(kernel)
-        )
+        return kernel * xi[:, None, None]
+
+    def _input_projection(self, rotation):
+        """(xi P^T B)^T as complex numbers, (features, channels)."""
+        kernel = self._scaled_input_kernel() @ rotation
+        return tuple(map(_side_by_side, complex_from_pairs(kernel)))
 
     def _output_projection(self, rotation, output_kernel):
         """(C P)^T for the real part of complex numbers, (channels, units)."""
@@ -300,7 +308,7 @@ number | D |
                 f"both in layer '{self.name}'"
             )
         rotation = self._rotation()
-        decay = self._decay()
+        decay = tuple(ops.reshape(part, (-1,)) for part in self._decay())
         needed = self.wants_states or self.bidirectional
         if lengths is not None and needed:
             decay = steps.stop(decay, lengths, ops.shape(sequences)[1])
@@ -336,10 +344,33 @@ number | D |
                 f"bidirectional=True in layer '{self.name}'"
             )
 
-    def run_step(self, inputs, states):
+    # A single step has no use for complex numbers, which cost a rotation into
+    # their coordinates and another one back. In float32, 100,000 steps are off
+    # by the same either way: 7e-7 with the default decays, 3e-4 where gamma is
+    # 1 - 1e-7 (JAX, measured against float64).
+
+    def step_constants(self):
         self._require_one_direction()
-        outputs, states = self.run(inputs[:, None], states, None)
-        return outputs[:, 0], states
+        rotation = self._rotation()
+        turned = multiply(
+            tuple(ops.expand_dims(part, 1) for part in self._decay()),
+            complex_from_pairs(rotation),
+        )
+        turned = pairs_from_complex(turned, self.head_size)
+        return StepConstants(
+            turned @ ops.swapaxes(rotation, -1, -2),
+            _side_by_side(self._scaled_input_kernel()),
+        )
+
+    def run_step(self, inputs, states, constants=None):
+        transition, input_matrix = constants or self.step_constants()
+        shape = (-1, self.num_heads, self.head_size)
+        heads = ops.reshape(states[0], shape)
+        heads = ops.einsum("bhk,hkj->bhj", heads, transition)
+        state = ops.reshape(heads, (-1, self.state_size))
+        state = state + inputs @ input_matrix
+        outputs = state @ ops.convert_to_tensor(self.output_kernel)
+        return outputs + self._feed_through(inputs), [state]
 
     def _feed_through(self, inputs):
         if len(self.feedthrough.shape) == 1:
@@ -366,3 +397,9 @@ number | D |
                 self.kernel_constraint
             ),
         }
+
+
+def _side_by_side(heads):
+    """(heads, rows, columns) as (rows, heads * columns)."""
+    columns = ops.transpose(heads, (1, 0, 2))
+    return ops.reshape(columns, (heads.shape[1], -1))

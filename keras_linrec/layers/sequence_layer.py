@@ -60,8 +60,9 @@ class SequenceLayer(PreciseLayer):
       final_states)`;
     - `run_step(inputs, states)` does the same for a single time step;
 
-    and `state_shapes_of(features)`, the shapes of its states without the
-    batch.
+    `state_shapes_of(features)`, the shapes of its states without the batch;
+    and, where a step computes of its weights what the next step computes
+    again, `step_constants()`.
 
     The recurrence and its parameters are float32 under any dtype policy
     (float64 under a float64 one); outputs have the policy's compute dtype,
@@ -181,9 +182,28 @@ class SequenceLayer(PreciseLayer):
         outputs, states = self.run(sequences, states, None, **options)
         return outputs[:, -1], states
 
-    def run_step(self, inputs, states, **options):
-        """Map (batch, features) of one step to `(outputs, new_states)`."""
+    def run_step(self, inputs, states, constants=None, **options):
+        """Map (batch, features) of one step to `(outputs, new_states)`.
+
+        Args:
+            inputs: (batch, features), in the recurrence's dtype.
+            states: list of the states before the step.
+            constants: from `step_constants`, or `None`: to be computed here.
+            **options: those of `step`.
+        """
         raise NotImplementedError
+
+    def step_constants(self):
+        """What every step computes of the weights alone.
+
+        A stream computes it once, for as long as the weights stay the same,
+        and hands it to every `step`. The layer has to be built.
+
+        Returns:
+            A structure of tensors, or `None` where a unit has nothing to
+            compute ahead.
+        """
+        return None
 
     def run_time_variables(self):
         """Variables that no file, and no list of weights, should know."""
@@ -428,6 +448,7 @@ class SequenceLayer(PreciseLayer):
                 ),
             )
         states = self._starting_states(initial_state, sequences.shape[0])
+        # In this order: within `keras.RematScope` JAX may give no bool.
         if self.dropout and training:
             sequences = sequences * self._dropout_mask(sequences)
         if beside is not None:
@@ -601,13 +622,15 @@ class SequenceLayer(PreciseLayer):
             self._hands_states_on = False
         return outputs, states
 
-    def step(self, inputs, states, **options):
+    def step(self, inputs, states, constants=None, **options):
         """One time step, at a cost that does not grow with the time passed.
 
         Args:
             inputs: float tensor, (batch, features).
             states: list of tensors, from `get_initial_state`, from the last
                 step or from a call with `return_state=True`.
+            constants: from `step_constants`, of the weights as they are.
+                Defaults to `None`: the step computes them.
             **options: what else the unit's call takes, for this step.
 
         Returns:
@@ -634,7 +657,7 @@ class SequenceLayer(PreciseLayer):
                 f"Received: inputs.shape={tuple(inputs.shape)}"
             )
         outputs, states = self.run_step(
-            inputs, self._standardise_states(states), **options
+            inputs, self._standardise_states(states), constants, **options
         )
         return ops.cast(outputs, self.compute_dtype), list(states)
 
@@ -685,6 +708,17 @@ class SequenceLayer(PreciseLayer):
             "stateful": self.stateful,
             "zero_output_for_mask": self.zero_output_for_mask,
         }
+
+
+def another(initializer):
+    """A copy, for a second weight of one shape.
+
+    One random initializer gives one shape the same numbers each time. A copy
+    gives others, unless it has a seed.
+    """
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    return type(initializer).from_config(initializer.get_config())
 
 
 def require_count(name, value, optional=False):

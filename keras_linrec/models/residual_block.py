@@ -197,7 +197,24 @@ class ResidualBlock(keras.layers.Layer):
         """
         return self._streaming_unit().get_initial_state(batch_size)
 
-    def step(self, inputs, states, timescales=None, timescale_scale=None):
+    def step_constants(self):
+        """What every step computes of the unit's weights alone, or `None`.
+
+        A stream computes it once, for as long as the weights stay the same.
+        """
+        unit = self._streaming_unit()
+        if not hasattr(unit, "step_constants"):
+            return None
+        return unit.step_constants()
+
+    def step(
+        self,
+        inputs,
+        states,
+        timescales=None,
+        timescale_scale=None,
+        constants=None,
+    ):
         """One time step, without dropout.
 
         Args:
@@ -206,6 +223,8 @@ class ResidualBlock(keras.layers.Layer):
                 step.
             timescales, timescale_scale: for a unit that takes them, the
                 former of the shape (batch,). Default to `None`.
+            constants: from `step_constants`, of the weights as they are.
+                Defaults to `None`: the step computes them.
 
         Returns:
             `(outputs, states)`: (batch, features), and the new states.
@@ -216,6 +235,8 @@ class ResidualBlock(keras.layers.Layer):
         arguments = self._unit_arguments(
             timescales=timescales, timescale_scale=timescale_scale
         )
+        if constants is not None:
+            arguments["constants"] = constants
         new_states = []
 
         def run(one_step):

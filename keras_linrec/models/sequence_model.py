@@ -255,7 +255,15 @@ class SequenceModel(keras.Model):
             ],
         ]
 
-    def step(self, inputs, states, timescales=None):
+    def step_constants(self):
+        """What every step computes of the weights alone: a list of blocks'.
+
+        A stream computes it once, for as long as the weights stay the same,
+        and hands it to every `step`.
+        """
+        return [block.step_constants() for block in self.blocks]
+
+    def step(self, inputs, states, timescales=None, constants=None):
         """One time step, at a cost that does not grow with the time passed.
 
         Args:
@@ -263,6 +271,8 @@ class SequenceModel(keras.Model):
             states: the states from `get_initial_state` or from the last step.
             timescales: float tensor, (batch,), how long this step lasts. See
                 `LSSL`. Defaults to `None`.
+            constants: from `step_constants`, of the weights as they are.
+                Defaults to `None`: the step computes them.
 
         Returns:
             `(outputs, states)`: (batch, outputs), what the model gives for
@@ -272,8 +282,11 @@ class SequenceModel(keras.Model):
             self.build((inputs.shape[0], None, inputs.shape[-1]))
         outputs = self.encoder(inputs)
         new_states = []
-        for block, state in zip(self.blocks, states):
-            outputs, state = block.step(outputs, state, timescales=timescales)
+        constants = constants or [None] * len(self.blocks)
+        for block, state, ahead in zip(self.blocks, states, constants):
+            outputs, state = block.step(
+                outputs, state, timescales=timescales, constants=ahead
+            )
             new_states.append(state)
         outputs = self._normalise(outputs)
         if self.pooling == "mean":

@@ -270,22 +270,34 @@ class LinRecBackbone(Backbone):
             new_states.append(state)
         return self.output_norm(outputs), new_states
 
-    def step(self, token_ids, states):
+    def step_constants(self):
+        """What every step computes of the weights alone: a list of layers'.
+
+        `generate()` computes it once a text.
+        """
+        return [block.step_constants() for block in self.unit_blocks]
+
+    def step(self, token_ids, states, constants=None):
         """One token, at a cost that does not grow with those before it.
 
         Args:
             token_ids: integers, (batch,).
             states: from `get_initial_state`, from `call_with_states` or from
                 the last step.
+            constants: from `step_constants`, of the weights as they are.
+                Defaults to `None`: the step computes them.
 
         Returns:
             `(outputs, states)`: (batch, hidden_dim), and the new states.
         """
         outputs = self.token_embedding(token_ids)
         new_states = []
-        for blocks, state in zip(self._layer_blocks(), states):
+        constants = constants or [None] * self.num_layers
+        for blocks, state, ahead in zip(
+            self._layer_blocks(), states, constants
+        ):
             unit_block, feedforward_block = blocks
-            outputs, state = unit_block.step(outputs, state)
+            outputs, state = unit_block.step(outputs, state, constants=ahead)
             outputs, _ = feedforward_block.step(outputs, [])
             new_states.append(state)
         return self.output_norm(outputs), new_states

@@ -158,7 +158,9 @@ class LinRecCausalLM(CausalLM):
         """
         return self.backbone.get_initial_state(batch_size)
 
-    def call_with_cache(self, token_ids, cache, padding_mask=None):
+    def call_with_cache(
+        self, token_ids, cache, padding_mask=None, constants=None
+    ):
         """A call that goes on from earlier tokens.
 
         One token a row costs the same whatever came before; several are
@@ -170,13 +172,17 @@ class LinRecCausalLM(CausalLM):
                 float32 (float64 under a float64 policy).
             padding_mask: (batch, time), true where there is a token, in any
                 pattern. Defaults to `None`, everywhere.
+            constants: for one token a row, `backbone.step_constants()` of the
+                weights as they are. Defaults to `None`: computed here.
 
         Returns:
             `(logits, hidden_states, cache)`: (batch, time, vocabulary_size),
             (batch, time, hidden_dim), and the states after these tokens.
         """
         if token_ids.shape[1] == 1 and padding_mask is None:
-            hidden_states, cache = self.backbone.step(token_ids[:, 0], cache)
+            hidden_states, cache = self.backbone.step(
+                token_ids[:, 0], cache, constants
+            )
             hidden_states = ops.expand_dims(hidden_states, 1)
         else:
             hidden_states, cache = self.backbone.call_with_states(
@@ -271,6 +277,7 @@ class LinRecCausalLM(CausalLM):
             self.get_initial_cache(batch_size),
             inputs["padding_mask"],
         )
+        constants = self.backbone.step_constants()
         stop_token_ids = None if stop_token_ids is None else [*stop_token_ids]
         after_end = stop_token_ids[0] if stop_token_ids else 0
         certain = ops.one_hot(after_end, self.backbone.vocabulary_size)
@@ -285,7 +292,7 @@ class LinRecCausalLM(CausalLM):
                 stops = _is_any(previous[:, 0], stop_token_ids)
                 has_stopped = has_stopped | (stops & (index > start))
             logits, hidden_states, states = self.call_with_cache(
-                previous, states
+                previous, states, constants=constants
             )
             # What is over says one token and is sure of it: a beam keeps its
             # score, and a row that has no room left counts as stopped.

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_linrec import activations
+from keras_linrec.layers.sequence_layer import another
 from keras_linrec.layers.sequence_layer import require_count
 
 
@@ -65,14 +67,10 @@ class GatedFeedforward(keras.layers.Layer):
         self.output_dense = self._make("output_dense", wide, inputs_shape)
 
     def _make(self, name, inputs_shape, outputs_shape):
-        initializer = self.kernel_initializer
         layer = keras.layers.Dense(
             outputs_shape[-1],
             use_bias=False,
-            # One initializer gives one shape the same numbers each time.
-            kernel_initializer=type(initializer).from_config(
-                initializer.get_config()
-            ),
+            kernel_initializer=another(self.kernel_initializer),
             name=name,
             dtype=self.dtype_policy,
         )
@@ -90,7 +88,7 @@ class GatedFeedforward(keras.layers.Layer):
         return {
             **super().get_config(),
             "intermediate_dim": self.intermediate_dim,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": activations.serialize(self.activation),
             "kernel_initializer": keras.initializers.serialize(
                 self.kernel_initializer
             ),

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 from keras_hub.models import TextClassifier
 
+from keras_linrec import activations
 from keras_linrec.layers.sequence_layer import require_between
 from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.nlp.backbone import LinRecBackbone
@@ -142,7 +143,7 @@ class LinRecTextClassifier(TextClassifier):
             **super().get_config(),
             "num_classes": self.num_classes,
             "pooling": self.pooling,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": activations.serialize(self.activation),
             "dropout": self.dropout,
             "head_dtype": head_dtype,
         }

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from keras_linrec.kernels.adjoint import adjoint
-from keras_linrec.kernels.arithmetic import carried
+from keras_linrec.kernels.arithmetic import carried_add
 from keras_linrec.kernels.arithmetic import multiply
 from keras_linrec.kernels.arithmetic import multiply_add
 
@@ -81,10 +81,9 @@ def _tree(decay, inputs, initial_state, reverse):
     )
 
     def combine(earlier, later):
-        told = carried(later[0], earlier[1], jnp.where)
         return (
             multiply(later[0], earlier[0]),
-            tuple(map(jnp.add, told, later[1])),
+            carried_add(later[0], earlier[1], later[1], jnp.where),
         )
 
     _, outputs = lax.associative_scan(

@@ -3,7 +3,7 @@ import math
 import tensorflow as tf
 
 from keras_linrec.kernels.adjoint import adjoint
-from keras_linrec.kernels.arithmetic import carried
+from keras_linrec.kernels.arithmetic import carried_add
 from keras_linrec.kernels.arithmetic import multiply
 from keras_linrec.kernels.arithmetic import multiply_add
 
@@ -92,8 +92,8 @@ def _time_major_loop(decay, inputs, initial_state, reverse):
             else tuple(part.read(step) for part in decays)
         )
         # Of the states between blocks, decays are products of many.
-        told = carried(decay_now, state, tf.where)
-        new = tuple(one + other.read(step) for one, other in zip(told, steps))
+        now = tuple(part.read(step) for part in steps)
+        new = carried_add(decay_now, state, now, tf.where)
         before = tuple(a.write(step, s) for a, s in zip(before, state))
         after = tuple(a.write(step, s) for a, s in zip(after, new))
         return index + 1, new, before, after
@@ -159,7 +159,7 @@ def _blocks(decay, inputs, initial_state, reverse):
     entering = _swap_time(entering)
     outputs = zip(
         *(
-            map(tf.add, carried(product, entering, tf.where), state)
+            carried_add(product, entering, state, tf.where)
             for product, state in zip(products, states)
         )
     )

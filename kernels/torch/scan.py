@@ -4,6 +4,7 @@ import torch
 
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.arithmetic import carried
+from keras_linrec.kernels.arithmetic import carried_add
 from keras_linrec.kernels.arithmetic import multiply
 from keras_linrec.kernels.arithmetic import multiply_add
 
@@ -150,8 +151,7 @@ def _carries(product, last, initial_state, reverse):
     state = initial_state
     for block in _order(len(lasts), reverse):
         entering[block] = state
-        told = carried(products[block], state, torch.where)
-        state = tuple(one + other for one, other in zip(told, lasts[block]))
+        state = carried_add(products[block], state, lasts[block], torch.where)
     return tuple(
         torch.stack(part, dim=1)[:, :, None] for part in zip(*entering)
     )
@@ -199,8 +199,7 @@ def _any_length(decay, inputs, initial_state, reverse):
     entering = _joined(products[-1], states[-1], initial_state, count)
     outputs = []
     for state, product in zip(states, products):
-        told = carried(product, entering, torch.where)
-        outputs.append(tuple(a + b for a, b in zip(told, state)))
+        outputs.append(carried_add(product, entering, state, torch.where))
     kept = torch.arange(time, device=inputs[0].device)
     return tuple(
         torch.stack(part, dim=2).flatten(1, 2).index_select(1, kept)

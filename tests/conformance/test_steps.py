@@ -37,3 +37,15 @@ def test_a_step_builds_the_layer_where_its_states_allow(name):
         np.zeros((2, 3), "float32"), layer.get_initial_state(2)
     )
     assert tuple(output.shape) == (2, 4)
+
+
+@EVERY_LAYER
+def test_what_a_stream_computes_ahead_changes_no_step(name):
+    layer = built(name)
+    ahead = layer.step_constants()
+    assert ahead is not None
+    states = kept = layer.get_initial_state(batch_size=2)
+    for inputs in np.moveaxis(sequences(3), 1, 0):
+        expected, kept = layer.step(inputs, kept)
+        output, states = layer.step(inputs, states, constants=ahead)
+        assert_close([output, *states], [expected, *kept])
