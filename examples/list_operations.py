@@ -22,6 +22,7 @@ tokens; here with as many as a processor reads in half an hour:
 """
 
 import argparse
+import math
 import random
 import time
 
@@ -96,7 +97,7 @@ def parse(arguments):
         ("steps", int, 50, "training steps in a round"),
         ("rounds", int, 60, "at most"),
         ("minutes", float, 2.0, "of training at most, for each model"),
-        ("learning-rate", float, 3e-3, "the highest, of AdamW"),
+        ("learning-rate", float, 1e-3, "the highest, of AdamW"),
         ("dropout", float, 0.0, "share of features dropped in training"),
         ("lstm-layers", int, 2, "layers of the LSTM"),
         ("seed", int, 0, "of the expressions and the weights"),
@@ -192,7 +193,12 @@ def build_classifier(options):
     keras.utils.set_random_seed(options.seed)
     width = options.hidden_dim
     arguments = {
-        "rotrnn": {"state_size": 2 * width, "num_heads": max(1, width // 4)},
+        # Angles as in the paper: to count brackets, states must not turn.
+        "rotrnn": {
+            "state_size": 2 * width,
+            "num_heads": max(1, width // 2),
+            "theta_max": math.pi / 100,
+        },
         "lssl": {"state_size": 64, "dt_max": 0.5},
         "ldstack": {"state_size": 2 * width, "eigenvalues": "log_polar"},
     }
