@@ -32,6 +32,7 @@ from sequential_digits import choose_backend
 choose_backend()
 
 import keras
+from language_model import Draws
 from language_model import compiled
 from language_model import widest
 
@@ -163,27 +164,14 @@ def inputs(token_ids):
     return {"token_ids": token_ids, "padding_mask": mask.astype("int32")}
 
 
-class Rows(keras.utils.PyDataset):
-    """Any expressions of a set, the same in every run.
+def draws_of(token_ids, values, options):
+    """Any expressions of a set."""
 
-    Attributes:
-        round: integer; each has rows of its own.
-    """
+    def draw(generator):
+        rows = generator.integers(len(values), size=options.batch_size)
+        return inputs(token_ids[rows]), values[rows]
 
-    def __init__(self, token_ids, values, options):
-        super().__init__()
-        self.token_ids, self.values = token_ids, values
-        self.options = options
-        self.round = 0
-
-    def __len__(self):
-        return self.options.steps
-
-    def __getitem__(self, step):
-        options = self.options
-        generator = np.random.default_rng([options.seed, self.round, step])
-        rows = generator.integers(len(self.values), size=options.batch_size)
-        return inputs(self.token_ids[rows]), self.values[rows]
+    return Draws(draw, options)
 
 
 # Models.
@@ -251,7 +239,7 @@ def build_lstm(count, options):
 
 def train(model, training, held_out, options):
     """Minutes of training, and the accuracy on what was held out."""
-    progress = Progress(Rows(*training, options), held_out, options)
+    progress = Progress(draws_of(*training, options), held_out, options)
     model.fit(
         progress.rows,
         epochs=options.rounds,

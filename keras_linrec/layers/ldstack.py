@@ -243,13 +243,7 @@ trained in a linear layer |
         return modal, self._bases(modal)
 
     def _respond(
-        self,
-        sequences,
-        states,
-        lengths,
-        resets,
-        keep_all=True,
-        constants=None,
+        self, sequences, states, lengths, resets, keep_all=True, constants=None
     ):
         if not self._is_averaged:
             rows = self._linear_input_rows()

@@ -373,13 +373,7 @@ in modal coordinates |
         return outputs if self.bias is None else outputs + self.bias, final
 
     def _respond(
-        self,
-        sequences,
-        states,
-        lengths,
-        resets,
-        keep_all=True,
-        constants=None,
+        self, sequences, states, lengths, resets, keep_all=True, constants=None
     ):
         """The outputs, all or the last, and the final states."""
         modal = constants or self.modal_form()
@@ -409,11 +403,7 @@ in modal coordinates |
 
     def run_step(self, inputs, states, constants=None):
         outputs, states = self._respond(
-            ops.expand_dims(inputs, 1),
-            states,
-            None,
-            None,
-            constants=constants,
+            ops.expand_dims(inputs, 1), states, None, None, constants=constants
         )
         return outputs[:, 0], states
 

@@ -614,12 +614,10 @@ subdiagonal (last entry 0) |
 
         Steps of another length factorise anew.
         """
-        return self._factors(self._timescale(None))
+        return self._factors(self._transition(), self._timescale(None))
 
-    def _factors(self, timescale):
-        return structured_step.factorise(
-            self._transition(), timescale, self.alpha
-        )
+    def _factors(self, transition, timescale):
+        return structured_step.factorise(transition, timescale, self.alpha)
 
     def run_step(
         self,
@@ -633,11 +631,12 @@ subdiagonal (last entry 0) |
         beside = self.beside(timescales, inputs.shape[:1])
         if beside is not None:
             timescale = beside * timescale
+        transition = self._transition()
         is_own = beside is None and timescale_scale is None
         factors = constants if is_own else None
         state = structured_step.step(
-            self._transition(),
-            factors or self._factors(timescale),
+            transition,
+            factors or self._factors(transition, timescale),
             timescale,
             inputs,
             ops.transpose(states[0], (0, 2, 1)),
