@@ -163,17 +163,16 @@ def inputs(token_ids):
     }
 
 
-class Draws(keras.utils.PyDataset):
-    """Batches drawn at random, the same in every run.
+class Rows(keras.utils.PyDataset):
+    """Rows from anywhere in a text, the same in every run.
 
     Attributes:
-        round: integer; each has batches of its own.
+        round: integer; each has rows of its own.
     """
 
-    def __init__(self, draw, options):
-        """`draw` makes a batch of a random generator."""
+    def __init__(self, text, options):
         super().__init__()
-        self.draw = draw
+        self.text = text
         self.options = options
         self.round = 0
 
@@ -181,20 +180,12 @@ class Draws(keras.utils.PyDataset):
         return self.options.steps
 
     def __getitem__(self, step):
-        seed = [self.options.seed, self.round, step]
-        return self.draw(np.random.default_rng(seed))
-
-
-def draws_of(text, options):
-    """Rows from anywhere in a text."""
-
-    def draw(generator):
-        last = len(text) - options.length
+        options = self.options
+        generator = np.random.default_rng([options.seed, self.round, step])
+        last = len(self.text) - options.length
         first = generator.integers(last, size=(options.batch_size, 1))
         index = first + np.arange(options.length)
-        return inputs(text[index]), text[index + 1]
-
-    return Draws(draw, options)
+        return inputs(self.text[index]), self.text[index + 1]
 
 
 # Models.
@@ -278,7 +269,7 @@ def compiled(model, options, **arguments):
 
 def train(name, model, training, held_out, write, options):
     """The curve: a dictionary for each round."""
-    progress = Progress(draws_of(training, options), held_out, write, options)
+    progress = Progress(Rows(training, options), held_out, write, options)
     callbacks = [progress]
     if options.folder:
         folder = options.folder / name

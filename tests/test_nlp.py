@@ -495,16 +495,18 @@ def test_kerashub_finds_the_classifier_in_order():
     )
 
 
-@pytest.mark.parametrize("pooling", ["mean", "last"])
+@pytest.mark.parametrize("pooling", ["mean", "last", "ends"])
 def test_a_classifier_pools_the_tokens_that_count(pooling):
     model = make_classifier(pooling=pooling, activation="softmax")
     inputs = some_inputs()
-    inputs["padding_mask"] = np.array([[1, 1, 1, 1, 0, 0], [1] * 6])
+    inputs["padding_mask"] = np.array([[0, 1, 1, 1, 0, 0], [1] * 6])
     hidden = array(model.backbone(inputs))
-    counts = [hidden[0, :4], hidden[1]]
-    pooled = [
-        row.mean(axis=0) if pooling == "mean" else row[-1] for row in counts
-    ]
+    pool = {
+        "mean": lambda row: row.mean(axis=0),
+        "last": lambda row: row[-1],
+        "ends": lambda row: np.concatenate([row[0], row[-1]]),
+    }[pooling]
+    pooled = [pool(row) for row in (hidden[0, 1:4], hidden[1])]
     expected = model.output_dense(np.stack(pooled))
     close(outputs_of(model, inputs), expected)
 

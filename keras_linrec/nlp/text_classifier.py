@@ -13,7 +13,13 @@ from keras_linrec.nlp.text_classifier_preprocessor import (
 )
 from keras_linrec.ops import steps
 
-POOLINGS = ("mean", "last")
+# What stands side by side.
+_POOLS = {
+    "mean": (steps.mean,),
+    "last": (steps.last,),
+    "ends": (steps.first, steps.last),
+}
+POOLINGS = tuple(_POOLS)
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -27,8 +33,10 @@ class LinRecTextClassifier(TextClassifier):
         num_classes: integer.
         preprocessor: a `LinRecTextClassifierPreprocessor`, or `None`, for
             inputs that are tokens already. Defaults to `None`.
-        pooling: `"mean"`, over the tokens of a text, or `"last"`, the last of
-            them. Defaults to `"mean"`.
+        pooling: `"mean"`, over the tokens of a text, `"last"`, the last of
+            them, or `"ends"`, the first and the last side by side: where
+            units that read both ways have seen the whole text. Defaults to
+            `"mean"`.
         activation: of the outputs. Defaults to `None`: they are logits.
         dropout: float in [0, 1), the share of pooled features to drop during
             training. Defaults to 0.
@@ -150,10 +158,10 @@ class LinRecTextClassifier(TextClassifier):
 
 
 class TextPooling(keras.layers.Layer):
-    """One vector of a text: the mean of its steps, or the last of them.
+    """One vector of a text: of all its steps, the last, or the two ends.
 
     Args:
-        pooling: `"mean"` or `"last"`.
+        pooling: `"mean"`, `"last"` or `"ends"`.
     """
 
     def __init__(self, pooling, **kwargs):
@@ -165,12 +173,12 @@ class TextPooling(keras.layers.Layer):
         return None
 
     def call(self, outputs, padding_mask):
-        pool = steps.last if self.pooling == "last" else steps.mean
         # Sums of many steps in full precision.
-        pooled = pool(
-            ops.cast(outputs, "float32"), ops.cast(padding_mask, "bool")
-        )
-        return ops.cast(pooled, self.compute_dtype)
+        outputs = ops.cast(outputs, "float32")
+        mask = ops.cast(padding_mask, "bool")
+        pooled = [pool(outputs, mask) for pool in _POOLS[self.pooling]]
+        return ops.cast(ops.concatenate(pooled, axis=-1), self.compute_dtype)
 
     def compute_output_shape(self, outputs_shape, padding_mask_shape):
-        return outputs_shape[0], outputs_shape[-1]
+        features = outputs_shape[-1] * len(_POOLS[self.pooling])
+        return outputs_shape[0], features

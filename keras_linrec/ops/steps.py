@@ -104,6 +104,16 @@ def last(outputs, mask):
     return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
 
 
+def first(outputs, mask):
+    """The first step that counts of each row, (batch, features); else zeros.
+
+    Args:
+        outputs: (batch, time, features).
+        mask: boolean, (batch, time), true where a step counts.
+    """
+    return last(ops.flip(outputs, axis=1), ops.flip(mask, axis=1))
+
+
 def mean(outputs, mask):
     """The mean of the steps that count of each row, (batch, features).
 
