@@ -100,8 +100,7 @@ def last(outputs, mask):
     """
     steps_back = ops.argmax(ops.cast(ops.flip(mask, axis=1), "int32"), axis=1)
     index = ops.shape(mask)[1] - 1 - ops.cast(steps_back, "int32")
-    outputs = take(outputs, index[:, None])[:, 0]
-    return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
+    return _picked(outputs, mask, index)
 
 
 def first(outputs, mask):
@@ -111,7 +110,13 @@ def first(outputs, mask):
         outputs: (batch, time, features).
         mask: boolean, (batch, time), true where a step counts.
     """
-    return last(ops.flip(outputs, axis=1), ops.flip(mask, axis=1))
+    index = ops.argmax(ops.cast(mask, "int32"), axis=1)
+    return _picked(outputs, mask, ops.cast(index, "int32"))
+
+
+def _picked(outputs, mask, index):
+    outputs = take(outputs, index[:, None])[:, 0]
+    return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
 
 
 def mean(outputs, mask):
