@@ -38,6 +38,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The `check_types` argument"),
 ]
 
+BOTH = ("rotrnn", True)
+
 
 # The backbone.
 
@@ -107,6 +109,44 @@ def test_padding_does_not_happen():
     got = array(backbone(inputs))
     close(got[0], kept[0])
     close(got[1, :4], kept[1, :4])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "unit, bidirectional", [*((unit, False) for unit in UNIT_ARGUMENTS), BOTH]
+)
+def test_tokens_with_gaps_between_them_are_read_as_without(
+    unit, bidirectional, packed
+):
+    arguments = {**UNIT_ARGUMENTS[unit]}
+    if bidirectional:
+        arguments["bidirectional"] = True
+    backbone = make_backbone(
+        unit, unit_arguments=arguments, normalization="layer", packed=packed
+    )
+    for weight in backbone.weights:
+        if weight.name in ("beta", "gamma"):
+            # A normalization that gives no zeros for zeros.
+            weight.assign(weight + 0.5)
+    inputs = some_inputs(3, 7)
+    mask = np.array([[0, 1, 0, 1, 1, 1, 0], [1] * 7, [0] * 7])
+    resets = np.array([[0, 0, 1, 0, 1, 0, 1], [1, 0, 0, 1, 0, 0, 0], [0] * 7])
+    inputs["padding_mask"] = mask
+    # The third token of the first row begins another text.
+    without_gaps = {"reset_mask": np.array([[False, True, True, False]])}
+    if packed:
+        inputs["reset_mask"] = resets.astype("bool")
+    outputs = array(compiled(lambda given: backbone(given[0]))([inputs]))
+    for row in (0, 1):
+        rows = slice(row, row + 1)
+        kept = mask[row] > 0
+        alone = {"token_ids": inputs["token_ids"][rows, kept]}
+        if packed and row == 0:
+            alone.update(without_gaps)
+        elif packed:
+            alone["reset_mask"] = inputs["reset_mask"][rows]
+        close(outputs[rows, kept], backbone.hidden_states(**alone))
+    assert np.isfinite(outputs).all()
 
 
 def test_kerashub_finds_the_backbone_in_order():

@@ -50,6 +50,11 @@ class ResidualBlock(keras.layers.Layer):
         training: whether dropout applies.
         timescales, timescale_scale, reset_mask: for a unit that takes them.
             See `LSSL`.
+        padding_is_last: boolean, whether the steps that do not count are the
+            last of each row. The unit then reads zeros there, and no mask,
+            which saves moving its steps; for units that look at earlier steps
+            only, or whose states stay zero over zeros, as those of a `RotRNN`
+            of both directions. Defaults to `False`.
 
     Output shape:
         (batch, time, features), that of the input.
@@ -151,6 +156,7 @@ class ResidualBlock(keras.layers.Layer):
         timescale_scale=None,
         reset_mask=None,
         sequences_mask=None,
+        padding_is_last=False,
     ):
         # Keras hands on an earlier layer's mask under this name where there
         # are timescales too.
@@ -163,10 +169,15 @@ class ResidualBlock(keras.layers.Layer):
         taken = _arguments_of(self.unit)
         if "training" in taken:
             arguments["training"] = training
-        if mask is not None and "mask" in taken:
+        reads_zeros = padding_is_last and mask is not None
+        if mask is not None and "mask" in taken and not reads_zeros:
             arguments["mask"] = mask
 
         def run(inputs):
+            if reads_zeros:
+                counts = keras.ops.cast(mask, "bool")
+                counts = keras.ops.expand_dims(counts, -1)
+                inputs = keras.ops.where(counts, inputs, 0.0)
             outputs = self.unit(inputs, **arguments)
             return self.dropout_layer(outputs, training=training)
 

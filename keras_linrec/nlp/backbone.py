@@ -14,6 +14,8 @@ from keras_linrec.models.residual_block import ResidualBlock
 from keras_linrec.models.residual_block import copy_of
 from keras_linrec.models.residual_block import make_norm
 from keras_linrec.nlp.gated_feedforward import GatedFeedforward
+from keras_linrec.nlp.padding import PaddingLast
+from keras_linrec.nlp.padding import TakePositions
 
 UNITS = {"rotrnn": RotRNN, "lssl": LSSL, "ldstack": LDStack}
 
@@ -142,6 +144,9 @@ class LinRecBackbone(Backbone):
         )
         # Masks end here, and do not reach the loss: weights of samples do.
         self.token_embedding.supports_masking = True
+        # Once for all layers, and numbers instead of features.
+        self.padding_last = PaddingLast(name="padding_last")
+        self.take_positions = TakePositions(dtype=dtype, name="take_positions")
 
         def around(layer, name):
             return ResidualBlock(
@@ -223,11 +228,23 @@ class LinRecBackbone(Backbone):
             (batch, time, hidden_dim).
         """
         look_at = layer_intercept_fn or (lambda outputs, index: outputs)
+        options = {"mask": padding_mask, "reset_mask": reset_mask}
+        # Whoever looks at the layers sees the tokens where they are.
+        moves = padding_mask is not None and layer_intercept_fn is None
+        if moves:
+            moved = self.padding_last(token_ids, padding_mask, reset_mask)
+            token_ids, position = moved["token_ids"], moved["position"]
+            options["mask"] = moved["padding_mask"]
+            options["reset_mask"] = moved.get("reset_mask")
+            options["padding_is_last"] = True
         outputs = look_at(self.token_embedding(token_ids), -1)
         for index, (unit, feedforward) in enumerate(self._layer_blocks()):
-            outputs = unit(outputs, mask=padding_mask, reset_mask=reset_mask)
+            outputs = unit(outputs, **options)
             outputs = look_at(feedforward(outputs), index)
-        return self.output_norm(outputs)
+        outputs = self.output_norm(outputs)
+        if not moves:
+            return outputs
+        return self.take_positions(outputs, position, mask=padding_mask)
 
     # Streaming.
 

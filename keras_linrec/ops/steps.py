@@ -48,6 +48,17 @@ def changes(begun, lengths):
     return (begun != earlier) & before(lengths, ops.shape(begun)[1])
 
 
+def moved_resets(resets, lengths, order):
+    """The resets of steps that were moved to the front of each row.
+
+    Args:
+        resets: boolean, (batch, time).
+        lengths: integers (batch,), how many steps of each row count.
+        order: integers (batch, time), from `order`.
+    """
+    return changes(take(begun(resets), order), lengths)
+
+
 def before(lengths, time):
     """Which steps each row has: boolean (batch, time), the first ones true."""
     return (
