@@ -103,12 +103,12 @@ def test_a_killed_training_ends_where_another_does(tmp_path):
 def test_an_expression_has_the_value_of_its_operations(load):
     example = load("list_operations")
     options = example.parse(["--min-length", "5", "--max-length", "60"])
-    token_ids, values = example.make_set(50, "0", options)
+    token_ids, values = example.make_set(50, 0, options)
     for row, value in zip(token_ids, values):
         tokens = [example.TOKENS[token] for token in row if token]
         assert 5 <= len(tokens) <= 60
         assert evaluated(tokens) == value
-    again, _ = example.make_set(50, "0", options)
+    again, _ = example.make_set(50, 0, options)
     assert (again == token_ids).all()
 
 
