@@ -552,9 +552,7 @@ class SequenceLayer(PreciseLayer):
         that count follow one another, whatever the pattern of the mask, and
         what is left at the end of a row can no longer reach an output.
         """
-        position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
-        lengths = position[:, -1] + 1
-        order = steps.order(mask)
+        position, lengths, order = steps.to_front(mask)
         packed = steps.pack(sequences, lengths, order)
         if resets is not None:
             begun = steps.begun(resets)

@@ -23,9 +23,7 @@ class PaddingLast(keras.layers.Layer):
 
     def call(self, token_ids, padding_mask, reset_mask=None):
         mask = ops.cast(padding_mask, "bool")
-        position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
-        lengths = position[:, -1] + 1
-        order = steps.order(mask)
+        position, lengths, order = steps.to_front(mask)
         moved = {
             "token_ids": steps.take(token_ids, order),
             "padding_mask": steps.before(lengths, ops.shape(mask)[1]),

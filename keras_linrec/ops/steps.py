@@ -36,6 +36,21 @@ def order(mask):
     return ops.argsort(ops.where(mask, step, step + time), axis=1)
 
 
+def to_front(mask):
+    """How the steps that count move to the front of each row, and back.
+
+    Args:
+        mask: boolean, (batch, time), true where a step counts.
+
+    Returns:
+        `(position, lengths, order)`: where each step goes, one that does not
+        count with the last before it that does, -1 where there is none; how
+        many count; and what `order` gives.
+    """
+    position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
+    return position, position[:, -1] + 1, order(mask)
+
+
 def begun(resets):
     """How many sequences have begun by each step behind the first's."""
     return ops.cumsum(ops.cast(resets, "int32"), axis=1)
