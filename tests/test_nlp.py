@@ -7,6 +7,9 @@ import keras_hub
 import numpy as np
 import pytest
 from autodiff import compiled
+from autodiff import gradient
+from autodiff import tensors
+from conformance.cases import float64
 from keras_hub.src.tests import test_case
 from language_models import JIT
 from language_models import PROMPTS
@@ -22,6 +25,8 @@ from language_models import some_inputs
 from units import array
 
 from keras_linrec import nlp
+from keras_linrec.nlp.text_classifier import POOLINGS
+from keras_linrec.nlp.text_classifier import TextPooling
 
 EVERY_UNIT = pytest.mark.parametrize("unit", UNIT_ARGUMENTS)
 # Programs to compile for what hangs on no backend: Keras' own parts, and ours
@@ -535,7 +540,7 @@ def test_kerashub_finds_the_classifier_in_order():
     )
 
 
-@pytest.mark.parametrize("pooling", ["mean", "last", "ends"])
+@pytest.mark.parametrize("pooling", ["mean", "max", "last", "ends"])
 def test_a_classifier_pools_the_tokens_that_count(pooling):
     model = make_classifier(pooling=pooling, activation="softmax")
     inputs = some_inputs()
@@ -543,12 +548,37 @@ def test_a_classifier_pools_the_tokens_that_count(pooling):
     hidden = array(model.backbone(inputs))
     pool = {
         "mean": lambda row: row.mean(axis=0),
+        "max": lambda row: row.max(axis=0),
         "last": lambda row: row[-1],
         "ends": lambda row: np.concatenate([row[0], row[-1]]),
     }[pooling]
     pooled = [pool(row) for row in (hidden[0, 1:4], hidden[1])]
     expected = model.output_dense(np.stack(pooled))
     close(outputs_of(model, inputs), expected)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_text_without_tokens_pools_to_zeros_and_has_no_gradient(pooling):
+    pooler = TextPooling(pooling)
+    outputs = np.random.default_rng(0).standard_normal((2, 5, 3))
+    mask = np.array([[0] * 5, [0, 1, 0, 1, 1]])
+    pooled = array(pooler(outputs.astype("float32"), mask))
+    assert (pooled[0] == 0).all() and (pooled[1] != 0).all()
+
+    slope = gradient(lambda given: keras.ops.sum(pooler(given[0], mask)))
+    slope = array(slope(tensors([outputs]))[0])
+    assert (slope[mask == 0] == 0).all()
+    assert slope[1].sum() == pytest.approx(pooled.shape[1])
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_float64_classifier_pools_in_float64(pooling):
+    with float64():
+        outputs = np.full((1, 4, 3), 1 + 1e-12)
+        pooled = TextPooling(pooling, dtype="float64")(
+            keras.ops.convert_to_tensor(outputs, "float64"), np.ones((1, 4))
+        )
+        assert np.abs(array(pooled) - (1 + 1e-12)).max() < 1e-15
 
 
 @ONCE

@@ -12,10 +12,12 @@ from keras_linrec.nlp.text_classifier_preprocessor import (
     LinRecTextClassifierPreprocessor,
 )
 from keras_linrec.ops import steps
+from keras_linrec.ops.precision import accumulation_dtype
 
 # What stands side by side.
 _POOLS = {
     "mean": (steps.mean,),
+    "max": (steps.largest,),
     "last": (steps.last,),
     "ends": (steps.first, steps.last),
 }
@@ -33,10 +35,11 @@ class LinRecTextClassifier(TextClassifier):
         num_classes: integer.
         preprocessor: a `LinRecTextClassifierPreprocessor`, or `None`, for
             inputs that are tokens already. Defaults to `None`.
-        pooling: `"mean"`, over the tokens of a text, `"last"`, the last of
-            them, or `"ends"`, the first and the last side by side: where
-            units that read both ways have seen the whole text. Defaults to
-            `"mean"`.
+        pooling: `"mean"`, over the tokens of a text, `"max"`, each feature's
+            largest among them, for what is somewhere in a text or nowhere;
+            `"last"`, the last token, or `"ends"`, the first and the last side
+            by side: where units that read both ways have seen the whole text.
+            Defaults to `"mean"`.
         activation: of the outputs. Defaults to `None`: they are logits.
         dropout: float in [0, 1), the share of pooled features to drop during
             training. Defaults to 0.
@@ -161,7 +164,7 @@ class TextPooling(keras.layers.Layer):
     """One vector of a text: of all its steps, the last, or the two ends.
 
     Args:
-        pooling: `"mean"`, `"last"` or `"ends"`.
+        pooling: one of `POOLINGS`.
     """
 
     def __init__(self, pooling, **kwargs):
@@ -174,7 +177,7 @@ class TextPooling(keras.layers.Layer):
 
     def call(self, outputs, padding_mask):
         # Sums of many steps in full precision.
-        outputs = ops.cast(outputs, "float32")
+        outputs = ops.cast(outputs, accumulation_dtype(outputs))
         mask = ops.cast(padding_mask, "bool")
         pooled = [pool(outputs, mask) for pool in _POOLS[self.pooling]]
         return ops.cast(ops.concatenate(pooled, axis=-1), self.compute_dtype)

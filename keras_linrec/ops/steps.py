@@ -155,3 +155,17 @@ def mean(outputs, mask):
     total = ops.sum(ops.where(mask[:, :, None], outputs, 0.0), axis=1)
     counts = ops.sum(ops.cast(mask, outputs.dtype), axis=1)[:, None]
     return total / ops.where(counts > 0, counts, 1.0)
+
+
+def largest(outputs, mask):
+    """Each feature's largest at the steps that count, (batch, features).
+
+    Zeros in a row where none does.
+
+    Args:
+        outputs: (batch, time, features).
+        mask: boolean, (batch, time), true where a step counts.
+    """
+    outputs = ops.where(mask[:, :, None], outputs, float("-inf"))
+    outputs = ops.max(outputs, axis=1)
+    return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
