@@ -62,7 +62,7 @@ def test_an_lstm_has_no_more_parameters_and_one_unit_more_would(load):
 def test_a_killed_training_ends_where_another_does(tmp_path):
     command = [
         *(sys.executable, EXAMPLES / "language_model.py", *WRITING),
-        *("--rounds", "4", "--steps", "40", "--no-lstm", "--characters", "1"),
+        *("--rounds", "4", "--steps", "400", "--no-lstm", "--characters", "1"),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -90,8 +90,9 @@ def test_a_killed_training_ends_where_another_does(tmp_path):
     for line in process.stdout:
         if line.startswith("round   2"):
             break
-    # What was said of the round is written; the next has begun.
-    time.sleep(0.5)
+    # What was said of the round is written; the next has begun, and is long.
+    time.sleep(0.2)
+    assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
