@@ -344,9 +344,9 @@ def compiled(model):
 # Training.
 
 
-# The share of the training behind which the learning rate falls. Linear units
-# want it from the start: a sum over hundreds of tokens wants weights that hold
-# still. The LSTM learns more with half of the training at the highest.
+# The share of the training behind which the learning rate falls. In ten minutes
+# on TensorFlow the LSTM learns more with half of the training at the highest,
+# 46.7% against 44.5%; RotRNN has it fall from the start.
 FALLS_FROM = {"lstm": 0.5}
 
 

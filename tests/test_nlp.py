@@ -540,7 +540,7 @@ def test_kerashub_finds_the_classifier_in_order():
     )
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "last", "ends"])
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_classifier_pools_the_tokens_that_count(pooling):
     model = make_classifier(pooling=pooling, activation="softmax")
     inputs = some_inputs()
