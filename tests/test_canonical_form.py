@@ -9,6 +9,7 @@ from autodiff import BACKEND
 from autodiff import backend_gradients
 from autodiff import numerical_gradients
 from autodiff import relative_error
+from conformance.cases import float64
 
 from keras_linrec.ops import canonical_form
 
@@ -328,7 +329,7 @@ def test_gradients(name):
         assert relative_error(slope, reference) < 1e-4
 
 
-@pytest.mark.skipif(BACKEND == "jax", reason="JAX has no float64 by default")
+@float64()
 def test_float64_stays_float64():
     nodes, vectors = roots(40), random_numbers((40,))
     pair, vector = parts(nodes, "float64"), parts(vectors, "float64")
