@@ -23,7 +23,7 @@ from scan import python_loop
 
 import keras_linrec
 from keras_linrec import kernels
-from keras_linrec.kernels import projection
+from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
 
 BATCH, TIME, FEATURES, STATES, HEADS = 32, 784, 128, 256, 32

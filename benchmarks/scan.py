@@ -267,7 +267,7 @@ def projected_scans():
     from keras import ops
 
     from keras_linrec import kernels
-    from keras_linrec.kernels import projection
+    from keras_linrec.kernels import projected_scan as projection
 
     def with_scan(projected_scan):
         def run(arguments):

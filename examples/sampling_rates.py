@@ -2,7 +2,7 @@
 
 A deep LSSL learns to tell tones, chirps and beats apart, sounds of a second
 that this script makes from scratch. Then it hears the same kinds of sounds at
-half the rate, with its timescales doubled and without, and with a part of the
+half the rate, with its time_deltas doubled and without, and with a part of the
 steps dropped at random, with the lengths of those that are left and without:
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
@@ -62,7 +62,7 @@ def main(arguments=None):
                 *with_steps_dropped(model, *test, share, generator),
             )
         )
-    print("\n| test | timescales as they were | timescales told |")
+    print("\n| test | time_deltas as they were | time_deltas told |")
     print("|---|---|---|")
     for name, plain, told in table:
         told = "" if told is None else f"{told:.1%}"
@@ -127,12 +127,12 @@ def build_model():
     )
 
 
-def accuracy(model, sequences, kinds, timescales=None):
+def accuracy(model, sequences, kinds, time_deltas=None):
     """The share of the sounds that are recognised."""
     right = 0
     for start in range(0, len(kinds), 100):
         part = slice(start, start + 100)
-        more = {} if timescales is None else {"timescales": timescales[part]}
+        more = {} if time_deltas is None else {"time_deltas": time_deltas[part]}
         scores = keras.ops.convert_to_numpy(model(sequences[part], **more))
         right += np.sum(scores.argmax(axis=1) == kinds[part])
     return right / len(kinds)
@@ -142,9 +142,9 @@ def half_rate(model, sequences, kinds):
     """The accuracies on every second step, without and with dt doubled."""
     sequences = sequences[:, ::2]
     plain = accuracy(model, sequences, kinds)
-    model.timescale_scale = 2.0
+    model.step_rescale = 2.0
     told = accuracy(model, sequences, kinds)
-    model.timescale_scale = 1.0
+    model.step_rescale = 1.0
     return plain, told
 
 
@@ -156,9 +156,9 @@ def with_steps_dropped(model, sequences, kinds, share, generator):
     kept = np.sort(order[:, :left], axis=1)
     sequences = np.take_along_axis(sequences, kept[..., None], axis=1)
     # Each step lasts from the one before it that is left.
-    timescales = np.diff(kept, axis=1, prepend=-1).astype("float32")
+    time_deltas = np.diff(kept, axis=1, prepend=-1).astype("float32")
     plain = accuracy(model, sequences, kinds)
-    return plain, accuracy(model, sequences, kinds, timescales)
+    return plain, accuracy(model, sequences, kinds, time_deltas)
 
 
 if __name__ == "__main__":

@@ -143,8 +143,8 @@ class OneStep(keras.layers.Layer):
     Call arguments:
         inputs: (batch, 1, features).
         states: list of tensors, the states in a row.
-        timescales: (batch, 1), for a layer that takes them.
-        timescale_scale: for a layer that takes it.
+        time_deltas: (batch, 1), for a layer that takes them.
+        step_rescale: for a layer that takes it.
 
     Output: a list of what the layer gives for a sequence of one step, and the
     new states in a row.
@@ -159,8 +159,8 @@ class OneStep(keras.layers.Layer):
         self,
         inputs_shape,
         states_shape=None,
-        timescales_shape=None,
-        timescale_scale_shape=None,
+        time_deltas_shape=None,
+        step_rescale_shape=None,
     ):
         if not self.layer.built:
             self.layer.build(inputs_shape)
@@ -172,12 +172,12 @@ class OneStep(keras.layers.Layer):
             *(keras.KerasTensor(state.shape, state.dtype) for state in states),
         ]
 
-    def call(self, inputs, states, timescales=None, timescale_scale=None):
+    def call(self, inputs, states, time_deltas=None, step_rescale=None):
         options = {}
-        if timescales is not None:
-            options["timescales"] = timescales[:, 0]
-        if timescale_scale is not None:
-            options["timescale_scale"] = timescale_scale
+        if time_deltas is not None:
+            options["time_deltas"] = time_deltas[:, 0]
+        if step_rescale is not None:
+            options["step_rescale"] = step_rescale
         layer = self.layer
         states = keras.tree.pack_sequence_as(
             layer.get_initial_state(1), list(states)
@@ -336,7 +336,7 @@ class _Streaming:
             for name, value in options.items()
             if value is not None and name != "training"
         }
-        for name in set(options) - {"timescales", "timescale_scale"}:
+        for name in set(options) - {"time_deltas", "step_rescale"}:
             self._refuse(layer, f"it is called with `{name}`")
         if not isinstance(inputs, _Timed):
             self._refuse(layer, "what it is called with has no time axis")

@@ -12,8 +12,8 @@ exist.
 
 from keras import ops
 
-from keras_linrec.kernels.arithmetic import conjugate
-from keras_linrec.kernels.arithmetic import multiply
+from keras_linrec.complex_pairs import conjugate
+from keras_linrec.complex_pairs import multiply
 
 
 def adjoint(

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_linrec.kernels import projection
-from keras_linrec.kernels import recurrence
-from keras_linrec.kernels.native import NotHere
+from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.kernels import projected_scan as projection
+from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.self_test import relative_error
 
 KERNELS = ("native", "associative", "sequential", "reference")
@@ -271,12 +271,14 @@ def plain_nonlinear_scan(dynamics, operands, keep_all=True, resets=None):
     """The states of all steps, which count only if `keep_all`, and the last.
 
     Args:
-        dynamics, operands: those of `keras_linrec.kernels.recurrence`.
+        dynamics, operands: as `nonlinear_recurrence` has them.
         keep_all: whether somebody wants more than the last state.
-        resets: as `keras_linrec.kernels.recurrence.recurrence` has it.
+        resets: as `nonlinear_recurrence.recurrence` has it.
     """
     loop = _backend_kernels().loop
-    return recurrence.with_last_state(loop, dynamics, operands, resets)
+    return nonlinear_recurrence.with_last_state(
+        loop, dynamics, operands, resets
+    )
 
 
 def _check(name):
@@ -288,7 +290,7 @@ def _check(name):
         _checked[name] = Availability(
             False,
             f"{type(failure).__name__}: {failure}",
-            failed=not isinstance(failure, NotHere),
+            failed=not isinstance(failure, UnsupportedPlatform),
         )
         return _checked[name]
     if not _aside(_values_can_be_read):

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 
 from keras_linrec import activations
-from keras_linrec.kernels.recurrence import Dynamics
-from keras_linrec.kernels.recurrence import Operands
+from keras_linrec.kernels.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.nonlinear_recurrence import Operands
 
 
 def relative_error(kernel, vjp):

@@ -37,7 +37,7 @@ CAPABILITIES = (
     "several sequences in a row, `reset_mask`",
     "in chunks, with states in and out",
     "one step at a time",
-    "irregular steps, `timescales`",
+    "irregular steps, `time_deltas`",
     "`stateful`",
     "`go_backwards`, `Bidirectional`",
     "`mixed_bfloat16`, `mixed_float16`",

@@ -20,10 +20,10 @@ import torch
 from keras_linrec import activations
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import build
-from keras_linrec.kernels.native.flags import nonlinear_flags
-from keras_linrec.kernels.recurrence import Dynamics
-from keras_linrec.kernels.recurrence import Operands
-from keras_linrec.kernels.recurrence import recurrence
+from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.nonlinear_recurrence import recurrence
 from keras_linrec.kernels.reference import scan as plain_scan
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.loop import loop

@@ -136,7 +136,7 @@ def test_the_lengths_of_steps_are_passed_on():
     signal = keras.Input((None, 3))
     lengths = keras.Input((None,), name="lengths")
     unit = UNITS["lssl"]()
-    model = keras.Model([signal, lengths], unit(signal, timescales=lengths))
+    model = keras.Model([signal, lengths], unit(signal, time_deltas=lengths))
     inputs = [sequences(6), np.linspace(0.5, 2, 12, dtype="float32")]
     inputs[1] = inputs[1].reshape(2, 6)
     (outputs,), _ = streamed(export_step(model), *inputs)

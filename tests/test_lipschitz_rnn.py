@@ -23,7 +23,7 @@ def built(layer, inputs):
     return randomise(layer)
 
 
-def timescales(time, batch=2):
+def time_deltas(time, batch=2):
     generator = np.random.default_rng(5)
     return generator.uniform(0, 2, (batch, time)).astype("float32")
 
@@ -34,7 +34,7 @@ def test_steps_of_different_lengths_equal_the_definition(solver):
     layer = LipschitzRNN(
         5, return_sequences=True, trainable_step_size=True, **form
     )
-    inputs, lengths = sequences(7), timescales(7)
+    inputs, lengths = sequences(7), time_deltas(7)
     built(layer, inputs)
     names = [weight.name for weight in layer.trainable_variables]
     count = len(names)
@@ -45,7 +45,7 @@ def test_steps_of_different_lengths_equal_the_definition(solver):
                 arguments[:count],
                 layer.non_trainable_variables,
                 arguments[count],
-                timescales=arguments[count + 1],
+                time_deltas=arguments[count + 1],
             )[0]
         ]
 
@@ -57,7 +57,7 @@ def test_steps_of_different_lengths_equal_the_definition(solver):
 
     arguments = [weights_of(layer)[name] for name in names]
     arguments += [inputs.astype("float64"), lengths.astype("float64")]
-    got = array(layer(inputs, timescales=lengths))
+    got = array(layer(inputs, time_deltas=lengths))
     assert relative_error(got, define(arguments)[0]) < 1e-5
     cotangents = [sequences(7, features=5, seed=3).astype("float64")]
     got = backend_gradients(run, arguments, cotangents)
@@ -68,41 +68,41 @@ def test_steps_of_different_lengths_equal_the_definition(solver):
 
 def test_a_step_of_no_length_is_no_step_and_chunks_equal_the_whole():
     layer = LipschitzRNN(4, return_sequences=True, return_state=True)
-    inputs, lengths = sequences(9), timescales(9)
+    inputs, lengths = sequences(9), time_deltas(9)
     lengths[:, 4] = 0
     built(layer, inputs)
-    whole, final_state = layer(inputs, timescales=lengths)
+    whole, final_state = layer(inputs, time_deltas=lengths)
     whole = array(whole)
     assert (whole[:, 4] == whole[:, 3]).all()
-    _, state = layer(inputs[:, :5], timescales=lengths[:, :5])
+    _, state = layer(inputs[:, :5], time_deltas=lengths[:, :5])
     rest, state = layer(
-        inputs[:, 5:], initial_state=[state], timescales=lengths[:, 5:]
+        inputs[:, 5:], initial_state=[state], time_deltas=lengths[:, 5:]
     )
     assert np.abs(array(rest) - whole[:, 5:]).max() < 1e-6
     assert np.abs(array(state) - array(final_state)).max() < 1e-6
     states = layer.get_initial_state(2)
     for step in range(9):
         output, states = layer.step(
-            inputs[:, step], states, timescales=lengths[:, step]
+            inputs[:, step], states, time_deltas=lengths[:, step]
         )
         assert np.abs(array(output) - whole[:, step]).max() < 1e-6
 
 
 def test_masked_steps_of_different_lengths_are_left_out():
     layer = LipschitzRNN(4, step_size=0.5, gated=True)
-    inputs, lengths = sequences(6), timescales(6)
+    inputs, lengths = sequences(6), time_deltas(6)
     built(layer, inputs)
     mask = np.array(2 * [[True, False, True, True, False, False]])
-    got = layer(inputs, mask=mask, timescales=lengths)
+    got = layer(inputs, mask=mask, time_deltas=lengths)
     kept = [0, 2, 3]
-    expected = layer(inputs[:, kept], timescales=lengths[:, kept])
+    expected = layer(inputs[:, kept], time_deltas=lengths[:, kept])
     assert np.abs(array(got) - array(expected)).max() < 1e-6
 
 
 def test_timescales_of_a_wrong_shape_are_named():
     layer = LipschitzRNN(4)
-    with pytest.raises(ValueError, match="`timescales` .* Received"):
-        layer(sequences(6), timescales=np.ones((2, 5), "float32"))
+    with pytest.raises(ValueError, match="`time_deltas` .* Received"):
+        layer(sequences(6), time_deltas=np.ones((2, 5), "float32"))
 
 
 def test_an_antisymmetric_unit_is_a_lipschitz_one_without_the_rest():

@@ -55,13 +55,13 @@ def test_steps_of_any_length_equal_the_definition(time, alpha):
     inputs = sequences(time)
     layer = built(inputs, return_state=True, alpha=alpha)
     states = initial_states(layer)
-    got = layer(inputs, initial_state=states, timescales=durations(time))
+    got = layer(inputs, initial_state=states, time_deltas=durations(time))
     expected = definition.lssl(
         weights_of(layer),
         inputs.astype("float64"),
         states[0].astype("float64"),
         alpha=alpha,
-        timescales=durations(time),
+        time_deltas=durations(time),
     )
     for one, other in zip(got, expected, strict=True):
         assert relative_error(array(one), other) < 5e-5
@@ -84,14 +84,14 @@ def test_gradients_through_steps_of_any_length_equal_the_definitions():
             layer.non_trainable_variables,
             tensors[count],
             initial_state=[tensors[count + 1]],
-            timescales=tensors[count + 2],
+            time_deltas=tensors[count + 2],
         )[0]
 
     def run_definition(arrays):
         return definition.lssl(
             dict(zip(names, arrays)),
             *arrays[count : count + 2],
-            timescales=arrays[count + 2],
+            time_deltas=arrays[count + 2],
         )
 
     generator = np.random.default_rng(2)
@@ -100,7 +100,7 @@ def test_gradients_through_steps_of_any_length_equal_the_definitions():
         for output in run_definition(arguments)
     ]
     got = backend_gradients(run, arguments, cotangents)
-    names = [*names, "inputs", "state", "timescales"]
+    names = [*names, "inputs", "state", "time_deltas"]
     for index, (name, argument) in enumerate(zip(names, arguments)):
         # One random direction an argument.
         direction = generator.standard_normal(argument.shape)
@@ -122,7 +122,7 @@ def test_steps_of_length_one_equal_the_convolution():
     inputs = sequences(70)
     layer = built(inputs, return_state=True)
     even = layer(inputs)
-    stepped = layer(inputs, timescales=np.ones((2, 70), "float32"))
+    stepped = layer(inputs, time_deltas=np.ones((2, 70), "float32"))
     for one, other in zip(stepped, even):
         assert relative_error(array(one), array(other)) < 1e-5
 
@@ -132,7 +132,7 @@ def test_a_step_of_no_length_leaves_the_state():
     layer = built(inputs, return_state=True)
     lasting = np.ones((2, 9), "float32")
     lasting[:, 4:] = 0
-    _, state = layer(inputs, timescales=lasting)
+    _, state = layer(inputs, time_deltas=lasting)
     _, expected = layer(inputs[:, :4])
     assert relative_error(array(state), array(expected)) < 1e-5
 
@@ -142,9 +142,9 @@ def test_masked_steps_take_no_time():
     layer = built(inputs, return_state=True)
     mask = np.ones((2, 12), bool)
     mask[:, [0, 3, 4, 11]] = False
-    outputs, state = layer(inputs, mask=mask, timescales=lasting)
+    outputs, state = layer(inputs, mask=mask, time_deltas=lasting)
     expected, expected_state = layer(
-        inputs[:, mask[0]], timescales=lasting[:, mask[0]]
+        inputs[:, mask[0]], time_deltas=lasting[:, mask[0]]
     )
     got = array(outputs)[:, mask[0]]
     assert relative_error(got, array(expected)) < 1e-5
@@ -154,14 +154,14 @@ def test_masked_steps_take_no_time():
 def test_streaming_takes_the_length_of_each_step():
     inputs, lasting = sequences(8), durations(8)
     layer = built(inputs)
-    whole = array(layer(inputs, timescales=lasting, timescale_scale=0.5))
+    whole = array(layer(inputs, time_deltas=lasting, step_rescale=0.5))
     states = layer.get_initial_state(2)
     for time in range(8):
         output, states = layer.step(
             inputs[:, time],
             states,
-            timescales=lasting[:, time],
-            timescale_scale=0.5,
+            time_deltas=lasting[:, time],
+            step_rescale=0.5,
         )
         assert relative_error(array(output), whole[:, time]) < 1e-5
 
@@ -170,10 +170,10 @@ def test_a_functional_model_takes_the_lengths_of_its_steps():
     inputs = keras.Input((None, 3))
     lasting = keras.Input((None,))
     layer = make_lssl()
-    model = keras.Model([inputs, lasting], layer(inputs, timescales=lasting))
+    model = keras.Model([inputs, lasting], layer(inputs, time_deltas=lasting))
     model.compile("sgd", "mse")
     data = [sequences(20), durations(20)]
-    expected = array(layer(data[0], timescales=data[1]))
+    expected = array(layer(data[0], time_deltas=data[1]))
     assert relative_error(model.predict(data, verbose=0), expected) < 1e-5
     model.fit(data, np.zeros((2, 20, 4), "float32"), verbose=0)
     assert np.isfinite(model.predict(data, verbose=0)).all()
@@ -199,11 +199,11 @@ def test_an_unknown_number_of_steps_may_differ_in_length():
     def gradient(inputs, lasting):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            outputs = layer(inputs, timescales=lasting)
+            outputs = layer(inputs, time_deltas=lasting)
         return outputs, tape.gradient(outputs, inputs)
 
     outputs, slopes = gradient(inputs, lasting)
-    expected = array(layer(inputs, timescales=lasting))
+    expected = array(layer(inputs, time_deltas=lasting))
     assert relative_error(array(outputs), expected) < 1e-6
     assert np.isfinite(array(slopes)).all() and np.abs(slopes).max() > 0
 
@@ -211,9 +211,9 @@ def test_an_unknown_number_of_steps_may_differ_in_length():
 def test_reading_backwards_takes_each_step_with_its_length():
     inputs, lasting = sequences(7), durations(7)
     layer = built(inputs, go_backwards=True)
-    got = array(layer(inputs, timescales=lasting))
+    got = array(layer(inputs, time_deltas=lasting))
     layer.go_backwards = False
-    expected = array(layer(inputs[:, ::-1], timescales=lasting[:, ::-1]))
+    expected = array(layer(inputs[:, ::-1], time_deltas=lasting[:, ::-1]))
     assert relative_error(got, expected) < 1e-6
 
 
@@ -228,8 +228,8 @@ def test_steps_of_another_length_compute_nothing_of_what_was_ahead():
     ahead = layer.step_constants()
     states = [np.ones((2, 3, 6), "float32")]
     for lasting in (
-        {"timescales": np.array([0.5, 2.0], "float32")},
-        {"timescale_scale": 3.0},
+        {"time_deltas": np.array([0.5, 2.0], "float32")},
+        {"step_rescale": 3.0},
     ):
         expected, _ = layer.step(inputs[:, 0], states, **lasting)
         got, _ = layer.step(inputs[:, 0], states, ahead, **lasting)
@@ -240,34 +240,34 @@ def test_steps_of_another_length_compute_nothing_of_what_was_ahead():
 
 def test_wrong_scales_and_lengths_of_a_call_are_named():
     layer, inputs = make_lssl(), sequences(9)
-    with pytest.raises(ValueError, match="`timescale_scale` .* Received"):
-        layer(inputs, timescale_scale=-1.0)
-    with pytest.raises(ValueError, match="`timescale_scale` .* Received"):
-        layer(inputs, timescale_scale=np.ones(3, "float32"))
-    with pytest.raises(ValueError, match="`timescales` .* Received"):
+    with pytest.raises(ValueError, match="`step_rescale` .* Received"):
+        layer(inputs, step_rescale=-1.0)
+    with pytest.raises(ValueError, match="`step_rescale` .* Received"):
+        layer(inputs, step_rescale=np.ones(3, "float32"))
+    with pytest.raises(ValueError, match="`time_deltas` .* Received"):
         layer.step(
             inputs[:, 0],
             layer.get_initial_state(2),
-            timescales=np.ones((2, 1), "float32"),
+            time_deltas=np.ones((2, 1), "float32"),
         )
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 8), (3, 9), (2, 9, 1)])
 def test_lengths_of_a_wrong_shape_are_named(shape):
-    with pytest.raises(ValueError, match="`timescales` should .* Received"):
-        make_lssl()(sequences(9), timescales=np.ones(shape, "float32"))
+    with pytest.raises(ValueError, match="`time_deltas` should .* Received"):
+        make_lssl()(sequences(9), time_deltas=np.ones(shape, "float32"))
 
 
-# The scale of all timescales.
+# The scale of all time_deltas.
 
 
 def test_the_scale_is_a_shift_of_the_log_timescales():
     inputs = sequences(50)
     layer = built(inputs)
-    by_call = array(layer(inputs, timescale_scale=3.0))
-    layer.timescale_scale = 3.0
+    by_call = array(layer(inputs, step_rescale=3.0))
+    layer.step_rescale = 3.0
     by_layer = array(layer(inputs))
-    layer.timescale_scale = 1.0
+    layer.step_rescale = 1.0
     layer.log_timescale.assign(layer.log_timescale + np.log(3.0))
     expected = array(layer(inputs))
     assert relative_error(by_call, expected) < 1e-5
@@ -280,7 +280,7 @@ def test_a_compiled_model_sees_a_new_scale(fixed):
     model = keras.Sequential([keras.Input((40, 3)), layer])
     inputs = sequences(40)
     before = model.predict(inputs, verbose=0)
-    layer.timescale_scale = 2.0
+    layer.step_rescale = 2.0
     after = model.predict(inputs, verbose=0)
     assert relative_error(after, before) > 1e-2
     expected = array(layer(inputs))
@@ -288,25 +288,25 @@ def test_a_compiled_model_sees_a_new_scale(fixed):
 
 
 def test_the_scale_is_part_of_the_configuration_and_of_no_file(tmp_path):
-    layer = make_lssl(timescale_scale=2.0)
+    layer = make_lssl(step_rescale=2.0)
     model = keras.Sequential([keras.Input((None, 3)), layer])
     inputs = sequences(30)
     expected = array(layer(inputs))
-    assert "timescale_scale" not in [w.name for w in layer.weights]
+    assert "step_rescale" not in [w.name for w in layer.weights]
     path = tmp_path / "model.keras"
     model.save(path)
     again = keras.saving.load_model(path, compile=False)
-    assert again.layers[-1].timescale_scale == 2.0
+    assert again.layers[-1].step_rescale == 2.0
     assert relative_error(array(again(inputs)), expected) < 1e-6
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, float("nan"), "2"])
 def test_a_wrong_scale_is_named(scale):
-    with pytest.raises(ValueError, match="`timescale_scale` .* Received"):
-        make_lssl(timescale_scale=scale)
+    with pytest.raises(ValueError, match="`step_rescale` .* Received"):
+        make_lssl(step_rescale=scale)
     layer = make_lssl()
-    with pytest.raises(ValueError, match="`timescale_scale` .* Received"):
-        layer.timescale_scale = scale
+    with pytest.raises(ValueError, match="`step_rescale` .* Received"):
+        layer.step_rescale = scale
 
 
 # What a fixed system keeps.
@@ -491,7 +491,7 @@ def test_training_with_constraints_stays_stable():
 
 
 def test_the_spectrum_of_legs_is_that_of_its_diagonal():
-    layer = LSSL(state_size=5, alpha=0.5, timescale_scale=2.0)
+    layer = LSSL(state_size=5, alpha=0.5, step_rescale=2.0)
     layer.build((None, None, 2))
     spectrum = layer.spectrum()
     assert np.allclose(np.sort(spectrum.continuous.real), -np.arange(5, 0, -1))
@@ -528,7 +528,7 @@ def test_an_unstable_layer_says_so(uneven):
     inputs = sequences(400)
     layer.build(inputs.shape)
     layer.transition_p.assign(-layer.transition_p)
-    lasting = {"timescales": np.ones((2, 400), "float32")} if uneven else {}
+    lasting = {"time_deltas": np.ones((2, 400), "float32")} if uneven else {}
     message = "'wild' grows beyond all bounds"
     if keras.backend.backend() == "jax":
         import jax

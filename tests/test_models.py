@@ -44,8 +44,8 @@ def close(got, expected, tolerance=2e-5):
 class Recorder(keras.layers.Layer):
     """A unit that does nothing, and keeps what it was called with."""
 
-    def call(self, sequences, timescales=None, timescale_scale=None):
-        self.received = (timescales, timescale_scale)
+    def call(self, sequences, time_deltas=None, step_rescale=None):
+        self.received = (time_deltas, step_rescale)
         return sequences
 
     def compute_output_shape(self, sequences_shape):
@@ -151,13 +151,13 @@ def test_a_block_with_an_rms_norm_goes_on_from_states(normalization):
 
 def test_timescales_reach_a_unit_that_takes_them():
     block = ResidualBlock(Recorder())
-    timescales = np.ones((2, 5), "float32")
-    block(sequences(5), timescales=timescales, timescale_scale=2.0)
+    time_deltas = np.ones((2, 5), "float32")
+    block(sequences(5), time_deltas=time_deltas, step_rescale=2.0)
     received, scale = block.unit.received
-    close(received, timescales)
+    close(received, time_deltas)
     assert scale == 2.0
 
-    for arguments in ({"timescales": timescales}, {"timescale_scale": 2.0}):
+    for arguments in ({"time_deltas": time_deltas}, {"step_rescale": 2.0}):
         (name,) = arguments
         with pytest.raises(ValueError, match=f"takes no `{name}`. Received"):
             ResidualBlock(RotRNN(state_size=8, num_heads=2))(
@@ -302,14 +302,14 @@ def test_the_papers_sizes_have_the_papers_parameters_and_what_we_add(size):
 
     norms = (depth + 1) * 2 * h
     encoder_and_head = 2 * h + 10 * (h + 1)
-    feedthroughs, timescales, biases = depth * h * m, depth * h, depth * h
+    feedthroughs, time_deltas, biases = depth * h * m, depth * h, depth * h
     transitions_and_inputs = depth * (6 * n + n)
     added = model.count_params() - papers
     assert added == (
         norms
         + encoder_and_head
         + feedthroughs
-        + timescales
+        + time_deltas
         + biases
         + transitions_and_inputs
     )
@@ -420,18 +420,18 @@ def test_the_scale_of_timescales_is_that_of_every_block():
     inputs = sequences(6)
     outer = keras.Sequential([keras.Input((None, 3)), model])
     before = outer.predict(inputs, verbose=0)
-    assert model.timescale_scale == 1
+    assert model.step_rescale == 1
 
     # On models that are compiled already, too.
-    model.timescale_scale = 2.0
+    model.step_rescale = 2.0
     got = outer.predict(inputs, verbose=0)
-    assert [block.unit.timescale_scale for block in model.blocks] == [2, 2]
-    other = make_model(timescale_scale=2.0)
+    assert [block.unit.step_rescale for block in model.blocks] == [2, 2]
+    other = make_model(step_rescale=2.0)
     other.build((None, None, 3))
     for weight, value in zip(other.weights, model.weights, strict=True):
         weight.assign(array(value))
     close(got, other(inputs))
-    model.timescale_scale = 1.0
+    model.step_rescale = 1.0
     for block in model.blocks:
         weight = block.unit.log_timescale
         weight.assign(array(weight) + np.log(2))
@@ -439,20 +439,20 @@ def test_the_scale_of_timescales_is_that_of_every_block():
     assert np.abs(got - before).max() > 1e-3
 
     with pytest.raises(ValueError, match="Received: unit=RotRNN"):
-        make_model(unit=RotRNN(state_size=8, num_heads=2)).timescale_scale = 2
+        make_model(unit=RotRNN(state_size=8, num_heads=2)).step_rescale = 2
 
 
 def test_steps_of_two_lengths_are_those_of_a_slower_and_a_faster_model():
     model = built(make_model(pooling="last"))
     inputs = sequences(3)
-    timescales = np.full((2, 3), 2.0, "float32")
-    got = model(inputs, timescales=timescales)
+    time_deltas = np.full((2, 3), 2.0, "float32")
+    got = model(inputs, time_deltas=time_deltas)
     states = model.get_initial_state(batch_size=2)
     for t in range(3):
         streamed, states = model.step(
-            inputs[:, t], states, timescales=timescales[:, t]
+            inputs[:, t], states, time_deltas=time_deltas[:, t]
         )
-    model.timescale_scale = 2.0
+    model.step_rescale = 2.0
     expected = model(inputs)
     close(got, expected)
     close(streamed, expected)

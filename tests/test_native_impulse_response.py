@@ -23,8 +23,8 @@ from needs_native import require_native
 from keras_linrec import kernels
 from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels.native import core
-from keras_linrec.kernels.native.flags import FLOAT64
-from keras_linrec.kernels.native.flags import bits_of
+from keras_linrec.kernels.native.call_encoding import FLOAT64
+from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.ops.hippo import hippo
 
 native = require_native()

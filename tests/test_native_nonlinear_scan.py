@@ -13,9 +13,9 @@ from autodiff import relative_error
 from needs_native import require_native
 
 from keras_linrec import activations
-from keras_linrec.kernels.recurrence import Dynamics
-from keras_linrec.kernels.recurrence import Operands
-from keras_linrec.kernels.recurrence import recurrence
+from keras_linrec.kernels.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.nonlinear_recurrence import recurrence
 from keras_linrec.kernels.torch import native
 from keras_linrec.kernels.torch.loop import loop
 

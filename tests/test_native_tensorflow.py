@@ -11,7 +11,7 @@ from autodiff import relative_error
 from needs_native import require_native
 
 import keras_linrec
-from keras_linrec.kernels import projection
+from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
 
 native = require_native()

@@ -146,7 +146,7 @@ def test_packed_equals_apart_for_irregular_steps(name):
     inputs = sequences(TIME, batch=5)
     states = initial_states(layer, batch=5)
     options = {
-        "timescales": RNG.uniform(0.5, 2.0, RESETS.shape).astype("float32")
+        "time_deltas": RNG.uniform(0.5, 2.0, RESETS.shape).astype("float32")
     }
     expected = apart(layer, inputs, states, **options)
     options["reset_mask"] = RESETS

@@ -22,9 +22,9 @@ from keras_linrec import activations
 from keras_linrec.kernels.jax import pallas
 from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.jax.scan import sequential
-from keras_linrec.kernels.recurrence import Dynamics
-from keras_linrec.kernels.recurrence import Operands
-from keras_linrec.kernels.recurrence import recurrence
+from keras_linrec.kernels.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.nonlinear_recurrence import recurrence
 
 directions = pytest.mark.parametrize(
     "reverse", [False, True], ids=["forward", "reverse"]

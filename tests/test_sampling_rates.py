@@ -28,18 +28,18 @@ def test_every_kind_of_sound_is_made(example):
 def test_dropped_steps_leave_their_time_to_the_next(example, monkeypatch):
     seen = []
 
-    def accuracy(model, sequences, kinds, timescales=None):
-        seen.append((sequences, timescales))
+    def accuracy(model, sequences, kinds, time_deltas=None):
+        seen.append((sequences, time_deltas))
         return 0.0
 
     monkeypatch.setattr(example, "accuracy", accuracy)
     generator = np.random.default_rng(0)
     waves, kinds = example.sounds(5, generator)
     example.with_steps_dropped(None, waves, kinds, 0.7, generator)
-    (plain, nothing), (told, timescales) = seen
+    (plain, nothing), (told, time_deltas) = seen
     assert nothing is None and (plain == told).all()
-    assert told.shape == (5, 19, 1) and timescales.shape == (5, 19)
-    last = timescales.sum(axis=1).astype(int) - 1
+    assert told.shape == (5, 19, 1) and time_deltas.shape == (5, 19)
+    last = time_deltas.sum(axis=1).astype(int) - 1
     assert (told[:, -1] == waves[np.arange(5), last]).all()
 
 

@@ -84,7 +84,7 @@ def compiled(function):
 
 
 def systems(
-    measure="legs", size=3, channels=1, perturbation=0.0, timescales=TIMESCALES
+    measure="legs", size=3, channels=1, perturbation=0.0, time_deltas=TIMESCALES
 ):
     """Float32 arguments: p, d, q, t, b, timescale and output matrix."""
     random = np.random.default_rng([size, channels])
@@ -95,15 +95,15 @@ def systems(
             for values in (p, d, q, t)
         )
         t[0, :-1] += perturbation * random.uniform(-1, 1, size - 1)
-    output_matrix = random.standard_normal((len(timescales), channels, size))
+    output_matrix = random.standard_normal((len(time_deltas), channels, size))
     output_matrix /= np.sqrt(size)
-    arguments = (p, d, q, t, b, timescales, output_matrix)
+    arguments = (p, d, q, t, b, time_deltas, output_matrix)
     return [np.asarray(values, "float32") for values in arguments]
 
 
 def expected_response(arguments, time, alpha=0.5):
     """C Abar^k Bbar, step by step in float64."""
-    p, d, q, t, b, timescales, output_matrix = (
+    p, d, q, t, b, time_deltas, output_matrix = (
         np.asarray(values, "float64") for values in arguments
     )
     matrix = definition.transition(
@@ -115,7 +115,7 @@ def expected_response(arguments, time, alpha=0.5):
         }
     )
     response = np.zeros((*output_matrix.shape[:2], time))
-    for feature, timescale in enumerate(timescales):
+    for feature, timescale in enumerate(time_deltas):
         step, state = definition.discretise(matrix, b, timescale, alpha)
         for k in range(time):
             response[feature, :, k] = output_matrix[feature] @ state
@@ -177,16 +177,16 @@ def test_the_response_equals_the_definition(form, size, time, perturbations):
 
 @written_by_hand
 @pytest.mark.parametrize(
-    ("alpha", "timescales"), [(1.0, [0.03, 1.0]), (0.0, [1e-3, 2e-3])]
+    ("alpha", "time_deltas"), [(1.0, [0.03, 1.0]), (0.0, [1e-3, 2e-3])]
 )
-def test_other_discretisations(form, alpha, timescales):
-    arguments = systems(size=20, perturbation=0.1, timescales=timescales)
+def test_other_discretisations(form, alpha, time_deltas):
+    arguments = systems(size=20, perturbation=0.1, time_deltas=time_deltas)
     assert response_error(form, arguments, 63, alpha) < 1e-5
 
 
 @forms
 def test_long_sequences(form):
-    arguments = systems("legt", 8, timescales=[1e-4, 1e-2])
+    arguments = systems("legt", 8, time_deltas=[1e-4, 1e-2])
     assert response_error(form, arguments, 16384) < 5e-5
 
 
@@ -250,7 +250,7 @@ def test_gradients_of_every_argument(
 def test_second_derivatives(form):
     # More than one of the blocks that a gradient takes the steps in.
     time = 18 if form is varying else 40
-    arguments = systems(size=4, channels=2, timescales=[0.3, 0.1])
+    arguments = systems(size=4, channels=2, time_deltas=[0.3, 0.1])
     arguments[3][0, :-1] = 0.2
     directions = [0.1 * direction for direction in directions_for(arguments)]
     constants = tensors(directions)
@@ -389,7 +389,7 @@ def test_a_length_that_is_known_only_when_it_runs():
 
 def test_a_system_that_grows_keeps_its_digits_in_blocks():
     """An unstable A: the largest number is the last."""
-    arguments = systems(size=5, timescales=[0.02])
+    arguments = systems(size=5, time_deltas=[0.02])
     arguments[0] *= -1.0
     for form in ("krylov", "blocked"):
         assert response_error(form, arguments, 63) < 1e-5

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.validation import require_count
 
 
 def plot_vector_field(

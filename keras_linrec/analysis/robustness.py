@@ -10,7 +10,7 @@ from keras_linrec.analysis._classifier import Classifier
 from keras_linrec.analysis._classifier import arrays
 from keras_linrec.analysis._classifier import batches
 from keras_linrec.analysis._classifier import class_numbers
-from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.validation import require_count
 
 
 @dataclass(frozen=True)

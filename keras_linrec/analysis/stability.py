@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.validation import require_count
 
 # What numbers in float32 cannot tell from zero, as a share of the largest.
 _ROUNDING = 1e-6
@@ -210,7 +210,7 @@ def stability_certificate(
 
     Returns:
         A `StabilityCertificate`. For a layer with `solver="euler"` it says
-        too whether the discrete unit contracts, at timescales of 1.
+        too whether the discrete unit contracts, at time_deltas of 1.
 
     Raises:
         ValueError: for matrices that do not fit, a layer that is not built or

@@ -9,12 +9,12 @@ from keras import ops
 from keras_linrec import activations
 from keras_linrec.layers.linear_dynamical_system import LinearDynamicalSystem
 from keras_linrec.layers.linear_dynamical_system import to_float64
-from keras_linrec.layers.sequence_layer import require_between
-from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.ops import canonical_system
-from keras_linrec.ops import steps
+from keras_linrec.ops import packing
 from keras_linrec.ops.eigenvalues import pair_order
 from keras_linrec.ops.inverse import inverse
+from keras_linrec.validation import require_between
+from keras_linrec.validation import require_count
 
 BASES = ("learned", "companion")
 # The condition number of a basis beyond which float32 keeps too few digits.
@@ -299,10 +299,10 @@ trained in a linear layer |
         runs = None
         if lengths is not None and self.wants_states:
             time = ops.shape(sequences)[1]
-            runs = ops.expand_dims(steps.before(lengths, time), -1)
-            decay = steps.stop(decay, lengths, time)
+            runs = ops.expand_dims(packing.before(lengths, time), -1)
+            decay = packing.stop(decay, lengths, time)
         if resets is not None:
-            decay = steps.restart(decay, resets)
+            decay = packing.restart(decay, resets)
         if self.state_bias is not None:
             sequences = self._with_ones(sequences, runs)
             bias = ops.convert_to_tensor(self.state_bias)[None] @ inverse_basis

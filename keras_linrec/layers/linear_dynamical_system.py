@@ -8,12 +8,12 @@ from keras import ops
 
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.ops import canonical_system
 from keras_linrec.ops import eigenvalues as eigenvalues_ops
-from keras_linrec.ops import steps
+from keras_linrec.ops import packing
 from keras_linrec.ops.modal_form import ModalForm
 from keras_linrec.ops.scan import projected_scan
+from keras_linrec.validation import require_count
 
 MIMO = ("concatenate", "average", "general")
 # The states of a system up to which angles drawn one by one stay apart.
@@ -379,9 +379,9 @@ in modal coordinates |
         modal = constants or self.modal_form()
         decay = modal.decay
         if lengths is not None and self.wants_states:
-            decay = steps.stop(decay, lengths, ops.shape(sequences)[1])
+            decay = packing.stop(decay, lengths, ops.shape(sequences)[1])
         if resets is not None:
-            decay = steps.restart(decay, resets)
+            decay = packing.restart(decay, resets)
         outputs, state = self._read(
             modal,
             decay,

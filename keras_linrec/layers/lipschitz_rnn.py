@@ -7,13 +7,13 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
-from keras_linrec.kernels.recurrence import METHODS
+from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
-from keras_linrec.layers.nonlinear_layer import another
-from keras_linrec.layers.sequence_layer import check_timescales
-from keras_linrec.layers.sequence_layer import require_between
+from keras_linrec.layers.nonlinear_layer import clone
 from keras_linrec.ops.symmetric_skew import symmetric_skew
+from keras_linrec.validation import check_time_deltas
+from keras_linrec.validation import require_between
 
 # What `AntisymmetricRNN` has not of `LipschitzRNN`.
 _ABSENT = {"alpha", "beta", "linear_initializer"}
@@ -85,7 +85,7 @@ class LipschitzUnit:
             return self.add_parameter(
                 name,
                 (self.units, self.units),
-                another(initializer),
+                clone(initializer),
                 regularizer=self.recurrent_regularizer,
             )
 
@@ -174,7 +174,7 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
         initial_state=None,
         mask=None,
         training=False,
-        timescales=None,
+        time_deltas=None,
         reset_mask=None,
         sequences_mask=None,
     ):
@@ -185,16 +185,16 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
             training,
             reset_mask,
             sequences_mask,
-            beside=self.beside(timescales, sequences.shape[:2]),
+            beside=self.beside(time_deltas, sequences.shape[:2]),
         )
 
     def build(
-        self, sequences_shape, initial_state_shape=None, timescales_shape=None
+        self, sequences_shape, initial_state_shape=None, time_deltas_shape=None
     ):
         super().build(sequences_shape, initial_state_shape)
 
     def compute_output_shape(
-        self, sequences_shape, initial_state_shape=None, timescales_shape=None
+        self, sequences_shape, initial_state_shape=None, time_deltas_shape=None
     ):
         return super().compute_output_shape(sequences_shape)
 
@@ -204,12 +204,12 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
         initial_state=None,
         mask=None,
         training=False,
-        timescales=None,
+        time_deltas=None,
         reset_mask=None,
         sequences_mask=None,
     ):
-        if timescales is not None:
-            check_timescales(timescales.shape, sequences.shape[:2])
+        if time_deltas is not None:
+            check_time_deltas(time_deltas.shape, sequences.shape[:2])
         return super().compute_output_spec(
             sequences, initial_state, mask, reset_mask=reset_mask
         )
@@ -222,8 +222,8 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
             arguments["step_size"] = self._step_size() * lasting
         return super().scan(sequences, states, keep_all, constants, **arguments)
 
-    def run_step(self, inputs, states, constants=None, timescales=None):
-        beside = self.beside(timescales, inputs.shape[:1])
+    def run_step(self, inputs, states, constants=None, time_deltas=None):
+        beside = self.beside(time_deltas, inputs.shape[:1])
         if beside is not None:
             inputs = ops.concatenate([inputs, beside], axis=-1)
         return super().run_step(inputs, states, constants)
@@ -294,7 +294,7 @@ if `gated` |
         mask: boolean tensor, (batch, time). A step where it is false carries
             the state and repeats the previous output.
         training: whether dropout applies.
-        timescales: float tensor, (batch, time), how long each step lasts, in
+        time_deltas: float tensor, (batch, time), how long each step lasts, in
             multiples of dt: for irregular sampling. Zero leaves the state as
             it is; negative numbers have no meaning. Defaults to `None`, all 1.
         reset_mask: boolean tensor, (batch, time), true where a sequence
@@ -308,7 +308,7 @@ if `gated` |
 
     Raises:
         ValueError: for an argument out of its range, at construction, and for
-            timescales of a wrong shape.
+            time_deltas of a wrong shape.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -326,7 +326,7 @@ if `gated` |
     Samples at irregular times:
 
     >>> gaps = np.random.rand(2, 1000).astype("float32")
-    >>> tuple(layer(sequences, timescales=gaps).shape)
+    >>> tuple(layer(sequences, time_deltas=gaps).shape)
     (2, 8)
     """
 

@@ -14,18 +14,18 @@ from keras_linrec.constraints import ContractiveBands
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.initializers import HiPPO
 from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.layers.sequence_layer import check_timescales
-from keras_linrec.layers.sequence_layer import require_between
-from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.ops import krylov_cache
 from keras_linrec.ops import structured_state
 from keras_linrec.ops import structured_step
+from keras_linrec.ops.check_bounded import require_bounded
 from keras_linrec.ops.fft_convolution import fft_convolution
-from keras_linrec.ops.finite import require_bounded
 from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.packed_response import packed_blocks
 from keras_linrec.ops.packed_response import packed_response
 from keras_linrec.ops.stepwise_response import stepwise_response
+from keras_linrec.validation import check_time_deltas
+from keras_linrec.validation import require_between
+from keras_linrec.validation import require_count
 
 # What keeps A in the class of matrices that can be inverted, and stable.
 _LEAST_SCALE = 1e-3
@@ -87,7 +87,7 @@ subdiagonal (last entry 0) |
             `trainable_timescale`.
         trainable_timescale: whether dt is trained. Defaults to `True`.
         dt_min, dt_max: floats, 0 < dt_min < dt_max, the range of the initial
-            timescales, log-uniform in it. A sequence of L steps wants 1 / L
+            time_deltas, log-uniform in it. A sequence of L steps wants 1 / L
             in the range. Default to 1e-3 and 1e-1.
         alpha: float in [0, 1], the discretisation: 0 is Euler's method, 1
             backward Euler, 0.5 the bilinear one, which keeps a stable system
@@ -97,7 +97,7 @@ subdiagonal (last entry 0) |
             `keras_linrec.constraints`. Needs an `alpha` of at least 0.5.
             Defaults to `False`: training may make the system unstable, which
             `spectrum` shows.
-        timescale_scale: positive float, multiplies dt. A model trained at one
+        step_rescale: positive float, multiplies dt. A model trained at one
             sampling rate takes a signal of half the rate with 2. It may be
             set between calls, on compiled models too. Defaults to 1.
         activation: between the systems and the mixing. Defaults to `"gelu"`.
@@ -122,13 +122,13 @@ subdiagonal (last entry 0) |
         mask: boolean tensor, (batch, time). A step where it is false carries
             the state and repeats the previous output.
         training: whether dropout applies.
-        timescales: float tensor, (batch, time), how long each step lasts, in
+        time_deltas: float tensor, (batch, time), how long each step lasts, in
             multiples of dt: for irregular sampling, and for steps that are
             missing, whose time the next one takes. Zero leaves the state as
             it is; negative numbers have no meaning. The recurrence then runs
             step by step, at O(N) a step and feature. Defaults to `None`, all
             1.
-        timescale_scale: positive number or scalar tensor that multiplies dt
+        step_rescale: positive number or scalar tensor that multiplies dt
             in this call, beside the layer's own. Defaults to `None`, 1.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins: the states are zero before that step, so that several
@@ -145,7 +145,7 @@ subdiagonal (last entry 0) |
 
     Raises:
         ValueError: for an argument out of its range, at construction, and for
-            timescales of a wrong shape.
+            time_deltas of a wrong shape.
         Where the response of a system grows beyond 1e30, or is NaN, a call
         raises TensorFlow's or PyTorch's error (on a GPU, PyTorch's ends the
         use of the device); under JAX it warns. Programs that XLA compiles for
@@ -185,7 +185,7 @@ subdiagonal (last entry 0) |
         dt_max=1e-1,
         alpha=0.5,
         stable_transition=False,
-        timescale_scale=1.0,
+        step_rescale=1.0,
         activation="gelu",
         use_bias=True,
         kernel_initializer="glorot_uniform",
@@ -209,7 +209,7 @@ subdiagonal (last entry 0) |
         require_between("dt_min", dt_min, 0, math.inf, "()")
         require_between("dt_max", dt_max, dt_min, math.inf, "()")
         require_between("alpha", alpha, 0, 1)
-        require_between("timescale_scale", timescale_scale, 0, math.inf, "()")
+        require_between("step_rescale", step_rescale, 0, math.inf, "()")
         if stable_transition:
             _require_stable(start, alpha, measure)
         self.state_size = state_size
@@ -221,8 +221,8 @@ subdiagonal (last entry 0) |
         self.dt_max = dt_max
         self.alpha = alpha
         self.stable_transition = stable_transition
-        self._timescale_scale = float(timescale_scale)
-        self._timescale_variable = None
+        self._timescale_scale = float(step_rescale)
+        self._step_rescale_variable = None
         self._cache_size = None
         self._cache = []
         self.activation = keras.activations.get(activation)
@@ -254,12 +254,12 @@ subdiagonal (last entry 0) |
         self,
         sequences_shape,
         initial_state_shape=None,
-        timescales_shape=None,
-        timescale_scale_shape=None,
+        time_deltas_shape=None,
+        step_rescale_shape=None,
     ):
         super().build(sequences_shape, initial_state_shape)
-        self._timescale_variable = self.add_parameter(
-            "timescale_scale",
+        self._step_rescale_variable = self.add_parameter(
+            "step_rescale",
             (),
             keras.initializers.Constant(self._timescale_scale),
             trainable=False,
@@ -298,7 +298,7 @@ subdiagonal (last entry 0) |
             )
 
     def run_time_variables(self):
-        scale = self._timescale_variable
+        scale = self._step_rescale_variable
         return [
             *super().run_time_variables(),
             *([] if scale is None else [scale]),
@@ -362,16 +362,16 @@ subdiagonal (last entry 0) |
     # The timescale, and calls that say more about it.
 
     @property
-    def timescale_scale(self):
+    def step_rescale(self):
         """What multiplies dt: a float, which may be set at any time."""
         return self._timescale_scale
 
-    @timescale_scale.setter
-    def timescale_scale(self, value):
-        require_between("timescale_scale", value, 0, math.inf, "()")
+    @step_rescale.setter
+    def step_rescale(self, value):
+        require_between("step_rescale", value, 0, math.inf, "()")
         self._timescale_scale = float(value)
-        if self._timescale_variable is not None:
-            self._timescale_variable.assign(self._timescale_scale)
+        if self._step_rescale_variable is not None:
+            self._step_rescale_variable.assign(self._timescale_scale)
 
     def call(
         self,
@@ -379,8 +379,8 @@ subdiagonal (last entry 0) |
         initial_state=None,
         mask=None,
         training=False,
-        timescales=None,
-        timescale_scale=None,
+        time_deltas=None,
+        step_rescale=None,
         reset_mask=None,
         sequences_mask=None,
     ):
@@ -391,8 +391,8 @@ subdiagonal (last entry 0) |
             training,
             reset_mask,
             sequences_mask,
-            beside=self.beside(timescales, sequences.shape[:2]),
-            timescale_scale=timescale_scale,
+            beside=self.beside(time_deltas, sequences.shape[:2]),
+            step_rescale=step_rescale,
         )
 
     def compute_output_spec(
@@ -401,13 +401,13 @@ subdiagonal (last entry 0) |
         initial_state=None,
         mask=None,
         training=False,
-        timescales=None,
-        timescale_scale=None,
+        time_deltas=None,
+        step_rescale=None,
         reset_mask=None,
         sequences_mask=None,
     ):
-        if timescales is not None:
-            check_timescales(timescales.shape, sequences.shape[:2])
+        if time_deltas is not None:
+            check_time_deltas(time_deltas.shape, sequences.shape[:2])
         return super().compute_output_spec(
             sequences, initial_state, mask, reset_mask=reset_mask
         )
@@ -422,32 +422,30 @@ subdiagonal (last entry 0) |
 
     def _timescale(self, scale):
         """dt of every feature."""
-        timescale = ops.exp(self.log_timescale) * self._timescale_variable
+        timescale = ops.exp(self.log_timescale) * self._step_rescale_variable
         if scale is None:
             return timescale
         if isinstance(scale, (int, float)):
-            require_between("timescale_scale", scale, 0, math.inf, "()")
+            require_between("step_rescale", scale, 0, math.inf, "()")
         scale = ops.cast(scale, self.recurrence_dtype)
         if len(scale.shape):
             raise ValueError(
-                "`timescale_scale` should be a number or a scalar tensor. "
-                f"Received: timescale_scale.shape={tuple(scale.shape)}"
+                "`step_rescale` should be a number or a scalar tensor. "
+                f"Received: step_rescale.shape={tuple(scale.shape)}"
             )
         return timescale * scale
 
     # Whole sequences.
 
-    def run(
-        self, sequences, states, lengths, resets=None, timescale_scale=None
-    ):
+    def run(self, sequences, states, lengths, resets=None, step_rescale=None):
         features = self.feedthrough.shape[0]
-        timescale = self._timescale(timescale_scale)
+        timescale = self._timescale(step_rescale)
         inputs = sequences
         if sequences.shape[-1] > features:
             inputs = sequences[..., :features]
-            timescales = sequences[..., features:] * timescale
+            time_deltas = sequences[..., features:] * timescale
             outputs, states = self._run_varying(
-                inputs, states, timescales, resets
+                inputs, states, time_deltas, resets
             )
         elif _is_symbol(ops.shape(inputs)[1]):
             outputs, states = self._run_steps(
@@ -459,7 +457,7 @@ subdiagonal (last entry 0) |
             )
         else:
             # One that comes with the call may want a gradient.
-            constant = timescale_scale is None
+            constant = step_rescale is None
             outputs, states = self._run_even(
                 inputs, states, lengths, timescale, constant
             )
@@ -583,13 +581,13 @@ subdiagonal (last entry 0) |
         parts = krylov_cache.kept(known, self._cache, compute)
         return [ops.stop_gradient(part) for part in parts]
 
-    def _run_varying(self, inputs, states, timescales, resets):
+    def _run_varying(self, inputs, states, time_deltas, resets):
         """C x_t step by step, for steps that differ in length."""
         if states is None:
             states = self.get_initial_state(ops.shape(inputs)[0])
         outputs, state = structured_step.varying_response(
             self._transition(),
-            timescales,
+            time_deltas,
             inputs,
             states[0],
             ops.convert_to_tensor(self.output_matrix),
@@ -610,7 +608,7 @@ subdiagonal (last entry 0) |
     # Single steps.
 
     def step_constants(self):
-        """The factors of steps as long as the layer's own timescales.
+        """The factors of steps as long as the layer's own time_deltas.
 
         Steps of another length factorise anew.
         """
@@ -624,15 +622,15 @@ subdiagonal (last entry 0) |
         inputs,
         states,
         constants=None,
-        timescales=None,
-        timescale_scale=None,
+        time_deltas=None,
+        step_rescale=None,
     ):
-        timescale = self._timescale(timescale_scale)
-        beside = self.beside(timescales, inputs.shape[:1])
+        timescale = self._timescale(step_rescale)
+        beside = self.beside(time_deltas, inputs.shape[:1])
         if beside is not None:
             timescale = beside * timescale
         transition = self._transition()
-        is_own = beside is None and timescale_scale is None
+        is_own = beside is None and step_rescale is None
         factors = constants if is_own else None
         state = structured_step.step(
             transition,
@@ -687,7 +685,7 @@ subdiagonal (last entry 0) |
         timescale = np.exp(
             np.asarray(ops.convert_to_numpy(self.log_timescale), "float64")
         )
-        timescale = timescale[:, None] * self.timescale_scale
+        timescale = timescale[:, None] * self.step_rescale
         discrete = (1 + (1 - self.alpha) * timescale * continuous) / (
             1 - self.alpha * timescale * continuous
         )
@@ -719,7 +717,7 @@ subdiagonal (last entry 0) |
             "dt_max": self.dt_max,
             "alpha": self.alpha,
             "stable_transition": self.stable_transition,
-            "timescale_scale": self.timescale_scale,
+            "step_rescale": self.step_rescale,
             "activation": activations.serialize(self.activation),
             "use_bias": self.use_bias,
             "kernel_initializer": keras.initializers.serialize(

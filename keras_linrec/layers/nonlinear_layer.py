@@ -6,10 +6,10 @@ from keras import ops
 from keras_linrec import activations
 from keras_linrec.layers.sequence_layer import PreciseLayer
 from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.layers.sequence_layer import another
-from keras_linrec.layers.sequence_layer import require_count
-from keras_linrec.ops import steps
+from keras_linrec.layers.sequence_layer import clone
+from keras_linrec.ops import packing
 from keras_linrec.ops.scan import nonlinear_scan
+from keras_linrec.validation import require_count
 
 
 class NonlinearUnit:
@@ -71,7 +71,7 @@ class NonlinearUnit:
         kernel = self.add_parameter(
             f"{prefix}kernel",
             (features, self.units),
-            another(self.kernel_initializer),
+            clone(self.kernel_initializer),
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
         )
@@ -80,7 +80,7 @@ class NonlinearUnit:
         return kernel, self.add_parameter(
             f"{prefix}bias",
             (self.units,),
-            another(self.bias_initializer),
+            clone(self.bias_initializer),
             regularizer=self.bias_regularizer,
             constraint=self.bias_constraint,
         )
@@ -156,7 +156,7 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
     def _state_after(self, outputs, states, lengths):
         """The state is the output of the last step, if there was one."""
         last = ops.maximum(lengths - 1, 0)[:, None]
-        state = steps.take(outputs, last)[:, 0]
+        state = packing.take(outputs, last)[:, 0]
         before = 0.0 if states is None else states[0]
         return ops.where((lengths > 0)[:, None], state, before)
 

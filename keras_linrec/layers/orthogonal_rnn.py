@@ -9,10 +9,10 @@ from keras_linrec.constraints import Sign
 from keras_linrec.initializers import ReflectorPairs
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
-from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.ops.householder import reflection_factors
 from keras_linrec.ops.householder import reflection_product
 from keras_linrec.ops.householder import unitary_matrix
+from keras_linrec.validation import require_count
 
 
 class OrthogonalUnit:

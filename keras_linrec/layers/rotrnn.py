@@ -6,21 +6,21 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.double_precision import cos
+from keras_linrec.double_precision import sin
+from keras_linrec.double_precision import tanh
 from keras_linrec.initializers import DecayLog
 from keras_linrec.initializers import FanInNormal
-from keras_linrec.kernels.arithmetic import multiply
-from keras_linrec.kernels.double_precision import cos
-from keras_linrec.kernels.double_precision import sin
-from keras_linrec.kernels.double_precision import tanh
 from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.layers.sequence_layer import another
-from keras_linrec.layers.sequence_layer import require_between
-from keras_linrec.layers.sequence_layer import require_count
-from keras_linrec.ops import steps
+from keras_linrec.layers.sequence_layer import clone
+from keras_linrec.ops import packing
 from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
 from keras_linrec.ops.rotation import rotation_matrix
 from keras_linrec.ops.scan import projected_scan
+from keras_linrec.validation import require_between
+from keras_linrec.validation import require_count
 
 
 class StepConstants(NamedTuple):
@@ -230,7 +230,7 @@ number | D |
                 (self.state_size, units),
                 **{
                     **kernel_arguments,
-                    "initializer": another(self.kernel_initializer),
+                    "initializer": clone(self.kernel_initializer),
                 },
             )
         self.feedthrough = self.add_parameter(
@@ -311,7 +311,7 @@ number | D |
         decay = tuple(ops.reshape(part, (-1,)) for part in self._decay())
         needed = self.wants_states or self.bidirectional
         if lengths is not None and needed:
-            decay = steps.stop(decay, lengths, ops.shape(sequences)[1])
+            decay = packing.stop(decay, lengths, ops.shape(sequences)[1])
         input_kernel = self._input_projection(rotation)
         output_kernels = [self.output_kernel]
         if self.bidirectional:

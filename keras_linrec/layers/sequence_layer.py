@@ -1,17 +1,18 @@
 """What every sequence unit shares."""
 
 import math
-import numbers
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_linrec.ops import steps
+from keras_linrec.ops import packing
 from keras_linrec.ops.exportable import require_exportable
+from keras_linrec.validation import check_time_deltas
+from keras_linrec.validation import require_between
+from keras_linrec.validation import require_count
 
-# What is larger than this was not meant: a count, and the entries of a weight.
-_LARGEST_COUNT = 2**24
+# The entries of a weight: what is larger was not meant.
 _LARGEST_WEIGHT = 2**31
 
 
@@ -457,7 +458,7 @@ class SequenceLayer(PreciseLayer):
             sequences = ops.flip(sequences, axis=1)
             mask = None if mask is None else ops.flip(mask, axis=1)
             if reset_mask is not None:
-                resets = steps.backward_resets(options["resets"])
+                resets = packing.backward_resets(options["resets"])
                 options["resets"] = ops.flip(resets, axis=1)
 
         run = self._run_with(mask, **options)
@@ -523,20 +524,20 @@ class SequenceLayer(PreciseLayer):
 
         return rematerialize
 
-    def beside(self, timescales, shape):
-        """A call's `timescales` as what accompanies the steps, or `None`.
+    def beside(self, time_deltas, shape):
+        """A call's `time_deltas` as what accompanies the steps, or `None`.
 
         Args:
-            timescales: tensor of the shape (batch, time), or (batch,) of one
+            time_deltas: tensor of the shape (batch, time), or (batch,) of one
                 step; or `None`.
             shape: that shape, as far as it is known.
         """
-        if timescales is None:
+        if time_deltas is None:
             return None
-        timescales = ops.cast(timescales, self.recurrence_dtype)
-        check_timescales(timescales.shape, shape)
+        time_deltas = ops.cast(time_deltas, self.recurrence_dtype)
+        check_time_deltas(time_deltas.shape, shape)
         # An index of `None` costs TensorFlow a copy for the gradient.
-        return ops.expand_dims(timescales, -1)
+        return ops.expand_dims(time_deltas, -1)
 
     def _dropout_mask(self, sequences):
         return keras.random.dropout(
@@ -552,12 +553,12 @@ class SequenceLayer(PreciseLayer):
         that count follow one another, whatever the pattern of the mask, and
         what is left at the end of a row can no longer reach an output.
         """
-        position, lengths, order = steps.to_front(mask)
-        packed = steps.pack(sequences, lengths, order)
+        position, lengths, order = packing.to_front(mask)
+        packed = packing.pack(sequences, lengths, order)
         if resets is not None:
-            begun = steps.begun(resets)
-            packed_begun = steps.take(begun, order)
-            options["resets"] = steps.changes(packed_begun, lengths)
+            segments = packing.segment_ids(resets)
+            packed_segments = packing.take(segments, order)
+            options["resets"] = packing.changes(packed_segments, lengths)
         if states is None and not self.wants_states:
             # Nobody asks for the states after the last step that counts.
             outputs, final_states = self.run(packed, None, None, **options)
@@ -565,9 +566,11 @@ class SequenceLayer(PreciseLayer):
             outputs, final_states = self.run(packed, states, lengths, **options)
         happened = position >= 0
         if resets is not None:
-            of_position = steps.take(packed_begun, ops.maximum(position, 0))
-            happened = happened & (of_position == begun)
-            is_over = ~happened[:, -1] & (begun[:, -1] > 0)
+            of_position = packing.take(
+                packed_segments, ops.maximum(position, 0)
+            )
+            happened = happened & (of_position == segments)
+            is_over = ~happened[:, -1] & (segments[:, -1] > 0)
             final_states = final_states and [
                 _zero_where(is_over, state) for state in final_states
             ]
@@ -575,7 +578,7 @@ class SequenceLayer(PreciseLayer):
             mask, position, happened = (
                 part[:, -1:] for part in (mask, position, happened)
             )
-        outputs = steps.take(outputs, ops.maximum(position, 0))
+        outputs = packing.take(outputs, ops.maximum(position, 0))
         outputs = ops.where(happened[:, :, None], outputs, 0.0)
         if self.zero_output_for_mask:
             outputs = ops.where(mask[:, :, None], outputs, 0.0)
@@ -708,7 +711,7 @@ class SequenceLayer(PreciseLayer):
         }
 
 
-def another(initializer):
+def clone(initializer):
     """A copy, for a second weight of one shape.
 
     One random initializer gives one shape the same numbers each time. A copy
@@ -717,51 +720,6 @@ def another(initializer):
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
     return type(initializer).from_config(initializer.get_config())
-
-
-def require_count(name, value, optional=False):
-    """Raise unless `value` is a positive integer."""
-    if optional and value is None:
-        return
-    whole = isinstance(value, numbers.Integral) and value is not True
-    if not whole or value < 1:
-        wanted = "a positive integer" + (" or None" if optional else "")
-        raise ValueError(
-            f"`{name}` should be {wanted}. Received: {name}={value}"
-        )
-    if value > _LARGEST_COUNT:
-        raise ValueError(
-            f"`{name}` should be at most {_LARGEST_COUNT}. "
-            f"Received: {name}={value}"
-        )
-
-
-def require_between(name, value, low, high, ends="[]"):
-    """Raise unless `value` is in the interval, with or without its ends."""
-    fits = (
-        isinstance(value, numbers.Real)
-        and (low <= value if ends[0] == "[" else low < value)
-        and (value <= high if ends[1] == "]" else value < high)
-    )
-    if not fits:
-        raise ValueError(
-            f"`{name}` should be a number in {ends[0]}{low}, {high}{ends[1]}. "
-            f"Received: {name}={value}"
-        )
-
-
-def check_timescales(shape, expected):
-    """Raise unless a call's `timescales` have the shape expected."""
-    if len(shape) != len(expected) or any(
-        None not in pair and pair[0] != pair[1] for pair in zip(shape, expected)
-    ):
-        names = "(batch, time) of the sequences"
-        if len(expected) == 1:
-            names = "(batch,) of the inputs"
-        raise ValueError(
-            f"`timescales` should have the shape {names}, {tuple(expected)}. "
-            f"Received: timescales.shape={tuple(shape)}"
-        )
 
 
 def _only(mask):

@@ -5,7 +5,7 @@ import inspect
 import keras
 
 from keras_linrec.layers import LSSL
-from keras_linrec.layers.sequence_layer import require_between
+from keras_linrec.validation import require_between
 
 NORMALIZATIONS = ("pre", "post")
 NORMALIZERS = ("layer", "rms")
@@ -48,7 +48,7 @@ class ResidualBlock(keras.layers.Layer):
             to the unit. What the outputs are at the other steps is
             unspecified.
         training: whether dropout applies.
-        timescales, timescale_scale, reset_mask: for a unit that takes them.
+        time_deltas, step_rescale, reset_mask: for a unit that takes them.
             See `LSSL`.
         padding_is_last: boolean, whether the steps that do not count are the
             last of each row. The unit then reads zeros there, and no mask,
@@ -99,7 +99,7 @@ class ResidualBlock(keras.layers.Layer):
         normalizer="layer",
         **kwargs,
     ):
-        # Autocasting would bring timescales down to 16 bits.
+        # Autocasting would bring time_deltas down to 16 bits.
         super().__init__(autocast=False, **kwargs)
         if unit is None:
             unit = LSSL(name="lssl", dtype=self.dtype_policy)
@@ -152,18 +152,18 @@ class ResidualBlock(keras.layers.Layer):
         sequences,
         mask=None,
         training=False,
-        timescales=None,
-        timescale_scale=None,
+        time_deltas=None,
+        step_rescale=None,
         reset_mask=None,
         sequences_mask=None,
         padding_is_last=False,
     ):
         # Keras hands on an earlier layer's mask under this name where there
-        # are timescales too.
+        # are time_deltas too.
         mask = sequences_mask if mask is None else mask
         arguments = self._unit_arguments(
-            timescales=timescales,
-            timescale_scale=timescale_scale,
+            time_deltas=time_deltas,
+            step_rescale=step_rescale,
             reset_mask=reset_mask,
         )
         taken = _arguments_of(self.unit)
@@ -222,8 +222,8 @@ class ResidualBlock(keras.layers.Layer):
         self,
         inputs,
         states,
-        timescales=None,
-        timescale_scale=None,
+        time_deltas=None,
+        step_rescale=None,
         constants=None,
     ):
         """One time step, without dropout.
@@ -232,7 +232,7 @@ class ResidualBlock(keras.layers.Layer):
             inputs: float tensor, (batch, features).
             states: list of tensors, from `get_initial_state` or from the last
                 step.
-            timescales, timescale_scale: for a unit that takes them, the
+            time_deltas, step_rescale: for a unit that takes them, the
                 former of the shape (batch,). Default to `None`.
             constants: from `step_constants`, of the weights as they are.
                 Defaults to `None`: the step computes them.
@@ -244,7 +244,7 @@ class ResidualBlock(keras.layers.Layer):
         if not self.built:
             self.build((inputs.shape[0], None, inputs.shape[-1]))
         arguments = self._unit_arguments(
-            timescales=timescales, timescale_scale=timescale_scale
+            time_deltas=time_deltas, step_rescale=step_rescale
         )
         if constants is not None:
             arguments["constants"] = constants
@@ -322,7 +322,7 @@ def make_norm(normalizer, **arguments):
     return norm
 
 
-def copy_of(unit, index):
+def clone(unit, index):
     """A layer like another, with weights and a seed of its own to come."""
     if not isinstance(unit, keras.layers.Layer):
         return unit

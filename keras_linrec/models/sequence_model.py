@@ -5,12 +5,12 @@ from keras import ops
 
 from keras_linrec import activations
 from keras_linrec.layers import LSSL
-from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.models.residual_block import ResidualBlock
-from keras_linrec.models.residual_block import copy_of
+from keras_linrec.models.residual_block import clone
 from keras_linrec.models.residual_block import serialize_unbuilt
 from keras_linrec.models.residual_block import with_unit
-from keras_linrec.ops import steps
+from keras_linrec.ops import packing
+from keras_linrec.validation import require_count
 
 POOLINGS = ("mean", "last", None)
 
@@ -44,7 +44,7 @@ class SequenceModel(keras.Model):
         trainable=True,
         **unit_arguments,
     ):
-        # Autocasting would bring timescales down to 16 bits.
+        # Autocasting would bring time_deltas down to 16 bits.
         super().__init__(
             name=name, dtype=dtype, trainable=trainable, autocast=False
         )
@@ -81,7 +81,7 @@ class SequenceModel(keras.Model):
         )
         self.blocks = [
             ResidualBlock(
-                copy_of(unit, index),
+                clone(unit, index),
                 normalization=self.normalization,
                 dropout=self.dropout,
                 seed=None if self.seed is None else self.seed + index,
@@ -134,23 +134,23 @@ class SequenceModel(keras.Model):
     # Sampling rates.
 
     @property
-    def timescale_scale(self):
+    def step_rescale(self):
         """What multiplies dt in every block; it may be set at any time.
 
         Signals of half the training data's sampling rate want 2. See `LSSL`.
         """
-        return self._scaled_units()[0].timescale_scale
+        return self._scaled_units()[0].step_rescale
 
-    @timescale_scale.setter
-    def timescale_scale(self, value):
+    @step_rescale.setter
+    def step_rescale(self, value):
         for unit in self._scaled_units():
-            unit.timescale_scale = value
+            unit.step_rescale = value
 
     def _scaled_units(self):
         units = [block.unit for block in self.blocks]
-        if not hasattr(units[0], "timescale_scale"):
+        if not hasattr(units[0], "step_rescale"):
             raise ValueError(
-                "Only units with timescales, as LSSL, can scale them. "
+                "Only units with time_deltas, as LSSL, can scale them. "
                 f"Received: unit={type(units[0]).__name__}"
             )
         return units
@@ -188,7 +188,7 @@ class SequenceModel(keras.Model):
         sequences,
         mask=None,
         training=False,
-        timescales=None,
+        time_deltas=None,
         reset_mask=None,
         sequences_mask=None,
     ):
@@ -199,7 +199,7 @@ class SequenceModel(keras.Model):
                 f"and pooling={self.pooling}"
             )
         # Keras hands on an earlier layer's mask under this name where there
-        # are timescales too.
+        # are time_deltas too.
         mask = sequences_mask if mask is None else mask
         if mask is not None:
             mask = ops.cast(mask, "bool")
@@ -211,7 +211,7 @@ class SequenceModel(keras.Model):
                 outputs,
                 mask=mask,
                 training=training,
-                timescales=timescales,
+                time_deltas=time_deltas,
                 reset_mask=reset_mask,
             )
         return self.head(self._pool(self._normalise(outputs), mask))
@@ -228,8 +228,8 @@ class SequenceModel(keras.Model):
             last = self.pooling == "last"
             return outputs[:, -1] if last else ops.mean(outputs, axis=1)
         if self.pooling == "last":
-            return steps.last(outputs, mask)
-        return steps.mean(outputs, mask)
+            return packing.last(outputs, mask)
+        return packing.mean(outputs, mask)
 
     # Streaming.
 
@@ -263,13 +263,13 @@ class SequenceModel(keras.Model):
         """
         return [block.step_constants() for block in self.blocks]
 
-    def step(self, inputs, states, timescales=None, constants=None):
+    def step(self, inputs, states, time_deltas=None, constants=None):
         """One time step, at a cost that does not grow with the time passed.
 
         Args:
             inputs: float tensor, (batch, features).
             states: the states from `get_initial_state` or from the last step.
-            timescales: float tensor, (batch,), how long this step lasts. See
+            time_deltas: float tensor, (batch,), how long this step lasts. See
                 `LSSL`. Defaults to `None`.
             constants: from `step_constants`, of the weights as they are.
                 Defaults to `None`: the step computes them.
@@ -285,7 +285,7 @@ class SequenceModel(keras.Model):
         constants = constants or [None] * len(self.blocks)
         for block, state, ahead in zip(self.blocks, states, constants):
             outputs, state = block.step(
-                outputs, state, timescales=timescales, constants=ahead
+                outputs, state, time_deltas=time_deltas, constants=ahead
             )
             new_states.append(state)
         outputs = self._normalise(outputs)
@@ -376,7 +376,7 @@ class SequenceClassifier(SequenceModel):
         **kwargs: `name`, `dtype`, `trainable`; and all that LSSL takes, for
             every LSSL: `state_size` (128, where LSSL itself has 64),
             `channels`, `measure`, `trainable_transition`,
-            `trainable_timescale`, `dt_min`, `dt_max`, `timescale_scale` and
+            `trainable_timescale`, `dt_min`, `dt_max`, `step_rescale` and
             so on. The paper takes dt_min and dt_max a factor of 100 apart,
             with 1 / L between them for sequences of L steps.
 
@@ -386,10 +386,10 @@ class SequenceClassifier(SequenceModel):
             pattern is allowed, and what the other steps hold does not matter.
             A row that is masked throughout pools to zeros.
         training: whether dropout applies.
-        timescales: float tensor, (batch, time), how long each step lasts. See
+        time_deltas: float tensor, (batch, time), how long each step lasts. See
             `LSSL`.
 
-    The attribute `timescale_scale`, that of every LSSL, may be set at any
+    The attribute `step_rescale`, that of every LSSL, may be set at any
     time, for signals of another sampling rate.
 
     Output shape:

@@ -7,15 +7,15 @@ from keras_hub.models import Backbone
 from keras_linrec.layers import LSSL
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import RotRNN
-from keras_linrec.layers.sequence_layer import require_between
-from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.models.residual_block import NORMALIZERS
 from keras_linrec.models.residual_block import ResidualBlock
-from keras_linrec.models.residual_block import copy_of
+from keras_linrec.models.residual_block import clone
 from keras_linrec.models.residual_block import make_norm
 from keras_linrec.nlp.gated_feedforward import GatedFeedforward
 from keras_linrec.nlp.padding import PaddingLast
 from keras_linrec.nlp.padding import TakePositions
+from keras_linrec.validation import require_between
+from keras_linrec.validation import require_count
 
 UNITS = {"rotrnn": RotRNN, "lssl": LSSL, "ldstack": LDStack}
 
@@ -159,7 +159,7 @@ class LinRecBackbone(Backbone):
             )
 
         self.unit_blocks = [
-            around(copy_of(first_unit, index), f"unit_block_{index}")
+            around(clone(first_unit, index), f"unit_block_{index}")
             for index in range(num_layers)
         ]
         self.feedforward_blocks = [

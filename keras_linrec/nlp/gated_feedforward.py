@@ -3,8 +3,8 @@
 import keras
 
 from keras_linrec import activations
-from keras_linrec.layers.sequence_layer import another
-from keras_linrec.layers.sequence_layer import require_count
+from keras_linrec.layers.sequence_layer import clone
+from keras_linrec.validation import require_count
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -70,7 +70,7 @@ class GatedFeedforward(keras.layers.Layer):
         layer = keras.layers.Dense(
             outputs_shape[-1],
             use_bias=False,
-            kernel_initializer=another(self.kernel_initializer),
+            kernel_initializer=clone(self.kernel_initializer),
             name=name,
             dtype=self.dtype_policy,
         )

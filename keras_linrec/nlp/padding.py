@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_linrec.ops import steps
+from keras_linrec.ops import packing
 
 
 class PaddingLast(keras.layers.Layer):
@@ -23,14 +23,16 @@ class PaddingLast(keras.layers.Layer):
 
     def call(self, token_ids, padding_mask, reset_mask=None):
         mask = ops.cast(padding_mask, "bool")
-        position, lengths, order = steps.to_front(mask)
+        position, lengths, order = packing.to_front(mask)
         moved = {
-            "token_ids": steps.take(token_ids, order),
-            "padding_mask": steps.before(lengths, ops.shape(mask)[1]),
+            "token_ids": packing.take(token_ids, order),
+            "padding_mask": packing.before(lengths, ops.shape(mask)[1]),
             "position": ops.maximum(position, 0),
         }
         if reset_mask is not None:
-            moved["reset_mask"] = steps.moved_resets(reset_mask, lengths, order)
+            moved["reset_mask"] = packing.moved_resets(
+                reset_mask, lengths, order
+            )
         return moved
 
     def compute_output_spec(self, token_ids, padding_mask, reset_mask=None):
@@ -56,7 +58,7 @@ class TakePositions(keras.layers.Layer):
         self.supports_masking = True
 
     def call(self, outputs, position, mask):
-        return steps.take(outputs, position)
+        return packing.take(outputs, position)
 
     def compute_output_spec(self, outputs, position, mask):
         shape = (*position.shape, outputs.shape[-1])

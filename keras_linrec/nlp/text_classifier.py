@@ -5,21 +5,21 @@ from keras import ops
 from keras_hub.models import TextClassifier
 
 from keras_linrec import activations
-from keras_linrec.layers.sequence_layer import require_between
-from keras_linrec.layers.sequence_layer import require_count
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.text_classifier_preprocessor import (
     LinRecTextClassifierPreprocessor,
 )
-from keras_linrec.ops import steps
+from keras_linrec.ops import packing
 from keras_linrec.ops.precision import accumulation_dtype
+from keras_linrec.validation import require_between
+from keras_linrec.validation import require_count
 
 # What stands side by side.
 _POOLS = {
-    "mean": (steps.mean,),
-    "max": (steps.largest,),
-    "last": (steps.last,),
-    "ends": (steps.first, steps.last),
+    "mean": (packing.mean,),
+    "max": (packing.max_pool,),
+    "last": (packing.last,),
+    "ends": (packing.first, packing.last),
 }
 POOLINGS = tuple(_POOLS)
 

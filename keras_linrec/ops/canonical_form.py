@@ -39,8 +39,8 @@ loops have no length that it can see.
 import numpy as np
 from keras import ops
 
-from keras_linrec.kernels.arithmetic import multiply
-from keras_linrec.kernels.arithmetic import multiply_add
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.ops.precision import accumulation_dtype
 
 # What a distance of zero counts for in a sum of logarithms: for less than any

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_linrec.kernels.double_precision import cos
-from keras_linrec.kernels.double_precision import sin
+from keras_linrec.double_precision import cos
+from keras_linrec.double_precision import sin
 
 # The names of the parameters: the first of two has an entry more where the size
 # is odd, for the real eigenvalue left over.

@@ -10,8 +10,8 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.ops.fft_convolution import fast_length
-from keras_linrec.ops.rows import from_above
-from keras_linrec.ops.rows import from_below
+from keras_linrec.ops.shift import from_above
+from keras_linrec.ops.shift import from_below
 
 # How many points there are for each step. More of them leave more room between
 # rounding and aliasing: over HiPPO's measures, N = 16, 64 and 256, 500 steps,

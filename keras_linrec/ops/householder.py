@@ -3,9 +3,9 @@
 import numpy as np
 from keras import ops
 
-from keras_linrec.kernels.arithmetic import multiply
-from keras_linrec.kernels.double_precision import cos
-from keras_linrec.kernels.double_precision import sin
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.double_precision import cos
+from keras_linrec.double_precision import sin
 from keras_linrec.ops.precision import accumulation_dtype
 
 # Real matrices are tuples of one tensor, complex ones of two.

@@ -130,9 +130,9 @@ def cached_response(columns, powers, output_matrix, time):
     count = -(-time // columns.shape[-1])
     rows = output_matrix[None]
     for delta in ops.unstack(powers) if powers.shape[0] else ():
-        begun = rows[: max(count - rows.shape[0], 0)]
-        begun = begun + ops.einsum("jfmn,fnk->jfmk", begun, delta)
-        rows = ops.concatenate([rows, begun])
+        more = rows[: max(count - rows.shape[0], 0)]
+        more = more + ops.einsum("jfmn,fnk->jfmk", more, delta)
+        rows = ops.concatenate([rows, more])
     response = ops.einsum("jfmn,fni->fmji", rows, columns)
     response = ops.reshape(response, (features, channels, -1))
     return response[..., :time]

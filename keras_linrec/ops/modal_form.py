@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_linrec.kernels.arithmetic import multiply
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.complex_pairs import powers
 from keras_linrec.ops.canonical_form import canonical_input
-from keras_linrec.ops.powers import powers
 from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
 

@@ -8,7 +8,7 @@ follow from one another in the logarithm of their number of products.
 import numpy as np
 from keras import ops
 
-from keras_linrec.ops import steps
+from keras_linrec.ops import packing
 from keras_linrec.ops.structured_state import Blocks
 from keras_linrec.ops.structured_state import advanced
 
@@ -46,12 +46,12 @@ def packed_response(
         (batch, features, N).
     """
     # Two steps belong together if as many sequences have begun by them.
-    begun = steps.begun(resets)
+    segment_ids = packing.segment_ids(resets)
     missing = blocks.count * blocks.size - blocks.time
     inputs = ops.pad(inputs, [[0, 0], [0, missing], [0, 0]])
     # Behind the last step nothing begins.
     padded = ops.concatenate(
-        [begun, ops.repeat(begun[:, -1:], missing, axis=1)], axis=1
+        [segment_ids, ops.repeat(segment_ids[:, -1:], missing, axis=1)], axis=1
     )
     batch, features = ops.shape(inputs)[0], inputs.shape[2]
     by_block = (batch, blocks.count, blocks.size)
@@ -131,21 +131,25 @@ def _free_response(blocks, output_matrix, entering, within, between):
     return ops.where(alive[..., None, None], response, 0.0)
 
 
-def _states_after(blocks, columns, inputs, begun, entering, between, lengths):
+def _states_after(
+    blocks, columns, inputs, segment_ids, entering, between, lengths
+):
     """The states after `lengths` steps of each row, (batch, features, N)."""
     lengths = ops.cast(lengths, "int32")
     full = lengths // blocks.size
     rest = lengths - full * blocks.size
-    last = steps.take(begun, ops.maximum(lengths - 1, 0)[:, None])
+    last = packing.take(segment_ids, ops.maximum(lengths - 1, 0)[:, None])
     last = ops.where(lengths[:, None] > 0, last, 0)
 
     by_row = ops.transpose(entering, (1, 0, 2, 3))
-    state = steps.take(by_row, full[:, None])[:, 0]
-    alive = steps.take(between, full[:, None]) == last
+    state = packing.take(by_row, full[:, None])[:, 0]
+    alive = packing.take(between, full[:, None]) == last
     state = ops.where(alive[..., None], blocks.power(state, rest), 0.0)
 
     back = ops.arange(blocks.size, dtype="int32")[None]
     source = ops.maximum(lengths[:, None] - 1 - back, 0)
-    together = (steps.take(begun, source) == last) & (back < rest[:, None])
-    recent = ops.where(together[..., None], steps.take(inputs, source), 0.0)
+    together = (packing.take(segment_ids, source) == last) & (
+        back < rest[:, None]
+    )
+    recent = ops.where(together[..., None], packing.take(inputs, source), 0.0)
     return state + ops.einsum("fni,bif->bfn", columns, recent)

@@ -5,12 +5,12 @@ from keras import ops
 from keras_linrec import activations
 from keras_linrec import config
 from keras_linrec import kernels
-from keras_linrec.kernels.recurrence import METHODS
-from keras_linrec.kernels.recurrence import Dynamics
-from keras_linrec.kernels.recurrence import Operands
-from keras_linrec.ops import steps
+from keras_linrec.kernels.final_state import final_state as final_state_of
+from keras_linrec.kernels.nonlinear_recurrence import METHODS
+from keras_linrec.kernels.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.ops import packing
 from keras_linrec.ops.feed_through import feed_through
-from keras_linrec.ops.final_state import final_state as final_state_of
 from keras_linrec.ops.precision import accumulation_dtype
 
 
@@ -485,8 +485,8 @@ def _restarted(decay, reset_mask, shape, reverse):
     if reset_mask is None:
         return decay
     resets = _resets(reset_mask, shape)
-    return steps.restart(
-        decay, steps.backward_resets(resets) if reverse else resets
+    return packing.restart(
+        decay, packing.backward_resets(resets) if reverse else resets
     )
 
 

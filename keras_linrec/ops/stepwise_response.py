@@ -6,7 +6,7 @@ transform takes one, and no blocks of powers are known for it.
 
 from keras import ops
 
-from keras_linrec.ops import steps
+from keras_linrec.ops import packing
 
 
 def stepwise_response(
@@ -56,7 +56,7 @@ def stepwise_response(
     if lengths is None:
         runs = ops.ones((batch, time), dtype="bool")
     else:
-        runs = steps.before(lengths, time)
+        runs = packing.before(lengths, time)
 
     def step(state, now):
         inputs, runs, resets = now

@@ -1,7 +1,7 @@
 """State-space systems with A = P (D + T^-1) Q, over whole sequences.
 
 All that follows works with Delta = Abar - I and never forms Abar: close to
-the identity, where small timescales put it, float32 would keep few digits of
+the identity, where small time_deltas put it, float32 would keep few digits of
 the difference that matters.
 """
 
@@ -10,11 +10,11 @@ import math
 import keras
 from keras import ops
 
-from keras_linrec.ops import steps
+from keras_linrec.ops import packing
 from keras_linrec.ops.generating_function import generating_function_response
-from keras_linrec.ops.rows import from_above
-from keras_linrec.ops.rows import from_below
 from keras_linrec.ops.scan import chosen_kernel
+from keras_linrec.ops.shift import from_above
+from keras_linrec.ops.shift import from_below
 
 # Where the number of steps is unknown until it runs: the steps in a block, and
 # how often blocks may double, which reaches 4 million steps.
@@ -295,9 +295,9 @@ class Blocks:
         """c Abar^(jS) for j < count: (features, M, N) to (count, ...)."""
         rows = vectors[None]
         for delta in self.whole:
-            begun = rows[: self.count - ops.shape(rows)[0]]
-            begun = begun + ops.einsum("jfmn,fnk->jfmk", begun, delta)
-            rows = ops.concatenate([rows, begun], axis=0)
+            more = rows[: self.count - ops.shape(rows)[0]]
+            more = more + ops.einsum("jfmn,fnk->jfmk", more, delta)
+            rows = ops.concatenate([rows, more], axis=0)
         return rows
 
     def fold(self, states):
@@ -530,7 +530,7 @@ def final_states(blocks, input_vector, inputs, states, lengths):
     # before them leave a state of zero as it is.
     source = ops.arange(count * size, dtype="int32") - count * size
     source = source[None] + lengths[:, None]
-    aligned = steps.take(inputs, ops.maximum(source, 0))
+    aligned = packing.take(inputs, ops.maximum(source, 0))
     aligned = ops.where(source[:, :, None] >= 0, aligned, 0.0)
     batch, _, features = ops.shape(inputs)
     aligned = ops.reshape(aligned, (batch, count, size, features))

@@ -139,7 +139,7 @@ def _solution_and_state(transition, factors, timescale, inputs, state):
 
 def varying_response(
     transition,
-    timescales,
+    time_deltas,
     inputs,
     state,
     output_matrix,
@@ -153,7 +153,7 @@ def varying_response(
 
     Args:
         transition: `StructuredTransition` of tensors.
-        timescales: tensor (batch, time, features), dt of each step; one of
+        time_deltas: tensor (batch, time, features), dt of each step; one of
             zero leaves the state as it is.
         inputs: tensor (batch, time, features), u.
         state: tensor (batch, features, N), x before the first step.
@@ -183,7 +183,7 @@ def varying_response(
     # Copies of weights: to TensorFlow, a variable that comes in as it is, is
     # one that the function uses behind its caller's back.
     result = system.response()(
-        in_blocks(timescales),
+        in_blocks(time_deltas),
         in_blocks(inputs),
         in_blocks(restarts),
         ops.transpose(state, (0, 2, 1)),
@@ -217,10 +217,10 @@ class _VaryingSystem:
     def response(self):
         @ops.custom_gradient
         def run(
-            timescales, inputs, restarts, state, output_matrix, *transition
+            time_deltas, inputs, restarts, state, output_matrix, *transition
         ):
             transition = StructuredTransition(*transition)
-            steps = timescales, inputs, restarts
+            steps = time_deltas, inputs, restarts
             outputs, states = self._forward(
                 steps, state, output_matrix, transition
             )
@@ -335,10 +335,10 @@ class _VaryingSystem:
     def _block_backward(
         self, block, state, d_outputs, output_matrix, transition, carry
     ):
-        timescales, inputs, restarts = block
+        time_deltas, inputs, restarts = block
         d_state, _, _, d_output_matrix, *sums = carry
         p, d, q, t, b = (part[..., None] for part in transition)
-        factors = factorise(transition, timescales, self.alpha)
+        factors = factorise(transition, time_deltas, self.alpha)
         solutions, states = self._states(transition, factors, block, state)
         before = ops.concatenate([state[None], states[:-1]])
         before = _kept(before, restarts)
@@ -360,7 +360,7 @@ class _VaryingSystem:
             (d_state, ops.zeros_like(d_state)),
             (
                 *factors,
-                timescales,
+                time_deltas,
                 restarts,
                 ops.einsum("fcn,sbfc->sbnf", output_matrix, d_outputs),
             ),
@@ -369,14 +369,16 @@ class _VaryingSystem:
         )
         through = _transposed(t, adjoints)
         scaled = q * before
-        timescales, inputs = timescales[:, :, None], inputs[:, :, None]
+        time_deltas, inputs = time_deltas[:, :, None], inputs[:, :, None]
         error = d * scaled + b / p * inputs - factors.scale * solutions
         change = d_states * solutions / q
         both = solutions * through
         of_transition = (
             -_total(both),
-            _total(through * scaled + self.alpha * timescales * both),
-            _total((adjoints + d * through) * before - timescales * change / q),
+            _total(through * scaled + self.alpha * time_deltas * both),
+            _total(
+                (adjoints + d * through) * before - time_deltas * change / q
+            ),
             ops.stack(
                 [
                     ops.pad(

@@ -5,7 +5,7 @@ from jax import lax
 
 
 def loop(step, sequences, state, constants):
-    """What `keras_linrec.kernels.recurrence` asks of a loop."""
+    """What `keras_linrec.kernels.nonlinear_recurrence` asks of a loop."""
 
     def body(state, items):
         state = step(state, items, constants)

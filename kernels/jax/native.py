@@ -9,20 +9,20 @@ import jax
 import jax.numpy as jnp
 
 from keras_linrec.kernels import impulse_response as plain
-from keras_linrec.kernels import projection
-from keras_linrec.kernels import recurrence
+from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.jax.batch_partitioning import by_rows
 from keras_linrec.kernels.jax.loop import loop
-from keras_linrec.kernels.jax.rows import by_rows
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native import few_steps
-from keras_linrec.kernels.native.flags import bits_of
-from keras_linrec.kernels.native.flags import dynamics_of
-from keras_linrec.kernels.native.flags import flags_of
-from keras_linrec.kernels.native.flags import nonlinear_flags
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.call_encoding import dynamics_of
+from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 
 _library = build.load("jax")
 for _name in core.FUNCTIONS:
@@ -68,7 +68,7 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
     """What `Kernel.nonlinear_scan` of the registry computes."""
     flags = nonlinear_flags(dynamics, operands)
     if flags is None or few_steps(operands.inputs.shape[1]):
-        return recurrence.with_last_state(loop, dynamics, operands)
+        return nonlinear_recurrence.with_last_state(loop, dynamics, operands)
     return _nonlinear_scan(flags, bool(keep_all), tuple(operands))
 
 
@@ -398,8 +398,8 @@ def _nonlinear_scan_backward_cotangents(flags, given, cotangents):
     kept = upstream[0].shape[1]
 
     def states(operands):
-        outputs, final_state = recurrence.with_last_state(
-            loop, dynamics_of(*flags), recurrence.Operands(*operands)
+        outputs, final_state = nonlinear_recurrence.with_last_state(
+            loop, dynamics_of(*flags), nonlinear_recurrence.Operands(*operands)
         )
         return outputs[:, :kept], final_state
 

@@ -20,15 +20,15 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from keras_linrec.complex_pairs import conjugate
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.kernels.adjoint import adjoint
-from keras_linrec.kernels.arithmetic import conjugate
-from keras_linrec.kernels.arithmetic import multiply
-from keras_linrec.kernels.arithmetic import multiply_add
 from keras_linrec.kernels.jax.pallas_nonlinear import (
     nonlinear_scan as nonlinear_scan,
 )
 from keras_linrec.kernels.jax.scan import associative
-from keras_linrec.kernels.projection import with_final_state
+from keras_linrec.kernels.projected_scan import with_final_state
 
 # Steps that a program reads before it takes the first of them: memory is
 # hundreds of cycles away on a GPU, Triton keeps reads and writes in their

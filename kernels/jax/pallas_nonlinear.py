@@ -18,12 +18,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from keras_linrec import activations
-from keras_linrec.kernels import recurrence
+from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.native import few_steps
-from keras_linrec.kernels.native.flags import nonlinear_flags
-from keras_linrec.kernels.recurrence import METHODS
-from keras_linrec.kernels.recurrence import Operands
+from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.nonlinear_recurrence import METHODS
+from keras_linrec.kernels.nonlinear_recurrence import Operands
 
 # Bytes of the matrices, in all and in a thread: half of the registers.
 _MOST_BYTES = 2**17
@@ -52,7 +52,9 @@ def _takes(dynamics, operands):
 
 
 def _plain(dynamics, *operands):
-    return recurrence.with_last_state(loop, dynamics, Operands(*operands))
+    return nonlinear_recurrence.with_last_state(
+        loop, dynamics, Operands(*operands)
+    )
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -108,7 +110,7 @@ def _gradient(dynamics, interpret, operands, outputs, d_outputs, d_final_state):
             part.reshape(-1, part.shape[-1])
             for part in (before, _drive(operands))
         )
-        states = recurrence.next_state(
+        states = nonlinear_recurrence.next_state(
             *(dynamics, states, drive, operands[3:5]),
             *(operands.step_size.reshape(-1, 1), operands.modulus_bias),
         )

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from keras_linrec.complex_pairs import carried_add
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.kernels.adjoint import adjoint
-from keras_linrec.kernels.arithmetic import carried_add
-from keras_linrec.kernels.arithmetic import multiply
-from keras_linrec.kernels.arithmetic import multiply_add
 
 
 def sequential(decay, inputs, initial_state, reverse=False):

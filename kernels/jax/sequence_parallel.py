@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from keras_linrec.kernels import projection
-from keras_linrec.kernels.arithmetic import multiply
-from keras_linrec.kernels.arithmetic import multiply_add
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.complex_pairs import multiply_add
+from keras_linrec.complex_pairs import powers
+from keras_linrec.kernels import projected_scan as projection
+from keras_linrec.kernels.final_state import final_state as final_state_of
 from keras_linrec.kernels.jax.scan import associative
-from keras_linrec.ops.final_state import final_state as final_state_of
-from keras_linrec.ops.powers import powers
 
 
 class Devices(NamedTuple):

@@ -39,5 +39,5 @@ class BuildError(RuntimeError):
     """Native code that cannot be compiled here; the message says why."""
 
 
-class NotHere(RuntimeError):
+class UnsupportedPlatform(RuntimeError):
     """Native code that is not meant for this device or system."""

@@ -33,7 +33,7 @@ from importlib import metadata
 from pathlib import Path
 
 from keras_linrec.kernels.native import BuildError
-from keras_linrec.kernels.native import NotHere
+from keras_linrec.kernels.native import UnsupportedPlatform
 
 SOURCE = Path(__file__).parent / "source"
 
@@ -170,7 +170,7 @@ class _Recipe:
 
 def _recipe(adapter):
     if os.name != "posix":
-        raise NotHere(
+        raise UnsupportedPlatform(
             f"the native kernels are built on Linux and macOS only, not on "
             f"{platform.system()}"
         )

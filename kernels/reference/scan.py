@@ -1,6 +1,6 @@
 from keras import ops
 
-from keras_linrec.kernels.arithmetic import multiply_add
+from keras_linrec.complex_pairs import multiply_add
 
 
 def scan(decay, inputs, initial_state, reverse=False):

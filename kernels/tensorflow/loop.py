@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def loop(step, sequences, state, constants):
-    """What `keras_linrec.kernels.recurrence` asks of a loop."""
+    """What `keras_linrec.kernels.nonlinear_recurrence` asks of a loop."""
     time = sequences[0].shape[1]
     count = tf.shape(sequences[0])[1] if time is None else time
     arrays = [

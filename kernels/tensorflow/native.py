@@ -7,21 +7,21 @@ mode, in graphs and under XLA; `source/tensorflow.cpp` defines them.
 import tensorflow as tf
 
 from keras_linrec.kernels import impulse_response as plain
-from keras_linrec.kernels import projection
-from keras_linrec.kernels import recurrence
+from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels.adjoint import adjoint
-from keras_linrec.kernels.native import NotHere
+from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import few_steps
-from keras_linrec.kernels.native.flags import bits_of
-from keras_linrec.kernels.native.flags import dynamics_of
-from keras_linrec.kernels.native.flags import nonlinear_flags
-from keras_linrec.kernels.native.flags import number_of
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.call_encoding import dynamics_of
+from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.native.call_encoding import number_of
 from keras_linrec.kernels.tensorflow.loop import loop
 
 if tf.config.get_visible_devices("GPU"):
-    raise NotHere(
+    raise UnsupportedPlatform(
         "the native kernels run on the CPU; TensorFlow sees a GPU here, which "
         "`tf.config.set_visible_devices([], 'GPU')` hides from it"
     )
@@ -71,10 +71,12 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
     """What `Kernel.nonlinear_scan` of the registry computes."""
-    operands = recurrence.Operands(*map(tf.convert_to_tensor, operands))
+    operands = nonlinear_recurrence.Operands(
+        *map(tf.convert_to_tensor, operands)
+    )
     flags = nonlinear_flags(dynamics, operands)
     if flags is None or few_steps(operands.inputs.shape[1]):
-        return recurrence.with_last_state(loop, dynamics, operands)
+        return nonlinear_recurrence.with_last_state(loop, dynamics, operands)
     return _operations.keras_linrec_nonlinear_scan(
         *operands, flags=flags[0], leak=bits_of(flags[1])
     )
@@ -246,13 +248,13 @@ def _nonlinear_second_gradient(operation, *cotangents):
     dynamics = dynamics_of(
         operation.get_attr("flags"), number_of(operation.get_attr("leak"))
     )
-    count = len(recurrence.Operands._fields)
+    count = len(nonlinear_recurrence.Operands._fields)
     operands, upstream = operation.inputs[:count], operation.inputs[count + 1 :]
     kept = tf.shape(upstream[0])[1]
 
     def states(operands):
-        outputs, final_state = recurrence.with_last_state(
-            loop, dynamics, recurrence.Operands(*operands)
+        outputs, final_state = nonlinear_recurrence.with_last_state(
+            loop, dynamics, nonlinear_recurrence.Operands(*operands)
         )
         return [outputs[:, :kept], final_state]
 

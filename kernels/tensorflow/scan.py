@@ -2,10 +2,10 @@ import math
 
 import tensorflow as tf
 
+from keras_linrec.complex_pairs import carried_add
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.kernels.adjoint import adjoint
-from keras_linrec.kernels.arithmetic import carried_add
-from keras_linrec.kernels.arithmetic import multiply
-from keras_linrec.kernels.arithmetic import multiply_add
 
 # Steps in a block, unrolled in the graph. At (16, 4096, 256) and
 # (4, 16384, 64) blocks of 16, 32 and 64 steps run within 20% of each other;

@@ -17,14 +17,14 @@ import keras
 import torch
 
 from keras_linrec import activations
-from keras_linrec.kernels.native.flags import COMPLEX
-from keras_linrec.kernels.native.flags import FLOAT64
-from keras_linrec.kernels.native.flags import PER_STEP
-from keras_linrec.kernels.native.flags import REVERSE
-from keras_linrec.kernels.native.flags import bits_of
-from keras_linrec.kernels.native.flags import dynamics_of
-from keras_linrec.kernels.recurrence import METHODS
-from keras_linrec.kernels.recurrence import Operands
+from keras_linrec.kernels.native.call_encoding import COMPLEX
+from keras_linrec.kernels.native.call_encoding import FLOAT64
+from keras_linrec.kernels.native.call_encoding import PER_STEP
+from keras_linrec.kernels.native.call_encoding import REVERSE
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.call_encoding import dynamics_of
+from keras_linrec.kernels.nonlinear_recurrence import METHODS
+from keras_linrec.kernels.nonlinear_recurrence import Operands
 
 # As many as a large GPU holds at a time, within a factor of two.
 _THREADS = 2**17
@@ -211,8 +211,9 @@ def takes(dynamics, operands):
 def nonlinear_scan(library, flags, leak, keep, operands):
     """States of all steps, or of none if not `keep`, and the last one.
 
-    `operands` are those of `keras_linrec.kernels.recurrence`, in a list and
-    with any axes in front; flags and leak those of `flags.nonlinear_flags`.
+    `operands` are those of `keras_linrec.kernels.nonlinear_recurrence`, in a
+    list and with any axes in front; flags and leak those of
+    `call_encoding.nonlinear_flags`.
     """
     with _without_autocast(operands):
         given = _with_systems(operands)

@@ -4,7 +4,7 @@ import torch
 
 
 def loop(step, sequences, state, constants):
-    """What `keras_linrec.kernels.recurrence` asks of a loop."""
+    """What `keras_linrec.kernels.nonlinear_recurrence` asks of a loop."""
     time = sequences[0].shape[1]
     if not isinstance(time, int):
         raise ValueError(

@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 
 from keras_linrec.kernels import impulse_response as plain
-from keras_linrec.kernels import projection
-from keras_linrec.kernels import recurrence
+from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native import few_steps
-from keras_linrec.kernels.native.flags import FLOAT64
-from keras_linrec.kernels.native.flags import REVERSE
-from keras_linrec.kernels.native.flags import bits_of
-from keras_linrec.kernels.native.flags import dynamics_of
-from keras_linrec.kernels.native.flags import flags_of
-from keras_linrec.kernels.native.flags import nonlinear_flags
+from keras_linrec.kernels.native.call_encoding import FLOAT64
+from keras_linrec.kernels.native.call_encoding import REVERSE
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.call_encoding import dynamics_of
+from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.loop import loop
 from keras_linrec.kernels.torch.scan import associative
@@ -127,7 +127,7 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
 def nonlinear_scan(dynamics, operands, keep_all=True):
     """What `Kernel.nonlinear_scan` of the registry computes."""
     (operands,) = _alike(operands)
-    operands = recurrence.Operands(*operands)
+    operands = nonlinear_recurrence.Operands(*operands)
     flags = nonlinear_flags(dynamics, operands)
     inputs = operands.inputs
     # PyTorch's compiler would unroll the plain loop.
@@ -136,7 +136,7 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
     if inputs.device.type == "cuda":
         taken = taken and cuda.takes(dynamics, operands)
     if not taken or not _has_operators(inputs):
-        return recurrence.with_last_state(loop, dynamics, operands)
+        return nonlinear_recurrence.with_last_state(loop, dynamics, operands)
     keep = keep_all or (
         torch.is_grad_enabled() and any(part.requires_grad for part in operands)
     )
@@ -681,8 +681,10 @@ def _nonlinear_second_gradient(flags, leak, given, cotangents):
     kept = upstream[0].shape[1]
 
     def states(operands):
-        outputs, final_state = recurrence.with_last_state(
-            loop, dynamics_of(flags, leak), recurrence.Operands(*operands)
+        outputs, final_state = nonlinear_recurrence.with_last_state(
+            loop,
+            dynamics_of(flags, leak),
+            nonlinear_recurrence.Operands(*operands),
         )
         return [outputs[:, :kept], final_state]
 

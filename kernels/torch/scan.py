@@ -2,11 +2,11 @@ import math
 
 import torch
 
+from keras_linrec.complex_pairs import carried
+from keras_linrec.complex_pairs import carried_add
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.kernels.adjoint import adjoint
-from keras_linrec.kernels.arithmetic import carried
-from keras_linrec.kernels.arithmetic import carried_add
-from keras_linrec.kernels.arithmetic import multiply
-from keras_linrec.kernels.arithmetic import multiply_add
 
 
 def sequential(decay, inputs, initial_state, reverse=False):

@@ -32,7 +32,7 @@ def lipschitz_rnn(
     weights,
     inputs,
     state=None,
-    timescales=None,
+    time_deltas=None,
     beta=0.75,
     gamma=0.001,
     step_size=0.03,
@@ -46,7 +46,7 @@ def lipschitz_rnn(
         weights: the layer's weights by name, as float64 arrays.
         inputs: (batch, time, features).
         state: (batch, units). Defaults to zeros.
-        timescales: (batch, time), multiples of the step. Defaults to ones.
+        time_deltas: (batch, time), multiples of the step. Defaults to ones.
         **others: the layer's arguments.
     """
     (beta_a, beta_w), (gamma_a, gamma_w) = (
@@ -60,8 +60,8 @@ def lipschitz_rnn(
         step_size = np.exp(weights["log_step_size"])
     if state is None:
         state = np.zeros((inputs.shape[0], w.shape[0]))
-    if timescales is None:
-        timescales = np.ones(inputs.shape[:2])
+    if time_deltas is None:
+        time_deltas = np.ones(inputs.shape[:2])
 
     outputs = np.zeros((*inputs.shape[:2], w.shape[0]))
     for t in range(inputs.shape[1]):
@@ -76,7 +76,7 @@ def lipschitz_rnn(
             gate = x @ weights["gate_kernel"] + weights.get("gate_bias", 0)
             return change * sigmoid(wh + gate)
 
-        dt = step_size * timescales[:, t, None]
+        dt = step_size * time_deltas[:, t, None]
         state = step(f, state, dt, solver)
         outputs[:, t] = state
     return outputs, state

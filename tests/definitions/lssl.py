@@ -39,12 +39,12 @@ def lssl(
     initial_state=None,
     alpha=0.5,
     activation=gelu,
-    timescales=None,
-    timescale_scale=1.0,
+    time_deltas=None,
+    step_rescale=1.0,
 ):
     """The layer's outputs and the final state.
 
-    `timescales` (batch, time) are the lengths of the steps in multiples of
+    `time_deltas` (batch, time) are the lengths of the steps in multiples of
     dt.
     """
     batch, time, features = inputs.shape
@@ -54,7 +54,7 @@ def lssl(
         state = np.zeros((batch, features, size))
     state = state.copy()
     matrix = transition(weights)
-    timescale = timescale_scale * np.exp(weights["log_timescale"])
+    timescale = step_rescale * np.exp(weights["log_timescale"])
     systems = [
         discretise(matrix, weights["input_vector"], dt, alpha)
         for dt in timescale
@@ -62,8 +62,8 @@ def lssl(
     outputs = np.zeros((batch, time, features, channels))
     for row, step, feature in np.ndindex(batch, time, features):
         a_bar, b_bar = systems[feature]
-        if timescales is not None:
-            dt = timescales[row, step] * timescale[feature]
+        if time_deltas is not None:
+            dt = time_deltas[row, step] * timescale[feature]
             a_bar, b_bar = discretise(
                 matrix, weights["input_vector"], dt, alpha
             )

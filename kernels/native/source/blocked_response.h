@@ -5,7 +5,7 @@
 //   response[j S + i] = (C Abar^(j S)) (Abar^i Bbar).
 //
 // All matrices are of the form Abar^k - I: close to the identity, where small
-// timescales put them, a number would keep few digits of the difference that
+// time_deltas put them, a number would keep few digits of the difference that
 // matters. They are kept transposed, the form in which most products need them.
 // The backward pass computes them anew. All sums are float64: a system can grow
 // by orders of magnitude before it decays, and rounding with it.

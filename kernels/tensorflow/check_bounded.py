@@ -2,11 +2,11 @@
 
 import tensorflow as tf
 
-from keras_linrec.kernels.finite import LARGEST
+from keras_linrec.kernels.check_bounded import LARGEST
 
 
 def require_bounded(tensor, message):
-    """What `keras_linrec.kernels.finite` says."""
+    """What `keras_linrec.kernels.check_bounded` says."""
     bounded = tf.reduce_max(tf.abs(tensor)) < LARGEST
     with tf.control_dependencies([tf.debugging.Assert(bounded, [message])]):
         return tf.identity(tensor)

@@ -10,7 +10,7 @@ from conformance.cases import built
 from conformance.cases import definition
 from conformance.cases import initial_states
 
-pytestmark = pytest.mark.capability("irregular steps, `timescales`")
+pytestmark = pytest.mark.capability("irregular steps, `time_deltas`")
 IN_CONTINUOUS_TIME = pytest.mark.parametrize(
     "name", ["antisymmetric_rnn", "lipschitz_rnn", "lssl"]
 )
@@ -25,9 +25,9 @@ def lasting(time, batch=2):
 def test_steps_of_any_length_equal_the_definition(name):
     layer = built(name, return_state=True)
     inputs, states = sequences(9), initial_states(layer)
-    got = layer(inputs, initial_state=states, timescales=lasting(9))
+    got = layer(inputs, initial_state=states, time_deltas=lasting(9))
     expected = definition(
-        name, layer, inputs, states, timescales=lasting(9).astype("float64")
+        name, layer, inputs, states, time_deltas=lasting(9).astype("float64")
     )
     assert_close(got, list(expected))
 
@@ -35,11 +35,11 @@ def test_steps_of_any_length_equal_the_definition(name):
 @IN_CONTINUOUS_TIME
 def test_masked_steps_take_no_time(name):
     layer = built(name, return_state=True)
-    inputs, timescales = sequences(9), lasting(9)
+    inputs, time_deltas = sequences(9), lasting(9)
     mask = np.tile(np.arange(9) % 3 > 0, (2, 1))
-    outputs, *states = layer(inputs, mask=mask, timescales=timescales)
+    outputs, *states = layer(inputs, mask=mask, time_deltas=time_deltas)
     kept, *expected = layer(
-        inputs[:, mask[0]], timescales=timescales[:, mask[0]]
+        inputs[:, mask[0]], time_deltas=time_deltas[:, mask[0]]
     )
     assert_close([outputs[:, -1], *states], [kept[:, -1], *expected])
 
@@ -47,12 +47,12 @@ def test_masked_steps_take_no_time(name):
 @IN_CONTINUOUS_TIME
 def test_streaming_takes_the_length_of_each_step(name):
     layer = built(name, return_state=True)
-    inputs, timescales = sequences(9), lasting(9)
-    expected = layer(inputs, timescales=timescales)
+    inputs, time_deltas = sequences(9), lasting(9)
+    expected = layer(inputs, time_deltas=time_deltas)
     states, outputs = layer.get_initial_state(2), []
     for step in range(9):
         output, states = layer.step(
-            inputs[:, step], states, timescales=timescales[:, step]
+            inputs[:, step], states, time_deltas=time_deltas[:, step]
         )
         outputs.append(array(output))
     assert_close([np.stack(outputs, 1), *states], list(expected))
@@ -60,5 +60,5 @@ def test_streaming_takes_the_length_of_each_step(name):
 
 @IN_CONTINUOUS_TIME
 def test_lengths_of_a_wrong_shape_are_named(name):
-    with pytest.raises(ValueError, match="`timescales` should .* Received"):
-        built(name)(sequences(9), timescales=lasting(8))
+    with pytest.raises(ValueError, match="`time_deltas` should .* Received"):
+        built(name)(sequences(9), time_deltas=lasting(8))

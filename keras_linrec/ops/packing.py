@@ -51,16 +51,16 @@ def to_front(mask):
     return position, position[:, -1] + 1, order(mask)
 
 
-def begun(resets):
+def segment_ids(resets):
     """How many sequences have begun by each step behind the first's."""
     return ops.cumsum(ops.cast(resets, "int32"), axis=1)
 
 
-def changes(begun, lengths):
+def changes(segments, lengths):
     """The resets of the first steps, by which so many sequences have begun."""
-    earlier = ops.zeros_like(begun[:, :1])
-    earlier = ops.concatenate([earlier, begun[:, :-1]], axis=1)
-    return (begun != earlier) & before(lengths, ops.shape(begun)[1])
+    earlier = ops.zeros_like(segments[:, :1])
+    earlier = ops.concatenate([earlier, segments[:, :-1]], axis=1)
+    return (segments != earlier) & before(lengths, ops.shape(segments)[1])
 
 
 def moved_resets(resets, lengths, order):
@@ -71,7 +71,7 @@ def moved_resets(resets, lengths, order):
         lengths: integers (batch,), how many steps of each row count.
         order: integers (batch, time), from `order`.
     """
-    return changes(take(begun(resets), order), lengths)
+    return changes(take(segment_ids(resets), order), lengths)
 
 
 def before(lengths, time):
@@ -157,7 +157,7 @@ def mean(outputs, mask):
     return total / ops.where(counts > 0, counts, 1.0)
 
 
-def largest(outputs, mask):
+def max_pool(outputs, mask):
     """Each feature's largest at the steps that count, (batch, features).
 
     Zeros in a row where none does.

@@ -1,6 +1,6 @@
 """A word about numbers that grow beyond all bounds."""
 
-from keras_linrec.kernels import finite
+from keras_linrec.kernels import check_bounded
 
 
 def require_bounded(tensor, message):
@@ -13,4 +13,4 @@ def require_bounded(tensor, message):
         tensor: float tensor.
         message: string, what to say.
     """
-    return finite.require_bounded(tensor, message)
+    return check_bounded.require_bounded(tensor, message)

@@ -1,8 +1,9 @@
 """A word about numbers that grow beyond all bounds, from compiled programs.
 
-It is in `finite.py` of each backend's folder. TensorFlow and PyTorch raise. A
-program that JAX has compiled cannot, and warns; one that XLA has compiled for
-TensorFlow is silent, and so is what JAX exports, which holds no such check.
+It is in `check_bounded.py` of each backend's folder. TensorFlow and PyTorch
+raise. A program that JAX has compiled cannot, and warns; one that XLA has
+compiled for TensorFlow is silent, and so is what JAX exports, which holds no
+such check.
 """
 
 import importlib
@@ -21,6 +22,8 @@ def require_bounded(tensor, message):
     """The tensor, and an error or a warning where it is not below 1e30."""
     backend = keras.backend.backend()
     if backend not in _checks:
-        module = importlib.import_module(f"{__package__}.{backend}.finite")
+        module = importlib.import_module(
+            f"{__package__}.{backend}.check_bounded"
+        )
         _checks[backend] = module.require_bounded
     return _checks[backend](tensor, message)

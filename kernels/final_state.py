@@ -2,8 +2,8 @@
 
 from keras import ops
 
-from keras_linrec.kernels.arithmetic import multiply
-from keras_linrec.ops.powers import powers
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.complex_pairs import powers
 
 # Steps that one product takes. Powers of the decay up to this one are found
 # by squaring, and lose few digits.
@@ -20,7 +20,7 @@ def final_state(scan, decay, inputs, input_kernel, initial_state, reverse):
     finite: a magnitude of at most 4.
 
     Args:
-        scan: as in `keras_linrec.kernels.projection.projected_scan`.
+        scan: as in `keras_linrec.kernels.projected_scan.projected_scan`.
         decay, input_kernel, initial_state: tuples of one tensor (real) or two
             (complex).
         inputs: tensor, (batch, time, features).

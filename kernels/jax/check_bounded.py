@@ -6,12 +6,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from keras_linrec.kernels.finite import LARGEST
+from keras_linrec.kernels.check_bounded import LARGEST
 from keras_linrec.kernels.registry import exporting
 
 
 def require_bounded(tensor, message):
-    """What `keras_linrec.kernels.finite` says."""
+    """What `keras_linrec.kernels.check_bounded` says."""
     if exporting():
         return tensor
     bounded = jnp.max(jnp.abs(jax.lax.stop_gradient(tensor))) < LARGEST

@@ -2,9 +2,11 @@
 
 A real quantity is `(x,)`, a complex one `(real, imag)`. Written once on such
 tuples, a scan serves both fields, and no complex dtype ever reaches a backend
-that handles it badly. Only Python operators are used, so the functions work
+that handles it badly. All but `powers` use Python operators only, and so work
 on the tensors of every framework.
 """
+
+from keras import ops
 
 
 def multiply(a, b):
@@ -44,3 +46,34 @@ def carried(product, state, where):
 def carried_add(product, state, addend, where):
     """`carried(product, state, where) + addend`."""
     return tuple(x + y for x, y in zip(carried(product, state, where), addend))
+
+
+def powers(numbers, count):
+    """1, z, z^2, ... of real or complex numbers z.
+
+    By squaring, which takes few operations and loses few digits.
+
+    Args:
+        numbers: tuple of one tensor (real) or two (complex), (..., n).
+        count: integer.
+
+    Returns:
+        A tuple of tensors (..., count, n).
+    """
+    square = tuple(ops.expand_dims(part, -2) for part in numbers)
+    result = (
+        ops.ones_like(square[0]),
+        *(ops.zeros_like(part) for part in square[1:]),
+    )
+    length = 1
+    while length < count:
+        # No power more than wanted: an infinite one would spoil gradients.
+        kept = min(length, count - length)
+        more = multiply(tuple(part[..., :kept, :] for part in result), square)
+        result = tuple(
+            ops.concatenate(parts, axis=-2) for parts in zip(result, more)
+        )
+        length += kept
+        if length < count:
+            square = multiply(square, square)
+    return result

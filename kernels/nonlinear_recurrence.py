@@ -10,7 +10,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_linrec.kernels import double_precision
+from keras_linrec import double_precision
 
 # Explicit Runge-Kutta methods in which stage i starts from h + shift_i dt
 # k_{i-1}: (shifts, weights of the slopes k_i).

@@ -6,7 +6,7 @@ from functools import partial
 import keras
 
 from keras_linrec import activations
-from keras_linrec.kernels.recurrence import Dynamics
+from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 
 COMPLEX, PER_STEP, REVERSE, FLOAT64 = 1, 2, 4, 8
 
@@ -51,7 +51,7 @@ _LEAKS = {activations.leaky_relu: 0.1, keras.activations.leaky_relu: 0.2}
 def nonlinear_flags(dynamics, operands):
     """The flags and the leak of a call, or None if the core cannot run it.
 
-    The arguments are those of `keras_linrec.kernels.recurrence`.
+    The arguments are those of `keras_linrec.kernels.nonlinear_recurrence`.
     """
     activation, leak = dynamics.activation, 0.0
     if isinstance(activation, keras.layers.LeakyReLU):
