@@ -11,6 +11,7 @@ from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
 from keras_linrec.layers.precise_layer import clone
+from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops.symmetric_skew import symmetric_skew
 from keras_linrec.validation import require_between
 
@@ -154,14 +155,11 @@ class LipschitzUnit:
             "alpha": self.alpha,
             "gated": self.gated,
             "trainable_step_size": self.trainable_step_size,
-            "linear_initializer": keras.initializers.serialize(
-                self.linear_initializer
-            ),
-            "recurrent_initializer": keras.initializers.serialize(
-                self.recurrent_initializer
-            ),
-            "recurrent_regularizer": keras.regularizers.serialize(
-                self.recurrent_regularizer
+            **serialized(
+                self,
+                "linear_initializer",
+                "recurrent_initializer",
+                "recurrent_regularizer",
             ),
         }
 

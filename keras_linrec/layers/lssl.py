@@ -13,6 +13,7 @@ from keras_linrec.constraints import Between
 from keras_linrec.constraints import ContractiveBands
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.initializers import HiPPO
+from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops import krylov_cache
 from keras_linrec.ops import structured_state
@@ -711,29 +712,16 @@ subdiagonal (last entry 0) |
             "step_rescale": self.step_rescale,
             "activation": activations.serialize(self.activation),
             "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(
-                self.kernel_initializer
-            ),
-            "bias_initializer": keras.initializers.serialize(
-                self.bias_initializer
-            ),
-            "output_initializer": keras.initializers.serialize(
-                self.output_initializer
-            ),
-            "feedthrough_initializer": keras.initializers.serialize(
-                self.feedthrough_initializer
-            ),
-            "kernel_regularizer": keras.regularizers.serialize(
-                self.kernel_regularizer
-            ),
-            "bias_regularizer": keras.regularizers.serialize(
-                self.bias_regularizer
-            ),
-            "kernel_constraint": keras.constraints.serialize(
-                self.kernel_constraint
-            ),
-            "bias_constraint": keras.constraints.serialize(
-                self.bias_constraint
+            **serialized(
+                self,
+                "kernel_initializer",
+                "bias_initializer",
+                "output_initializer",
+                "feedthrough_initializer",
+                "kernel_regularizer",
+                "bias_regularizer",
+                "kernel_constraint",
+                "bias_constraint",
             ),
         }
 
