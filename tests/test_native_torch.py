@@ -205,9 +205,9 @@ def test_under_autocast_numbers_are_float32(time):
 
 def test_it_is_checked_in_inference_mode_too():
     registry._checked.pop("native", None)
-    registry._selected.clear()
+    registry._chosen.clear()
     with torch.inference_mode():
-        registry.select("native")
+        registry.choose("native")
     assert registry._checked["native"]
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_linrec.kernels.registry import exporting
+from keras_linrec.kernels.exporting import exporting
 from keras_linrec.ops.structured_state import doubled
 
 # The sequences to be ready for where their length is unknown.

@@ -7,12 +7,11 @@ the difference that matters.
 
 import math
 
-import keras
 from keras import ops
 
 from keras_linrec.ops import packing
 from keras_linrec.ops.generating_function import generating_function_response
-from keras_linrec.ops.scan import chosen_kernel
+from keras_linrec.ops.scan import kernel_for
 from keras_linrec.ops.shift import from_above
 from keras_linrec.ops.shift import from_below
 
@@ -75,15 +74,16 @@ def impulse_response(transition, timescale, output_matrix, time, alpha=0.5):
     """
     features, _, state_size = output_matrix.shape
     arguments = (*transition, timescale)
+    run = kernel_for(
+        "impulse_response", output_matrix, time=time, channels=state_size
+    )
+    if run is not None:
+        return run(*arguments, output_matrix, time, alpha)
     if not isinstance(time, int):
         delta, input_vector = discretise(*arguments, alpha)
         return blocked_response(
             Blocks(delta, time), input_vector, output_matrix
         )
-    native = chosen_kernel().impulse_response
-    dtype = keras.backend.standardize_dtype(output_matrix.dtype)
-    if native is not None and dtype in ("float32", "float64"):
-        return native(*arguments, output_matrix, time, alpha)
     if features * state_size**2 >= _MANY_ENTRIES:
         return generating_function_response(
             *arguments, output_matrix, time, alpha

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_linrec.ops.hippo import StructuredTransition
-from keras_linrec.ops.scan import chosen_kernel
+from keras_linrec.ops.scan import kernel_for
 
 # Steps of which all states are kept at a time, for the gradient. Of the others
 # only every so many is, and they are computed again.
@@ -76,7 +76,7 @@ def _eliminate(above, below, pivots, right):
     forward = _shifted_down(-below / pivots[..., :-1, :])
     backward = _shifted_up(-above) / pivots
     # Along the states, and not along time, which devices may share.
-    scan = chosen_kernel(whole=True).scan
+    scan = kernel_for("linear_scan", right, not_time=True)
     shape = ops.shape(right)
     start = (ops.zeros_like(right[:, 0]),)
 

@@ -3,6 +3,7 @@
 Importing this module builds and loads the library.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -12,8 +13,10 @@ from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.jax import portable_calls
 from keras_linrec.kernels.jax.batch_partitioning import by_rows
 from keras_linrec.kernels.jax.loop import loop
+from keras_linrec.kernels.jax.lowering import native_or_portable
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
@@ -82,20 +85,58 @@ def _call(name, results, arguments, rows=None, aliases=None, **attributes):
     did, by their places in flat lists.
     """
     flat, tree = jax.tree.flatten(results)
+    given, given_tree = jax.tree.flatten(arguments)
+    if rows is not None:
+        rows = _spread(rows[0], arguments), _spread(rows[1], results)
+    attributes = tuple(sorted(attributes.items()))
+    call = _CoreCall(
+        name, tuple(flat), rows, tuple((aliases or {}).items()), attributes
+    )
+    portable = _PortableCall(name, given_tree, tuple(flat), attributes)
+    outputs = native_or_portable(call, portable, flat, given)
+    return jax.tree.unflatten(tree, outputs)
 
-    def call(shapes, *arguments):
+
+@dataclass(frozen=True)
+class _CoreCall:
+    """A call of the core on a flat list of arrays."""
+
+    name: str
+    results: tuple
+    rows: tuple | None
+    aliases: tuple
+    attributes: tuple
+
+    def __call__(self, *arguments):
+        if self.rows is None:
+            return self._run(list(self.results), *arguments)
+        return by_rows(self._run, arguments, list(self.results), self.rows)
+
+    def _run(self, shapes, *arguments):
         return jax.ffi.ffi_call(
-            name,
+            self.name,
             shapes,
             vmap_method="broadcast_all",
-            input_output_aliases=aliases,
-        )(*arguments, **attributes)
+            input_output_aliases=dict(self.aliases) or None,
+        )(*arguments, **dict(self.attributes))
 
-    given = jax.tree.leaves(arguments)
-    if rows is None:
-        return jax.tree.unflatten(tree, call(flat, *given))
-    has_rows = _spread(rows[0], arguments), _spread(rows[1], results)
-    return jax.tree.unflatten(tree, by_rows(call, given, flat, has_rows))
+
+@dataclass(frozen=True)
+class _PortableCall:
+    """The same in portable form."""
+
+    name: str
+    arguments: object
+    results: tuple
+    attributes: tuple
+
+    def __call__(self, *arguments):
+        outputs = portable_calls.CALLS[self.name](
+            self.results,
+            *jax.tree.unflatten(self.arguments, arguments),
+            **dict(self.attributes),
+        )
+        return jax.tree.leaves(outputs)
 
 
 def _spread(prefix, tree):
@@ -103,7 +144,7 @@ def _spread(prefix, tree):
     spread = jax.tree.map(
         lambda value, part: [value] * len(jax.tree.leaves(part)), prefix, tree
     )
-    return jax.tree.leaves(spread)
+    return tuple(jax.tree.leaves(spread))
 
 
 def _like(arrays):
