@@ -22,11 +22,12 @@ other RNNs.
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
+from common import add_figure
+from common import add_numbers
+from common import choose_backend
 from matplotlib.figure import Figure
-from sequential_digits import choose_backend
 
 choose_backend()
 
@@ -66,7 +67,8 @@ def parse(arguments):
         default="tanh",
         help="of the RNN (default: %(default)s)",
     )
-    for name, kind, default, text in (
+    add_numbers(
+        parser,
         ("units", int, 16, "of the RNN, and states of the linear system"),
         ("steps", int, 64, "time steps of the RNN"),
         ("features", int, 3, "that the RNN reads"),
@@ -75,19 +77,8 @@ def parse(arguments):
         ("long-steps", int, 1024, "time steps of the linear system"),
         ("draws", int, 8, "of the projections, to take the mean error of"),
         ("seed", int, 0, "of the sequences and the weights"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=kind,
-            default=default,
-            help=f"{text} (default: %(default)s)",
-        )
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE.png",
-        help="where to draw both",
     )
+    add_figure(parser, "both")
     return parser.parse_args(arguments)
 
 
