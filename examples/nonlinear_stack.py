@@ -165,10 +165,7 @@ def print_stacks(errors, options):
         f"SimpleRNN({options.units}, {options.activation}), {options.steps} "
         "steps: the largest error of an LDStack\n"
     )
-    print("| slope | depth " + " | ".join(map(str, DEPTHS)) + " |")
-    print("|---" * (len(DEPTHS) + 1) + "|")
-    for slope, row in errors.items():
-        print(f"| {slope} | {' | '.join(f'{e:.1e}' for e in row)} |")
+    print_rows("slope | depth", DEPTHS, errors, ".1e")
 
 
 def print_means(errors, options):
@@ -177,10 +174,14 @@ def print_means(errors, options):
         f"{options.long_steps} steps: the error of a mean of single-input "
         "systems, as a share\n"
     )
-    print("| projections | " + " | ".join(map(str, PROJECTIONS)) + " |")
-    print("|---" * (len(PROJECTIONS) + 1) + "|")
-    for kind, row in errors.items():
-        print(f"| {kind} | {' | '.join(f'{e:.2g}' for e in row)} |")
+    print_rows("projections |", PROJECTIONS, errors, ".2g")
+
+
+def print_rows(title, columns, errors, form):
+    print(f"| {title} {' | '.join(map(str, columns))} |")
+    print("|---" * (len(columns) + 1) + "|")
+    for name, row in errors.items():
+        print(f"| {name} | {' | '.join(f'{e:{form}}' for e in row)} |")
 
 
 def draw(stacks, means, system, sequence, options, generator):
