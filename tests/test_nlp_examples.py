@@ -55,8 +55,10 @@ def test_an_lstm_has_no_more_parameters_and_one_unit_more_would():
 @pytest.mark.slow
 def test_a_killed_training_ends_where_another_does(tmp_path):
     command = [
-        *(sys.executable, EXAMPLES / "language_model.py", *WRITING),
-        *("--rounds", "4", "--steps", "400", "--no-lstm", "--characters", "1"),
+        sys.executable,
+        EXAMPLES / "language_model.py",
+        *WRITING,
+        *"--rounds 4 --steps 400 --no-lstm --characters 1".split(),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -132,8 +134,9 @@ def test_expressions_are_learned_from_by_both_models():
     example = import_module("list_operations")
     results = example.main(
         [
-            *(*TINY, "--rounds", "1", "--steps", "1", "--train-size", "16"),
-            *("--test-size", "8", "--max-length", "40"),
+            *TINY,
+            *"--rounds 1 --steps 1 --train-size 16".split(),
+            *"--test-size 8 --max-length 40".split(),
         ]
     )
     assert set(results) == {"rotrnn", "lstm"}
