@@ -54,12 +54,9 @@ def test_an_lstm_has_no_more_parameters_and_one_unit_more_would():
 
 @pytest.mark.slow
 def test_a_killed_training_ends_where_another_does(tmp_path):
-    command = [
-        sys.executable,
-        EXAMPLES / "language_model.py",
-        *WRITING,
-        *"--rounds 4 --steps 400 --no-lstm --characters 1".split(),
-    ]
+    command = [sys.executable, EXAMPLES / "language_model.py", *WRITING]
+    command += ["--rounds", "4", "--steps", "400", "--no-lstm"]
+    command += ["--characters", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def last_round(output):
@@ -132,13 +129,9 @@ def evaluated(tokens):
 
 def test_expressions_are_learned_from_by_both_models():
     example = import_module("list_operations")
-    results = example.main(
-        [
-            *TINY,
-            *"--rounds 1 --steps 1 --train-size 16".split(),
-            *"--test-size 8 --max-length 40".split(),
-        ]
-    )
+    sizes = [*TINY, "--rounds", "1", "--steps", "1", "--train-size", "16"]
+    sizes += ["--test-size", "8", "--max-length", "40"]
+    results = example.main(sizes)
     assert set(results) == {"rotrnn", "lstm"}
     for minutes, accuracy in results.values():
         assert minutes > 0 and 0 <= accuracy <= 1
