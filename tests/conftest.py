@@ -9,6 +9,7 @@ import pytest
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent.parent / "examples"))
 
 pytest_plugins = ["capabilities"]
 

@@ -22,7 +22,7 @@ BACKENDS = tuple(capabilities.BACKENDS)
 NICENESS = {"jax": 0, "tensorflow": 5, "torch": 5}
 # Whose docstrings' examples run under PyTorch alone: under the others JAX would
 # compile them for half a minute, and the tests run the same layers there.
-WITH_EXAMPLES = ("layers", "models", "nlp", "export.py")
+WITH_EXAMPLES = ("layers", "models", "nlp", "export")
 README = Path(__file__).parent.parent / "README.md"
 WRITE = "--write-table"
 # XLA compiles for most of JAX' time. Without its optimisations 65 tests of

@@ -1,6 +1,10 @@
 """The names that users and files depend on."""
 
+import difflib
+
 import keras
+from public_names import SIGNATURES
+from public_names import signatures
 
 import keras_linrec
 
@@ -55,6 +59,15 @@ def test_public_names_are_these():
         "vandermonde_multiply",
         "vandermonde_solve",
     ]
+
+
+def test_public_signatures_are_these():
+    known = SIGNATURES.read_text().splitlines()
+    changes = [*difflib.unified_diff(known, signatures(), lineterm="", n=0)]
+    assert not changes, (
+        "\n".join(changes) + "\nWhere it is meant: "
+        "python tests/public_names.py --write, and a line in CHANGELOG.md"
+    )
 
 
 def test_classes_are_registered_under_the_packages_name():
