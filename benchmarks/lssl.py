@@ -26,9 +26,10 @@ from scan import interleaved
 from scan import peak_memory
 
 import keras_linrec
-from keras_linrec.ops import structured_state
+from keras_linrec.ops.discretization import discretise
 from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.hippo import hippo
+from keras_linrec.ops.impulse_response import impulse_response
 
 RATE = 1e-3
 # features, state_size, time
@@ -78,7 +79,7 @@ def report(title, calls, rounds):
 
 def dense_squaring(transition, timescale, output_matrix, time, alpha=0.5):
     """C Abar^k Bbar as the paper's section B.1 computes it."""
-    delta, vector = structured_state.discretise(*transition, timescale, alpha)
+    delta, vector = discretise(transition, timescale, alpha)
     power = delta + ops.eye(delta.shape[-1], dtype=delta.dtype)
     krylov = vector[..., None]
     while krylov.shape[-1] < time:
@@ -100,7 +101,7 @@ def response_calls(features, state_size, time):
     def with_kernel(kernel):
         def run(*arrays):
             *transition, timescale, output_matrix = arrays
-            return structured_state.impulse_response(
+            return impulse_response(
                 StructuredTransition(*transition),
                 timescale,
                 output_matrix,

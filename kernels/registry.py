@@ -45,7 +45,7 @@ class Kernel(NamedTuple):
     scan: Callable  # decay, inputs, initial_state, reverse
     projected_scan: Callable  # decay, inputs, input_kernel, output_kernel, ...
     # p, d, q, t, b, timescale, output_matrix, time, alpha; where it is None,
-    # `keras_linrec.ops.structured_state` has the portable form.
+    # `keras_linrec.ops.impulse_response` has the portable form.
     impulse_response: Callable | None = None
     # dynamics, operands, keep_all: what `plain_nonlinear_scan` computes; where
     # it is None, that one runs.
