@@ -10,6 +10,7 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_linrec.kernels import tridiagonal
+from keras_linrec.kernels.tridiagonal import append_zero
 from keras_linrec.kernels.tridiagonal import from_below
 from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.scan import chosen_kernel
@@ -44,11 +45,15 @@ def factorise(transition, timescale, alpha):
     timescale = alpha * timescale[..., None, :]
     scale = 1.0 / (p * q)[:, None] - timescale * d[:, None]
     # Not divided by dt, as `discretise` does: it may be zero here.
-    above = t[0][:, None] * from_below(scale)
+    above = t[0, :-1, None] * scale[..., 1:, :]
     diagonal = t[1][:, None] * scale - timescale
-    below = t[2][:, None] * scale
-    pivots = tridiagonal.pivots(above, diagonal, below)
-    return Factors(above, below, pivots, scale)
+    below = t[2, :-1, None] * scale[..., :-1, :]
+    return Factors(
+        append_zero(above),
+        append_zero(below),
+        tridiagonal.pivots(above * below, diagonal),
+        scale,
+    )
 
 
 def _solve(factors, right):
