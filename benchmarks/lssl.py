@@ -25,9 +25,10 @@ from common import training_step
 from keras import ops
 
 import keras_linrec
-from keras_linrec.ops import structured_state
+from keras_linrec.ops.discretization import discretise
 from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.hippo import hippo
+from keras_linrec.ops.impulse_response import impulse_response
 
 # features, state_size, time
 RESPONSES = ((128, 128, 784), (256, 64, 16384), (64, 256, 1024))
@@ -57,7 +58,7 @@ def main():
 
 def dense_squaring(transition, timescale, output_matrix, time, alpha=0.5):
     """C Abar^k Bbar as the paper's section B.1 computes it."""
-    delta, vector = structured_state.discretise(*transition, timescale, alpha)
+    delta, vector = discretise(transition, timescale, alpha)
     power = delta + ops.eye(delta.shape[-1], dtype=delta.dtype)
     krylov = vector[..., None]
     while krylov.shape[-1] < time:
@@ -79,7 +80,7 @@ def response_calls(features, state_size, time):
     def with_kernel(kernel):
         def run(*arrays):
             *transition, timescale, output_matrix = arrays
-            return structured_state.impulse_response(
+            return impulse_response(
                 StructuredTransition(*transition),
                 timescale,
                 output_matrix,

@@ -37,7 +37,7 @@ class Kernel(NamedTuple):
     # decay, inputs, input_kernel, output_kernel, initial_state, reverse
     projected_scan: Callable
     # p, d, q, t, b, timescale, output_matrix, time, alpha; where it is None,
-    # `keras_linrec.ops.structured_state` has the portable form.
+    # `keras_linrec.ops.impulse_response` has the portable form.
     impulse_response: Callable | None = None
     # dynamics, operands, keep_all; where it is None, the loop of
     # `nonlinear_recurrence` runs.
