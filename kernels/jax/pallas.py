@@ -28,6 +28,7 @@ from keras_linrec.kernels.jax.pallas_nonlinear import (
     nonlinear_scan as nonlinear_scan,
 )
 from keras_linrec.kernels.jax.scan import associative
+from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.projected_scan import with_final_state
 
 # Steps that a program reads before it takes the first of them: memory is
@@ -65,8 +66,7 @@ def scan(decay, inputs, initial_state, reverse=False, interpret=False):
     )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scan(reverse, interpret, decay, inputs, initial_state):
+def _forward(reverse, interpret, decay, inputs, initial_state):
     plan = _plan(decay, inputs, reverse)
     outputs, final_state = _call(
         partial(_scan_kernel, plan),
@@ -78,28 +78,14 @@ def _scan(reverse, interpret, decay, inputs, initial_state):
     return outputs, _without_axis(final_state)
 
 
-def _scan_forward(reverse, interpret, decay, inputs, initial_state):
+def _remember(reverse, interpret, decay, inputs, initial_state):
     results = _scan(reverse, interpret, decay, inputs, initial_state)
     return results, (decay, results[0], initial_state)
 
 
-def _scan_backward(reverse, interpret, residuals, cotangents):
-    return _gradient(reverse, interpret, *residuals, *cotangents)
-
-
-_scan.defvjp(_scan_forward, _scan_backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gradient(
-    reverse,
-    interpret,
-    decay,
-    outputs,
-    initial_state,
-    d_outputs,
-    d_final_state,
-):
+def _backward(reverse, interpret, kept, cotangents):
+    decay, outputs, initial_state = kept
+    d_outputs, d_final_state = cotangents
     # It begins where the scan ended.
     plan = _plan(decay, outputs, not reverse)
     d_decay, d_inputs, d_initial_state = _call(
@@ -121,25 +107,17 @@ def _gradient(
     return d_decay, d_inputs, _without_axis(d_initial_state)
 
 
-def _gradient_forward(reverse, interpret, *arguments):
-    return _gradient(reverse, interpret, *arguments), arguments
-
-
-def _gradient_backward(reverse, interpret, arguments, cotangents):
+def _plain_backward(reverse, interpret, kept, cotangents):
     def outputs_of(decay, inputs, initial_state, reverse):
         return _scan(reverse, interpret, decay, inputs, initial_state)[0]
 
-    def plain(decay, outputs, initial_state, d_outputs, d_final_state):
-        return adjoint(
-            outputs_of,
-            *(decay, outputs, initial_state),
-            *(d_outputs, reverse, d_final_state),
-        )
-
-    return jax.vjp(plain, *arguments)[1](cotangents)
+    d_outputs, d_final_state = cotangents
+    return adjoint(outputs_of, *kept, d_outputs, reverse, d_final_state)
 
 
-_gradient.defvjp(_gradient_forward, _gradient_backward)
+_scan = twice_differentiable(
+    _forward, _remember, _backward, _plain_backward, settings=2
+)
 
 
 class _Plan(NamedTuple):
