@@ -242,31 +242,24 @@ trained in a linear layer |
         modal = self.modal_form()
         return modal, self._bases(modal)
 
-    def _respond(
-        self, sequences, states, lengths, resets, keep_all=True, constants=None
-    ):
+    def _respond(self, sequences, states, keep_all=True, **options):
         if not self._is_averaged:
             rows = self._linear_input_rows()
-            return self._stack(
-                sequences, rows, states, lengths, resets, keep_all, constants
-            )
+            return self._stack(sequences, rows, states, keep_all, **options)
         # Each projection becomes a row of the batch. Its input enters by B r,
         # as if the sequence were (r^T x) r.
         count = self.projections
         if states is not None:
             states = [ops.reshape(s, (-1, self.state_size)) for s in states]
-        if lengths is not None:
-            lengths = ops.repeat(lengths, count)
-        if resets is not None:
-            resets = ops.repeat(resets, count, axis=0)
+        for name in ("lengths", "resets"):
+            if options.get(name) is not None:
+                options[name] = ops.repeat(options[name], count, axis=0)
         outputs, states = self._stack(
             self._projected(sequences),
             self._input_rows(),
             states,
-            lengths,
-            resets,
             keep_all,
-            constants,
+            **options,
         )
         outputs = ops.reshape(outputs, (-1, count, *ops.shape(outputs)[1:]))
         shape = (-1, count, self.state_size)
@@ -285,19 +278,27 @@ trained in a linear layer |
         )
 
     def _stack(
-        self, sequences, rows, states, lengths, resets, keep_all, constants
+        self,
+        sequences,
+        rows,
+        states,
+        keep_all,
+        lengths=None,
+        wants_states=True,
+        resets=None,
+        constants=None,
     ):
         """The recurrences one after another; `rows` is B^T."""
         modal, bases = constants or (self.modal_form(), None)
         needed = self._recurrences > 1 or self.state_bias is not None
-        needed = needed or states is not None or self.wants_states
+        needed = needed or states is not None or wants_states
         basis = inverse_basis = None
         if needed:
             basis, inverse_basis = bases or self._bases(modal)
         share = 1.0 if self._recurrences == 1 else self.slope
         decay = tuple(share * part for part in modal.decay)
         runs = None
-        if lengths is not None and self.wants_states:
+        if lengths is not None and wants_states:
             time = ops.shape(sequences)[1]
             runs = ops.expand_dims(packing.before(lengths, time), -1)
             decay = packing.stop(decay, lengths, time)

@@ -373,12 +373,19 @@ in modal coordinates |
         return outputs if self.bias is None else outputs + self.bias, final
 
     def _respond(
-        self, sequences, states, lengths, resets, keep_all=True, constants=None
+        self,
+        sequences,
+        states,
+        keep_all=True,
+        lengths=None,
+        wants_states=True,
+        resets=None,
+        constants=None,
     ):
         """The outputs, all or the last, and the final states."""
         modal = constants or self.modal_form()
         decay = modal.decay
-        if lengths is not None and self.wants_states:
+        if lengths is not None and wants_states:
             decay = packing.stop(decay, lengths, ops.shape(sequences)[1])
         if resets is not None:
             decay = packing.restart(decay, resets)
@@ -392,18 +399,30 @@ in modal coordinates |
         )
         return outputs, [state]
 
-    def run(self, sequences, states, lengths, resets=None):
-        return self._respond(sequences, states, lengths, resets)
+    def run(self, sequences, states, lengths, wants_states, resets=None):
+        return self._respond(
+            sequences,
+            states,
+            lengths=lengths,
+            wants_states=wants_states,
+            resets=resets,
+        )
 
-    def run_last(self, sequences, states, resets=None):
-        return self._respond(sequences, states, None, resets, keep_all=False)
+    def run_last(self, sequences, states, wants_states, resets=None):
+        return self._respond(
+            sequences,
+            states,
+            keep_all=False,
+            wants_states=wants_states,
+            resets=resets,
+        )
 
     def step_constants(self):
         return self.modal_form()
 
     def run_step(self, inputs, states, constants=None):
         outputs, states = self._respond(
-            ops.expand_dims(inputs, 1), states, None, None, constants=constants
+            ops.expand_dims(inputs, 1), states, constants=constants
         )
         return outputs[:, 0], states
 

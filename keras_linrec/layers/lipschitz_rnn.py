@@ -10,9 +10,8 @@ from keras_linrec import activations
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
-from keras_linrec.layers.nonlinear_layer import clone
+from keras_linrec.layers.precise_layer import clone
 from keras_linrec.ops.symmetric_skew import symmetric_skew
-from keras_linrec.validation import check_time_deltas
 from keras_linrec.validation import require_between
 
 # What `AntisymmetricRNN` has not of `LipschitzRNN`.
@@ -185,48 +184,19 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
             training,
             reset_mask,
             sequences_mask,
-            beside=self.beside(time_deltas, sequences.shape[:2]),
+            time_deltas,
         )
 
-    def build(
-        self, sequences_shape, initial_state_shape=None, time_deltas_shape=None
-    ):
-        super().build(sequences_shape, initial_state_shape)
-
-    def compute_output_shape(
-        self, sequences_shape, initial_state_shape=None, time_deltas_shape=None
-    ):
-        return super().compute_output_shape(sequences_shape)
-
-    def compute_output_spec(
-        self,
-        sequences,
-        initial_state=None,
-        mask=None,
-        training=False,
-        time_deltas=None,
-        reset_mask=None,
-        sequences_mask=None,
-    ):
+    def scan(self, *args, time_deltas=None, **arguments):
         if time_deltas is not None:
-            check_time_deltas(time_deltas.shape, sequences.shape[:2])
-        return super().compute_output_spec(
-            sequences, initial_state, mask, reset_mask=reset_mask
-        )
-
-    def scan(self, sequences, states, keep_all, constants=None, **arguments):
-        features = self.kernel.shape[0]
-        if sequences.shape[-1] > features:
-            lasting = sequences[..., features]
-            sequences = sequences[..., :features]
-            arguments["step_size"] = self._step_size() * lasting
-        return super().scan(sequences, states, keep_all, constants, **arguments)
+            arguments["step_size"] = self._step_size() * time_deltas
+        return super().scan(*args, **arguments)
 
     def run_step(self, inputs, states, constants=None, time_deltas=None):
-        beside = self.beside(time_deltas, inputs.shape[:1])
-        if beside is not None:
-            inputs = ops.concatenate([inputs, beside], axis=-1)
-        return super().run_step(inputs, states, constants)
+        options = {}
+        if time_deltas is not None:
+            options["time_deltas"] = ops.expand_dims(time_deltas, 1)
+        return super().run_step(inputs, states, constants, **options)
 
 
 @keras.saving.register_keras_serializable("keras_linrec")

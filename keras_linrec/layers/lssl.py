@@ -25,7 +25,6 @@ from keras_linrec.ops.impulse_response import impulse_response
 from keras_linrec.ops.packed_response import packed_powers
 from keras_linrec.ops.packed_response import packed_response
 from keras_linrec.ops.stepwise_response import stepwise_response
-from keras_linrec.validation import check_time_deltas
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
 
@@ -363,25 +362,8 @@ subdiagonal (last entry 0) |
             training,
             reset_mask,
             sequences_mask,
-            beside=self.beside(time_deltas, sequences.shape[:2]),
+            time_deltas,
             step_rescale=step_rescale,
-        )
-
-    def compute_output_spec(
-        self,
-        sequences,
-        initial_state=None,
-        mask=None,
-        training=False,
-        time_deltas=None,
-        step_rescale=None,
-        reset_mask=None,
-        sequences_mask=None,
-    ):
-        if time_deltas is not None:
-            check_time_deltas(time_deltas.shape, sequences.shape[:2])
-        return super().compute_output_spec(
-            sequences, initial_state, mask, reset_mask=reset_mask
         )
 
     def _transition(self):
@@ -409,41 +391,51 @@ subdiagonal (last entry 0) |
 
     # Whole sequences.
 
-    def run(self, sequences, states, lengths, resets=None, step_rescale=None):
-        features = self.feedthrough.shape[0]
+    def run(
+        self,
+        sequences,
+        states,
+        lengths,
+        wants_states,
+        resets=None,
+        time_deltas=None,
+        step_rescale=None,
+    ):
         timescale = self._timescale(step_rescale)
-        inputs = sequences
-        if sequences.shape[-1] > features:
-            inputs = sequences[..., :features]
-            time_deltas = sequences[..., features:] * timescale
+        if time_deltas is not None:
             outputs, states = self._run_varying(
-                inputs, states, time_deltas, resets
+                sequences,
+                states,
+                # An index of `None` costs TensorFlow a copy for the gradient.
+                ops.expand_dims(time_deltas, -1) * timescale,
+                resets,
             )
-        elif _is_symbol(ops.shape(inputs)[1]):
+        elif _is_symbol(ops.shape(sequences)[1]):
             outputs, states = self._run_steps(
-                inputs, states, lengths, timescale, resets
+                sequences, states, lengths, timescale, resets
             )
         elif resets is not None:
             outputs, states = self._run_packed(
-                inputs, states, lengths, timescale, resets
+                sequences, states, lengths, timescale, resets
             )
         else:
             # One that comes with the call may want a gradient.
             constant = step_rescale is None
             outputs, states = self._run_even(
-                inputs, states, lengths, timescale, constant
+                sequences, states, lengths, wants_states, timescale, constant
             )
-        # An index of `None` costs TensorFlow a copy for the gradient.
-        outputs = outputs + ops.expand_dims(inputs, -1) * self.feedthrough
+        outputs = outputs + ops.expand_dims(sequences, -1) * self.feedthrough
         return self._mix(outputs), states
 
-    def _run_even(self, inputs, states, lengths, timescale, constant):
+    def _run_even(
+        self, inputs, states, lengths, wants_states, timescale, constant
+    ):
         """C x_t by convolution with the systems' impulse response."""
         transition = self._transition()
         output_matrix = ops.convert_to_tensor(self.output_matrix)
         time = ops.shape(inputs)[1]
         powers = None
-        if states is None and not self.wants_states:
+        if states is None and not wants_states:
             response = self._response(transition, timescale, time, constant)
         else:
             delta, input_vector = discretise(transition, timescale, self.alpha)
@@ -459,7 +451,7 @@ subdiagonal (last entry 0) |
                 powers, states[0], output_matrix
             )
         outputs = ops.transpose(outputs, (0, 3, 1, 2))
-        if not self.wants_states:
+        if not wants_states:
             return outputs, None
         batch = ops.shape(inputs)[0]
         if states is None:
@@ -576,11 +568,10 @@ subdiagonal (last entry 0) |
         step_rescale=None,
     ):
         timescale = self._timescale(step_rescale)
-        beside = self.beside(time_deltas, inputs.shape[:1])
-        if beside is not None:
-            timescale = beside * timescale
+        if time_deltas is not None:
+            timescale = ops.expand_dims(time_deltas, -1) * timescale
         transition = self._transition()
-        is_own = beside is None and step_rescale is None
+        is_own = time_deltas is None and step_rescale is None
         factors = constants if is_own else None
         state = structured_step.step(
             transition,

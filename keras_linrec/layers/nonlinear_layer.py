@@ -4,9 +4,9 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
-from keras_linrec.layers.sequence_layer import PreciseLayer
+from keras_linrec.layers.precise_layer import PreciseLayer
+from keras_linrec.layers.precise_layer import clone
 from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.layers.sequence_layer import clone
 from keras_linrec.ops import packing
 from keras_linrec.ops.scan import nonlinear_scan
 from keras_linrec.validation import require_count
@@ -124,32 +124,40 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
     def state_shapes_of(self, features):
         return [(self.units,)]
 
-    def run(self, sequences, states, lengths, resets=None):
-        outputs, final_state = self.scan(
-            sequences, states, True, reset_mask=resets
-        )
-        if lengths is not None and self.wants_states:
+    def run(self, sequences, states, lengths, wants_states, **options):
+        outputs, final_state = self.scan(sequences, states, True, **options)
+        if lengths is not None and wants_states:
             final_state = self._state_after(outputs, states, lengths)
         return outputs, [final_state]
 
-    def run_last(self, sequences, states, resets=None, constants=None):
-        _, final_state = self.scan(
-            sequences, states, False, constants, reset_mask=resets
-        )
+    def run_last(self, sequences, states, wants_states, **options):
+        _, final_state = self.scan(sequences, states, False, **options)
         return final_state, [final_state]
 
     def step_constants(self):
         return self.recurrence()
 
-    def run_step(self, inputs, states, constants=None):
-        return self.run_last(inputs[:, None], states, constants=constants)
+    def run_step(self, inputs, states, constants=None, **options):
+        _, final_state = self.scan(
+            inputs[:, None], states, False, constants=constants, **options
+        )
+        return final_state, [final_state]
 
-    def scan(self, sequences, states, keep_all, constants=None, **arguments):
+    def scan(
+        self,
+        sequences,
+        states,
+        keep_all,
+        resets=None,
+        constants=None,
+        **arguments,
+    ):
         """`nonlinear_scan` with the unit's arguments, or others by name."""
         return nonlinear_scan(
             sequences,
             initial_state=states and states[0],
             keep_all=keep_all,
+            reset_mask=resets,
             **{**self.arguments(constants), **arguments},
         )
 

@@ -12,8 +12,8 @@ from keras_linrec.double_precision import sin
 from keras_linrec.double_precision import tanh
 from keras_linrec.initializers import DecayLog
 from keras_linrec.initializers import FanInNormal
+from keras_linrec.layers.precise_layer import clone
 from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.layers.sequence_layer import clone
 from keras_linrec.ops import packing
 from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
@@ -300,7 +300,7 @@ number | D |
         heads = ops.einsum("bhj,hkj->bhk", rotated, rotation)
         return ops.reshape(heads, (-1, self.state_size))
 
-    def run(self, sequences, states, lengths, resets=None):
+    def run(self, sequences, states, lengths, wants_states, resets=None):
         if self.bidirectional and resets is not None and lengths is not None:
             raise ValueError(
                 "A layer that reads both ways takes a mask or a reset_mask, "
@@ -309,7 +309,7 @@ number | D |
             )
         rotation = self._rotation()
         decay = tuple(ops.reshape(part, (-1,)) for part in self._decay())
-        needed = self.wants_states or self.bidirectional
+        needed = wants_states or self.bidirectional
         if lengths is not None and needed:
             decay = packing.stop(decay, lengths, ops.shape(sequences)[1])
         input_kernel = self._input_projection(rotation)
@@ -333,16 +333,13 @@ number | D |
             final_states.append(self._from_complex(rotation, final_state))
         return outputs, final_states
 
-    def call_with_states(self, sequences, states, mask=None, **options):
-        self._require_one_direction()
-        return super().call_with_states(sequences, states, mask, **options)
-
-    def _require_one_direction(self):
+    def require_streaming(self, part=False):
         if self.bidirectional:
             raise ValueError(
                 "A layer that reads both ways cannot stream. Received: "
                 f"bidirectional=True in layer '{self.name}'"
             )
+        super().require_streaming(part)
 
     # A single step has no use for complex numbers, which cost a rotation into
     # their coordinates and another one back. In float32, 100,000 steps are off
@@ -350,7 +347,7 @@ number | D |
     # 1 - 1e-7 (JAX, measured against float64).
 
     def step_constants(self):
-        self._require_one_direction()
+        self.require_streaming()
         rotation = self._rotation()
         turned = multiply(
             tuple(ops.expand_dims(part, 1) for part in self._decay()),

@@ -5,6 +5,7 @@ import inspect
 import keras
 
 from keras_linrec.layers import LSSL
+from keras_linrec.layers.streaming import Streaming
 from keras_linrec.validation import require_between
 
 NORMALIZATIONS = ("pre", "post")
@@ -12,7 +13,7 @@ NORMALIZERS = ("layer", "rms")
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class ResidualBlock(keras.layers.Layer):
+class ResidualBlock(Streaming, keras.layers.Layer):
     """A sequence layer as a Transformer holds its own - Gu et al. 2021.
 
         pre:  y = x + dropout(unit(norm(x)))
@@ -200,96 +201,48 @@ class ResidualBlock(keras.layers.Layer):
                 )
         return given
 
-    def get_initial_state(self, batch_size):
-        """The unit's states before the first step: a list of zeros.
+    # Streaming, with the unit's states.
 
-        Args:
-            batch_size: integer, the number of rows.
-        """
-        return self._streaming_unit().get_initial_state(batch_size)
+    def require_streaming(self, part=False):
+        wanted = "call_with_states" if part else "step"
+        if not hasattr(self.unit, wanted):
+            raise ValueError(
+                "A block streams if its unit does, as those of "
+                "keras_linrec.layers do. Received: unit="
+                f"{type(self.unit).__name__}, without `{wanted}`"
+            )
+
+    def get_initial_state(self, batch_size):
+        self.require_streaming()
+        return self.unit.get_initial_state(batch_size)
 
     def step_constants(self):
-        """What every step computes of the unit's weights alone, or `None`.
-
-        A stream computes it once, for as long as the weights stay the same.
-        """
-        unit = self._streaming_unit()
-        if not hasattr(unit, "step_constants"):
+        self.require_streaming()
+        if not hasattr(self.unit, "step_constants"):
             return None
-        return unit.step_constants()
+        return self.unit.step_constants()
 
-    def step(
-        self,
-        inputs,
-        states,
-        time_deltas=None,
-        step_rescale=None,
-        constants=None,
-    ):
-        """One time step, without dropout.
-
-        Args:
-            inputs: float tensor, (batch, features).
-            states: list of tensors, from `get_initial_state` or from the last
-                step.
-            time_deltas, step_rescale: for a unit that takes them, the
-                former of the shape (batch,). Default to `None`.
-            constants: from `step_constants`, of the weights as they are.
-                Defaults to `None`: the step computes them.
-
-        Returns:
-            `(outputs, states)`: (batch, features), and the new states.
-        """
-        unit = self._streaming_unit()
-        if not self.built:
-            self.build((inputs.shape[0], None, inputs.shape[-1]))
-        arguments = self._unit_arguments(
-            time_deltas=time_deltas, step_rescale=step_rescale
-        )
+    def stream_step(self, inputs, states, constants, **options):
+        options = self._unit_arguments(**options)
         if constants is not None:
-            arguments["constants"] = constants
+            options["constants"] = constants
+        return self._stream(self.unit.step, inputs, states, options)
+
+    def stream_part(self, sequences, states, mask, **options):
+        options = {"mask": mask, **self._unit_arguments(**options)}
+        return self._stream(
+            self.unit.call_with_states, sequences, states, options
+        )
+
+    def _stream(self, unit, inputs, states, options):
         new_states = []
 
-        def run(one_step):
-            outputs, new = unit.step(one_step, states, **arguments)
+        def run(inputs):
+            outputs, new = unit(inputs, states, **options)
             new_states.extend(new)
             return outputs
 
         return self._around(run, inputs), new_states
-
-    def call_with_states(self, sequences, states, mask=None):
-        """Many time steps at once, between single ones, without dropout.
-
-        Args:
-            sequences: float tensor, (batch, time, features).
-            states: list of tensors, from `get_initial_state`, from `step` or
-                from here.
-            mask: boolean tensor, (batch, time), true where a step counts.
-                Defaults to `None`.
-
-        Returns:
-            `(outputs, states)`: (batch, time, features), and the new states.
-        """
-        unit = self._streaming_unit()
-        if not self.built:
-            self.build(tuple(sequences.shape))
-        new_states = []
-
-        def run(inputs):
-            outputs, new = unit.call_with_states(inputs, states, mask=mask)
-            new_states.extend(new)
-            return outputs
-
-        return self._around(run, sequences), new_states
-
-    def _streaming_unit(self):
-        if not hasattr(self.unit, "step"):
-            raise ValueError(
-                "A block streams if its unit does, as those of "
-                "keras_linrec.layers do. Received: unit="
-                f"{type(self.unit).__name__}"
-            )
-        return self.unit
 
     def get_config(self):
         return {

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_linrec import activations
 from keras_linrec.layers import LSSL
+from keras_linrec.layers.streaming import Streaming
 from keras_linrec.models.residual_block import ResidualBlock
 from keras_linrec.models.residual_block import clone
 from keras_linrec.models.residual_block import serialize_unbuilt
@@ -20,7 +21,7 @@ SIZES = {
 }
 
 
-class SequenceModel(keras.Model):
+class SequenceModel(Streaming, keras.Model):
     """What `SequenceClassifier` and `SequenceRegressor` share.
 
     Args:
@@ -233,6 +234,9 @@ class SequenceModel(keras.Model):
 
     # Streaming.
 
+    def streaming_parts(self):
+        return self.blocks
+
     def get_initial_state(self, batch_size):
         """The states before the first step.
 
@@ -244,7 +248,7 @@ class SequenceModel(keras.Model):
             `pooling="mean"`, one of the mean so far and of the number of
             steps.
         """
-        states = [block.get_initial_state(batch_size) for block in self.blocks]
+        states = super().get_initial_state(batch_size)
         if self.pooling != "mean":
             return states
         return [
@@ -255,38 +259,12 @@ class SequenceModel(keras.Model):
             ],
         ]
 
-    def step_constants(self):
-        """What every step computes of the weights alone: a list of blocks'.
-
-        A stream computes it once, for as long as the weights stay the same,
-        and hands it to every `step`.
-        """
-        return [block.step_constants() for block in self.blocks]
-
-    def step(self, inputs, states, time_deltas=None, constants=None):
-        """One time step, at a cost that does not grow with the time passed.
-
-        Args:
-            inputs: float tensor, (batch, features).
-            states: the states from `get_initial_state` or from the last step.
-            time_deltas: float tensor, (batch,), how long this step lasts. See
-                `LSSL`. Defaults to `None`.
-            constants: from `step_constants`, of the weights as they are.
-                Defaults to `None`: the step computes them.
-
-        Returns:
-            `(outputs, states)`: (batch, outputs), what the model gives for
-            the sequence up to this step, and the new states.
-        """
-        if not self.built:
-            self.build((inputs.shape[0], None, inputs.shape[-1]))
+    def stream_step(self, inputs, states, constants, **options):
         outputs = self.encoder(inputs)
         new_states = []
         constants = constants or [None] * len(self.blocks)
         for block, state, ahead in zip(self.blocks, states, constants):
-            outputs, state = block.step(
-                outputs, state, time_deltas=time_deltas, constants=ahead
-            )
+            outputs, state = block.step(outputs, state, ahead, **options)
             new_states.append(state)
         outputs = self._normalise(outputs)
         if self.pooling == "mean":
@@ -294,6 +272,20 @@ class SequenceModel(keras.Model):
             count = count + 1
             outputs = mean + (outputs - mean) / count
             new_states.append([outputs, count])
+        return self.head(outputs), new_states
+
+    def stream_part(self, sequences, states, mask, **options):
+        outputs = self.encoder(sequences)
+        new_states = []
+        for block, state in zip(self.blocks, states):
+            outputs, state = block.call_with_states(
+                outputs, state, mask, **options
+            )
+            new_states.append(state)
+        outputs = self._normalise(outputs)
+        if self.pooling == "mean":
+            outputs, pooled = _running_mean(outputs, states[-1], mask)
+            new_states.append(pooled)
         return self.head(outputs), new_states
 
     # Saving.
@@ -477,3 +469,19 @@ class SequenceRegressor(SequenceModel):
         config = super().get_config()
         config["outputs"] = config.pop("output_units")
         return config
+
+
+def _running_mean(outputs, pooled, mask):
+    """The means up to each step, and the last with the number of steps."""
+    mean, count = pooled
+    counts = ops.ones_like(outputs[:, :, :1])
+    if mask is not None:
+        mask = ops.expand_dims(ops.cast(mask, "bool"), -1)
+        counts = ops.where(mask, counts, 0.0)
+        outputs = ops.where(mask, outputs, 0.0)
+    # Of differences from the mean before, as single steps take it.
+    before = ops.expand_dims(mean, 1)
+    changes = ops.cumsum(counts * (outputs - before), axis=1)
+    counts = ops.expand_dims(count, 1) + ops.cumsum(counts, axis=1)
+    means = before + changes / ops.maximum(counts, 1.0)
+    return means, [means[:, -1], counts[:, -1]]

@@ -7,6 +7,7 @@ from keras_hub.models import Backbone
 from keras_linrec.layers import LSSL
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import RotRNN
+from keras_linrec.layers.streaming import Streaming
 from keras_linrec.models.residual_block import NORMALIZERS
 from keras_linrec.models.residual_block import ResidualBlock
 from keras_linrec.models.residual_block import clone
@@ -23,7 +24,7 @@ _EPSILON = 1e-5
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecBackbone(Backbone):
+class LinRecBackbone(Streaming, Backbone):
     """The core of a language model whose memory is a state of constant size.
 
         x = token_embedding(token_ids)
@@ -253,69 +254,32 @@ class LinRecBackbone(Backbone):
         """Whether no unit reads a text from its end too."""
         return not self.unit_arguments.get("bidirectional", False)
 
-    def get_initial_state(self, batch_size):
-        """The states before the first token: a list of lists of zeros.
+    # A step is a token.
+    step_axes = ("batch",)
 
-        Args:
-            batch_size: integer, the number of rows.
-        """
-        return [
-            block.get_initial_state(batch_size) for block in self.unit_blocks
-        ]
+    def streaming_parts(self):
+        return self.unit_blocks
 
-    def call_with_states(self, token_ids, states, padding_mask=None):
-        """Many tokens at once, computed in parallel, without dropout.
-
-        Args:
-            token_ids: integers, (batch, time).
-            states: from `get_initial_state`, from `step` or from here.
-            padding_mask: (batch, time), true where there is a token, in any
-                pattern. Defaults to `None`, everywhere.
-
-        Returns:
-            `(outputs, states)`: (batch, time, hidden_dim), and the states
-            after the last token of each row.
-        """
-        outputs = self.token_embedding(token_ids)
-        new_states = []
-        for blocks, state in zip(self._layer_blocks(), states):
-            unit_block, feedforward_block = blocks
-            outputs, state = unit_block.call_with_states(
-                outputs, state, mask=padding_mask
-            )
-            outputs = feedforward_block(outputs)
-            new_states.append(state)
-        return self.output_norm(outputs), new_states
-
-    def step_constants(self):
-        """What every step computes of the weights alone: a list of layers'.
-
-        `generate()` computes it once a text.
-        """
-        return [block.step_constants() for block in self.unit_blocks]
-
-    def step(self, token_ids, states, constants=None):
-        """One token, at a cost that does not grow with those before it.
-
-        Args:
-            token_ids: integers, (batch,).
-            states: from `get_initial_state`, from `call_with_states` or from
-                the last step.
-            constants: from `step_constants`, of the weights as they are.
-                Defaults to `None`: the step computes them.
-
-        Returns:
-            `(outputs, states)`: (batch, hidden_dim), and the new states.
-        """
-        outputs = self.token_embedding(token_ids)
+    def stream_step(self, inputs, states, constants):
+        outputs = self.token_embedding(inputs)
         new_states = []
         constants = constants or [None] * self.num_layers
         for blocks, state, ahead in zip(
             self._layer_blocks(), states, constants
         ):
             unit_block, feedforward_block = blocks
-            outputs, state = unit_block.step(outputs, state, constants=ahead)
+            outputs, state = unit_block.step(outputs, state, ahead)
             outputs, _ = feedforward_block.step(outputs, [])
+            new_states.append(state)
+        return self.output_norm(outputs), new_states
+
+    def stream_part(self, sequences, states, mask):
+        outputs = self.token_embedding(sequences)
+        new_states = []
+        for blocks, state in zip(self._layer_blocks(), states):
+            unit_block, feedforward_block = blocks
+            outputs, state = unit_block.call_with_states(outputs, state, mask)
+            outputs, _ = feedforward_block.call_with_states(outputs, [])
             new_states.append(state)
         return self.output_norm(outputs), new_states
 

@@ -3,12 +3,13 @@
 import keras
 
 from keras_linrec import activations
-from keras_linrec.layers.sequence_layer import clone
+from keras_linrec.layers.precise_layer import clone
+from keras_linrec.layers.streaming import Streaming
 from keras_linrec.validation import require_count
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class GatedFeedforward(keras.layers.Layer):
+class GatedFeedforward(Streaming, keras.layers.Layer):
     """A position-wise network with a gate - Shazeer 2020.
 
         y = W_o (activation(W_g x) * W_v x)
@@ -94,31 +95,11 @@ class GatedFeedforward(keras.layers.Layer):
             ),
         }
 
-    # A block around it streams as one around a sequence unit does.
+    # A block around it streams as one around a sequence unit does. There are
+    # no states, and what other positions hold does not matter.
 
-    def get_initial_state(self, batch_size):
-        """No states: an empty list.
-
-        Args:
-            batch_size: integer, the number of rows.
-        """
-        return []
-
-    def call_with_states(self, sequences, states, mask=None):
-        """What a call gives, and the states, of which there are none.
-
-        Args:
-            sequences: float tensor, (batch, time, features).
-            states: an empty list.
-            mask: not used: what the other positions hold does not matter.
-        """
-        return self(sequences), []
-
-    def step(self, inputs, states):
-        """What a call gives, and the states, of which there are none.
-
-        Args:
-            inputs: float tensor, (batch, features).
-            states: an empty list.
-        """
+    def stream_step(self, inputs, states, constants):
         return self(inputs), []
+
+    def stream_part(self, sequences, states, mask):
+        return self(sequences), []

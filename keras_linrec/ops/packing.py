@@ -20,12 +20,14 @@ def pack(sequences, lengths, order):
     """The steps that count moved to the front of each row, zeros behind.
 
     Args:
-        sequences: (batch, time, features).
+        sequences: (batch, time, features), or (batch, time).
         lengths: integers (batch,), how many steps of each row count.
         order: integers (batch, time), from `order`.
     """
     counts = before(lengths, ops.shape(sequences)[1])
-    return ops.where(counts[:, :, None], take(sequences, order), 0.0)
+    if len(sequences.shape) == 3:
+        counts = ops.expand_dims(counts, -1)
+    return ops.where(counts, take(sequences, order), 0.0)
 
 
 def order(mask):

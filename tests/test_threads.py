@@ -1,0 +1,100 @@
+"""One layer, called from several threads at once."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from threading import Event
+
+import keras
+import pytest
+from conformance.cases import assert_close
+from conformance.cases import built
+from units import UNITS
+from units import array
+from units import sequences
+
+THREADS, ROUNDS = 8, 12
+EVERY_PATH = pytest.mark.parametrize(
+    "name", ["lipschitz_rnn", "lssl", "rotrnn"]
+)
+
+
+@pytest.fixture(autouse=True)
+def threads_that_take_turns_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def in_threads(work):
+    """`work(index)` of every thread, which all begin at once."""
+    barrier = Barrier(THREADS)
+
+    def begin(index):
+        barrier.wait()
+        return work(index)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(begin, range(THREADS)))
+
+
+def ways_to_call(layer):
+    """What one thread does: whole sequences, parts of them, single steps."""
+    inputs = sequences(7)
+    states = layer.get_initial_state(2)
+    return (
+        lambda: layer(inputs),
+        lambda: layer.call_with_states(inputs, states),
+        lambda: layer.step(inputs[:, 0], states),
+    )
+
+
+@EVERY_PATH
+def test_each_thread_gets_what_it_gets_alone(name):
+    layer = built(name)
+    ways = ways_to_call(layer)
+    expected = [keras.tree.map_structure(array, way()) for way in ways]
+
+    def work(index):
+        which = [(index + turn) % len(ways) for turn in range(ROUNDS)]
+        return [
+            (one, keras.tree.map_structure(array, ways[one]())) for one in which
+        ]
+
+    for results in in_threads(work):
+        for one, got in results:
+            keras.tree.assert_same_structure(got, expected[one])
+            assert_close(got, expected[one], 1e-6)
+
+
+@EVERY_PATH
+def test_a_call_that_ends_leaves_another_to_be_rematerialized(
+    name, monkeypatch
+):
+    with keras.RematScope(mode="full"):
+        layer = UNITS[name]()
+    inputs = sequences(7)
+    expected = array(layer(inputs))
+    rematerialized, remat, call = [], keras.remat, layer.call
+    has_begun, other_is_over = Event(), Event()
+
+    def counted(function):
+        rematerialized.append(function)
+        return remat(function)
+
+    def call_of_one_that_waits(sequences, *args, **kwargs):
+        if sequences.shape[0] == 1:
+            has_begun.set()
+            assert other_is_over.wait(60)
+        return call(sequences, *args, **kwargs)
+
+    monkeypatch.setattr(keras, "remat", counted)
+    monkeypatch.setattr(layer, "call", call_of_one_that_waits)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(layer, inputs[:1])
+        assert has_begun.wait(60)
+        assert_close(layer(inputs), expected, 1e-6)
+        other_is_over.set()
+        assert_close(waiting.result(), expected[:1], 1e-6)
+    assert len(rematerialized) == 2
