@@ -459,22 +459,6 @@ def test_nan_goes_through_a_nonlinear_scan(emulation):
         assert not outputs[1].isnan().any()
 
 
-def test_what_the_nonlinear_kernels_do_not_take_is_known():
-    def takes(activation, units):
-        dynamics = Dynamics(activation)
-        return cuda.takes(
-            dynamics,
-            nonlinear_operands(
-                dynamics, (1, 1, 1, units), False, 0, torch.float32
-            ),
-        )
-
-    assert takes(keras.activations.tanh, 512)
-    assert not takes(keras.activations.tanh, 513)
-    assert not takes(activations.oplu, 4)
-    assert not takes(activations.modrelu, 4)
-
-
 def test_no_rows_of_a_nonlinear_scan_give_no_gradient(emulation):
     dynamics = Dynamics(keras.activations.tanh)
     operands = nonlinear_operands(

@@ -21,7 +21,6 @@ from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
-from keras_linrec.kernels.native import few_steps
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
@@ -54,10 +53,9 @@ def projected_scan(
     decay, *rest = map(
         tuple, (decay, input_kernel, output_kernel, initial_state)
     )
-    arguments = decay, inputs, *rest
-    if few_steps(inputs.shape[1]):
-        return _plain_projected_scan(reverse, *arguments)
-    outputs, final_state, _ = _projected_scan(bool(reverse), *arguments)
+    outputs, final_state, _ = _projected_scan(
+        bool(reverse), decay, inputs, *rest
+    )
     return outputs, final_state
 
 
@@ -70,8 +68,6 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
 def nonlinear_scan(dynamics, operands, keep_all=True):
     """What `Kernel.nonlinear_scan` of the registry computes."""
     flags = nonlinear_flags(dynamics, operands)
-    if flags is None or few_steps(operands.inputs.shape[1]):
-        return nonlinear_recurrence.with_last_state(loop, dynamics, operands)
     return _nonlinear_scan(flags, bool(keep_all), tuple(operands))
 
 

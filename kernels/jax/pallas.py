@@ -37,14 +37,6 @@ from keras_linrec.kernels.projected_scan import with_final_state
 _STEPS_AHEAD = 8
 
 
-# A program of the GPU takes a step in about a microsecond, however few they
-# are; a tree of products over all of time takes more work and fewer steps.
-# Reasoned, not measured: below so many states, and beyond so many steps a
-# state, the tree is taken.
-_FEW_STATES = 2**12
-_MANY_STEPS = 2**12
-
-
 def scan(decay, inputs, initial_state, reverse=False, interpret=False):
     """`(outputs, final_state)` of h_t = decay_t * h_{t-1} + inputs_t."""
     if interpret:
@@ -53,9 +45,6 @@ def scan(decay, inputs, initial_state, reverse=False, interpret=False):
     def tree(*arguments):
         return with_final_state(associative)(*arguments, reverse)
 
-    batch, time, channels = inputs[0].shape
-    if batch * channels < _FEW_STATES and time > _MANY_STEPS:
-        return tree(decay, inputs, initial_state)
     kernel = partial(_scan, bool(reverse), False)
     # Where there is a GPU, part of a program may run on the CPU all the same.
     return lax.platform_dependent(

@@ -17,17 +17,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from keras_linrec import activations
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
-from keras_linrec.kernels.native import few_steps
-from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 
-# Bytes of the matrices, in all and in a thread: half of the registers.
-_MOST_BYTES = 2**17
+# Bytes of the matrices in a thread: half of the registers.
 _BYTES_A_THREAD = 2**8
 
 
@@ -35,21 +31,10 @@ def nonlinear_scan(dynamics, operands, keep_all=True, interpret=False):
     """What `Kernel.nonlinear_scan` of the registry computes."""
     operands = Operands(*operands)
     plain = partial(_plain, dynamics)
-    if few_steps(operands.inputs.shape[1]) or not _takes(dynamics, operands):
-        return plain(*operands)
     kernel = partial(_scan, dynamics, interpret)
     if interpret:
         return kernel(*operands)
     return lax.platform_dependent(*operands, cuda=kernel, default=plain)
-
-
-def _takes(dynamics, operands):
-    if nonlinear_flags(dynamics, operands) is None:
-        return False
-    pairs = dynamics.activation in (activations.oplu, activations.modrelu)
-    numbers = _parts(operands) * _width(operands) ** 2
-    itemsize = operands.inputs.dtype.itemsize
-    return not pairs and numbers * itemsize <= _MOST_BYTES
 
 
 def _plain(dynamics, *operands):

@@ -44,8 +44,7 @@ def platform():
     """The platform of tensors that are made without a word on theirs."""
     import torch
 
-    device = torch.get_default_device().type
-    return "cpu" if device == "meta" else device
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def describe(tensor):
@@ -53,26 +52,39 @@ def describe(tensor):
     import torch
 
     device = tensor.device.type
-    # Nothing is computed on "meta": Keras traces shapes there.
     return {
         "platform": "cpu" if device == "meta" else device,
-        "operators": native_operators_run(device),
+        "operators": _operators_run(device),
         "unrolled": torch.compiler.is_compiling(),
     }
 
 
-def native_operators_run(device):
+def _operators_run(device):
     """Whether custom operators run on a device, here and now."""
+    # Nothing is computed on "meta": Keras traces shapes there.
+    if device not in ("cpu", "cuda", "meta") or _is_differentiated_by_func():
+        return False
+    if device != "cuda":
+        return True
+    from keras_linrec.kernels.torch.operators import cuda_library
+
+    return cuda_library() is not None
+
+
+def _is_differentiated_by_func():
+    """Whether `torch.func` differentiates, which custom operators forbid.
+
+    `torch.vmap` by itself is no obstacle.
+    """
     import torch
 
     if torch.compiler.is_compiling():
-        return True
+        return False
     if not torch._C._are_functorch_transforms_active():
-        return True
-    # `torch.func` forbids them to differentiate; `torch.vmap` is no obstacle.
+        return False
     levels = torch._C._functorch.get_interpreter_stack()
-    return all(
-        level.key() == torch._C._functorch.TransformType.Vmap
+    return any(
+        level.key() != torch._C._functorch.TransformType.Vmap
         for level in levels
     )
 
@@ -99,8 +111,7 @@ def checking():
 
     # Keras traces shapes on PyTorch's meta device, which holds no values; and
     # in inference mode there are no gradients to check.
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    with keras.device(device), torch.inference_mode(False):
+    with keras.device(platform()), torch.inference_mode(False):
         yield
 
 

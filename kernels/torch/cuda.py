@@ -16,7 +16,6 @@ from typing import NamedTuple
 import keras
 import torch
 
-from keras_linrec import activations
 from keras_linrec.kernels.native.call_encoding import COMPLEX
 from keras_linrec.kernels.native.call_encoding import PER_STEP
 from keras_linrec.kernels.native.call_encoding import REVERSE
@@ -30,11 +29,6 @@ from keras_linrec.kernels.torch.tensors import number_flag
 
 # As many as a large GPU holds at a time, within a factor of two.
 _THREADS = 2**17
-
-# A block reads the recurrent matrix at each step. Beyond so many units that is
-# slower than a product of all rows, for all its launches: reasoned, as are the
-# other choices for the nonlinear scan, which no GPU has run yet.
-_MOST_UNITS = 512
 
 
 def nvcc_flags():
@@ -207,14 +201,6 @@ def _pointers(tensors):
 
 # The nonlinear scan. Its operands come with an axis of systems in front: the
 # kernels take the steps, and large products do the rest for all steps at once.
-
-
-def takes(dynamics, operands):
-    """Whether the kernels run a nonlinear scan that the core can run."""
-    if dynamics.activation in (activations.oplu, activations.modrelu):
-        return False
-    known = operands.inputs.dtype in (torch.float32, torch.float64)
-    return known and operands.initial_state.shape[-1] <= _MOST_UNITS
 
 
 def nonlinear_scan(library, flags, leak, keep, operands):
