@@ -30,6 +30,8 @@ from functools import partial
 import keras
 import keras_hub
 import numpy as np
+from common import print_header
+from common import print_row
 from keras import ops
 
 from keras_linrec import nlp
@@ -295,41 +297,39 @@ def contexts_of(table):
     return sorted({context for _, context in table})
 
 
-def joined(contexts):
-    return " | ".join(f"{context:,}" for context in contexts)
+def titles_of(contexts):
+    return [f"{context:,}" for context in contexts]
 
 
 def print_times(times, contenders):
     contexts = contexts_of(times)
-    print(f"\n| ms a token behind | {joined(contexts)} |")
-    print("|---" * (1 + len(contexts)) + "|")
+    print_header("ms a token behind", *titles_of(contexts))
     for name in contenders:
         first = times[name, contexts[0]]
         cells = [
             f"{times[name, c] * 1e3:.3f} ({times[name, c] / first:.2f})"
             for c in contexts
         ]
-        print(f"| {name} | " + " | ".join(cells) + " |")
+        print_row(name, *cells)
 
 
 def print_caches(caches, contenders):
     contexts = contexts_of(caches)
-    print(f"\n| bytes of the cache | {joined(contexts)} | a further token |")
-    print("|---" * (2 + len(contexts)) + "|")
+    titles = titles_of(contexts)
+    print_header("bytes of the cache", *titles, "a further token")
     for name in contenders:
         sizes = [caches[name, context] for context in contexts]
         cells = [f"{size:,}" for size in sizes]
         grown = 0
         if len(contexts) > 1:
             grown = (sizes[-1] - sizes[0]) // (contexts[-1] - contexts[0])
-        print(f"| {name} | " + " | ".join(cells) + f" | {grown:,} |")
+        print_row(name, *cells, f"{grown:,}")
 
 
 def print_generation(model, options):
     """`generate()`, prompts and tokens apart."""
     model.compile(sampler="greedy")
-    print("\n| prompt | ms to the first token | ms for each further |")
-    print("|---|---|---|")
+    print_header("prompt", "ms to the first token", "ms for each further")
     for context in CONTEXTS:
         if context > options.longest:
             continue
@@ -348,7 +348,7 @@ def print_generation(model, options):
 
         first, more = seconds(1), seconds(1 + options.generated)
         each = (more - first) / options.generated
-        print(f"| {context:,} | {first * 1e3:.1f} | {each * 1e3:.3f} |")
+        print_row(f"{context:,}", f"{first * 1e3:.1f}", f"{each * 1e3:.3f}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ steps stays the same.
 
 All run in one process (it needs PyTorch and JAX, whatever the backend), round
 after round in turn; times are medians in milliseconds. Slow contenders are
-measured fewer times, see `interleaved` of scan.py, and once only, by their
+measured fewer times, see `interleaved` of common.py, and once only, by their
 first call, where that takes as long as `--once` says and nothing is compiled.
 Keras' layers are left out beyond `--longest` steps, 16,384 unless on JAX: a
 step of theirs takes minutes there.
@@ -35,11 +35,14 @@ import time
 
 import keras
 import numpy as np
+from common import copy_time
+from common import interleaved
+from common import keras_layer
+from common import print_header
+from common import print_row
+from common import product_rate
+from common import training_step
 from keras import ops
-from lssl import layer_step
-from scan import copy_time
-from scan import interleaved
-from stable_rnns import product_rate
 
 import keras_linrec
 
@@ -61,12 +64,12 @@ def main():
     )
     names = [*map(stack_name, DEPTHS), LINEAR, *RECURRENT]
     first, shares, times = [], [], []
-    print_header("ms", names)
+    print_titles("ms", names)
     for steps in options.steps:
         batch = max(1, min(options.batch, options.elements // steps))
         calls, first_calls = contenders(options, batch, steps)
         medians = measured(calls, first_calls, options)
-        print_row(steps, batch, with_ratios(medians, names))
+        print_row(steps, batch, *with_ratios(medians, names))
         times.append(medians)
         first.append((steps, batch, seconds(first_calls, names)))
         bound = limits(options, batch, steps, rate)
@@ -116,7 +119,7 @@ def contenders(options, batch, steps):
     calls, first_calls = {}, {}
     for name, layer in make_layers(options, steps).items():
         begin = time.perf_counter()
-        call = layer_step(layer, tensor)
+        call = training_step(layer, tensor)
         results = call()
         first_calls[name] = 1e3 * (time.perf_counter() - begin)
         del results
@@ -135,13 +138,8 @@ def make_layers(options, steps):
     )
     if steps > options.longest:
         return found
-    cudnn = {}
-    if keras.backend.backend() == "torch":
-        cudnn = {"use_cudnn": False}
     for name in RECURRENT:
-        arguments = {} if name == "SimpleRNN" else cudnn
-        recurrent = getattr(keras.layers, name)
-        found[name] = recurrent(size, return_sequences=True, **arguments)
+        found[name] = keras_layer(name, size, return_sequences=True)
     return found
 
 
@@ -202,29 +200,23 @@ def shares_of(bound, medians):
 
 
 def print_table(title, names, rows):
-    print_header(title, list(names))
-    for row in rows:
-        print_row(*row)
+    print_titles(title, names)
+    for steps, batch, texts in rows:
+        print_row(steps, batch, *texts)
 
 
-def print_header(title, names):
+def print_titles(title, names):
     backend = keras.backend.backend()
-    print(f"\n| {backend}, {title}: steps | batch | {' | '.join(names)} |")
-    print("|---" * (2 + len(names)) + "|", flush=True)
-
-
-def print_row(steps, batch, texts):
-    print(f"| {steps} | {batch} | {' | '.join(texts)} |", flush=True)
+    print_header(f"{backend}, {title}: steps", "batch", *names)
 
 
 def print_crossings(steps, times):
     backend = keras.backend.backend()
-    print(f"\n| {backend}, faster beyond | {' | '.join(RECURRENT)} |")
-    print("|---" * (1 + len(RECURRENT)) + "|")
+    print_header(f"{backend}, faster beyond", *RECURRENT)
     for depth in DEPTHS:
         name = stack_name(depth)
         cells = [crossing(steps, times, name, other) for other in RECURRENT]
-        print(f"| {name} | {' | '.join(cells)} |")
+        print_row(name, *cells)
 
 
 def crossing(steps, times, ours, theirs):

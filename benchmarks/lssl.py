@@ -17,20 +17,19 @@ keeps what it once had, so that none can be told.
 
 import argparse
 
-import keras
 import numpy as np
+from common import for_backend
+from common import keras_layer
+from common import print_comparison
+from common import training_step
 from keras import ops
-from rotrnn import tensorflow_step
-from rotrnn import torch_step
-from scan import interleaved
-from scan import peak_memory
 
 import keras_linrec
-from keras_linrec.ops import structured_state
+from keras_linrec.ops.discretization import discretise
 from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.hippo import hippo
+from keras_linrec.ops.impulse_response import impulse_response
 
-RATE = 1e-3
 # features, state_size, time
 RESPONSES = ((128, 128, 784), (256, 64, 16384), (64, 256, 1024))
 # batch, time, features, state_size
@@ -50,35 +49,16 @@ def main():
     if options.only != "layers":
         for sizes in RESPONSES:
             name = "H{} N{} L{}".format(*sizes)
-            report(name, response_calls(*sizes), options.rounds)
+            print_comparison(name, response_calls(*sizes), options.rounds)
     if options.only != "responses":
         for sizes in LAYERS:
             name = "batch {}, {} steps, {} features, N {}".format(*sizes)
-            report(name, layer_steps(*sizes), options.rounds)
-
-
-def report(title, calls, rounds):
-    """Times and memory of some calls, as multiples of the first's."""
-    memory = {}
-    pooled = keras.backend.backend() == "tensorflow"
-    for name, call in calls.items():
-        call()
-        memory[name] = None
-        if not pooled:
-            memory[name] = peak_memory(lambda call=call: call(), ())
-    times = interleaved(calls, rounds)
-    first = next(iter(times))
-    print(f"\n| {keras.backend.backend()}: {title} | ms | ratio | memory |")
-    print("|---|---|---|---|")
-    for name, median in times.items():
-        size = "" if memory[name] is None else f"{memory[name]:.0f} MB"
-        ratio = median / times[first]
-        print(f"| {name} | {median:.1f} | {ratio:.1f} | {size} |", flush=True)
+            print_comparison(name, layer_steps(*sizes), options.rounds)
 
 
 def dense_squaring(transition, timescale, output_matrix, time, alpha=0.5):
     """C Abar^k Bbar as the paper's section B.1 computes it."""
-    delta, vector = structured_state.discretise(*transition, timescale, alpha)
+    delta, vector = discretise(transition, timescale, alpha)
     power = delta + ops.eye(delta.shape[-1], dtype=delta.dtype)
     krylov = vector[..., None]
     while krylov.shape[-1] < time:
@@ -100,7 +80,7 @@ def response_calls(features, state_size, time):
     def with_kernel(kernel):
         def run(*arrays):
             *transition, timescale, output_matrix = arrays
-            return structured_state.impulse_response(
+            return impulse_response(
                 StructuredTransition(*transition),
                 timescale,
                 output_matrix,
@@ -132,11 +112,10 @@ def response_calls(features, state_size, time):
 
 def gradient_call(function, arrays):
     """A compiled call of forward and backward."""
-    return {
-        "jax": jax_gradient,
-        "tensorflow": tensorflow_gradient,
-        "torch": torch_gradient,
-    }[keras.backend.backend()](function, arrays)
+    make = for_backend(
+        jax=jax_gradient, tensorflow=tensorflow_gradient, torch=torch_gradient
+    )
+    return make(function, arrays)
 
 
 def jax_gradient(function, arrays):
@@ -190,49 +169,11 @@ def layer_steps(batch, time, features, state_size):
     # The Krylov matrix, its gradient, and both again while they double.
     if 16 * features * state_size * time < LARGEST_BYTES:
         layers["LSSL on dense squaring"] = DenseLSSL(**arguments)
-    torch = keras.backend.backend() == "torch"
-    for recurrent in (keras.layers.LSTM, keras.layers.GRU):
-        layers[recurrent.__name__] = recurrent(
-            features,
-            return_sequences=True,
-            use_cudnn=False if torch else "auto",
-        )
+    for name in ("LSTM", "GRU"):
+        layers[name] = keras_layer(name, features, return_sequences=True)
     return {
-        name: layer_step(layer, sequences) for name, layer in layers.items()
+        name: training_step(layer, sequences) for name, layer in layers.items()
     }
-
-
-def layer_step(layer, sequences):
-    """A call that trains a layer once."""
-    layer.build(tuple(sequences.shape))
-    return {
-        "jax": jax_step,
-        "tensorflow": tensorflow_step,
-        "torch": torch_step,
-    }[keras.backend.backend()](layer, sequences)
-
-
-def jax_step(layer, sequences):
-    """As Keras trains: what is no weight goes in, and comes out, too."""
-    import jax
-
-    weights = [variable.value for variable in layer.trainable_variables]
-    state = {"rest": [v.value for v in layer.non_trainable_variables]}
-
-    @jax.jit
-    def descend(weights, rest):
-        def loss(weights):
-            outputs, new = layer.stateless_call(weights, rest, sequences)
-            return ops.mean(ops.square(outputs)), new
-
-        gradients, new = jax.grad(loss, has_aux=True)(weights)
-        return jax.tree.map(lambda w, g: w - RATE * g, weights, gradients), new
-
-    def step():
-        results, state["rest"] = descend(weights, state["rest"])
-        return jax.block_until_ready(results)
-
-    return step
 
 
 if __name__ == "__main__":

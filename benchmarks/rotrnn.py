@@ -15,11 +15,12 @@ from functools import partial
 
 import keras
 import numpy as np
+from common import jax_descent
+from common import print_comparison
+from common import training_step
 from keras import ops
-from scan import interleaved
-from scan import keras_associative_scan
-from scan import peak_memory
-from scan import python_loop
+from peers import keras_associative_scan
+from peers import python_loop
 
 import keras_linrec
 from keras_linrec import kernels
@@ -27,7 +28,6 @@ from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
 
 BATCH, TIME, FEATURES, STATES, HEADS = 32, 784, 128, 256, 32
-RATE = 1e-3
 
 
 def main():
@@ -52,19 +52,7 @@ def main():
         steps[name] = layer_step(peer_scan(scan), sequences)
     if keras.backend.backend() == "jax":
         steps["the paper's algorithm"] = paper_step(sequences)
-    memory = {}
-    for name, step in steps.items():
-        step()
-        memory[name] = peak_memory(lambda step=step: step(), ())
-    times = interleaved(steps, rounds)
-    best = times["ours: native"] if available["native"] else min(times.values())
-    print(f"| {keras.backend.backend()} | ms | ratio | memory |")
-    print("|---|---|---|---|")
-    for name, median in times.items():
-        print(
-            f"| {name} | {median:.1f} | {median / best:.1f} | "
-            f"{memory[name] or float('nan'):.0f} MB |"
-        )
+    print_comparison("RotRNN", steps, rounds)
 
 
 @contextmanager
@@ -95,12 +83,7 @@ def layer_step(kernel, sequences):
     """A call that trains a new layer once, on a kernel."""
     keras.utils.set_random_seed(0)
     layer = keras_linrec.layers.RotRNN(state_size=STATES, num_heads=HEADS)
-    layer.build(sequences.shape)
-    step = {
-        "jax": jax_step,
-        "tensorflow": tensorflow_step,
-        "torch": torch_step,
-    }[keras.backend.backend()](layer, sequences)
+    step = training_step(layer, sequences)
 
     def run():
         # PyTorch asks for the kernel each time, the others as they compile.
@@ -108,56 +91,6 @@ def layer_step(kernel, sequences):
             step()
 
     return run
-
-
-def jax_descent(loss, weights):
-    import jax
-
-    @jax.jit
-    def descend(weights):
-        gradients = jax.grad(loss)(weights)
-        return jax.tree.map(lambda w, g: w - RATE * g, weights, gradients)
-
-    return lambda: jax.block_until_ready(descend(weights))
-
-
-def jax_step(layer, sequences):
-    weights = [variable.value for variable in layer.trainable_variables]
-    rest = [variable.value for variable in layer.non_trainable_variables]
-
-    def loss(weights):
-        outputs, _ = layer.stateless_call(weights, rest, sequences)
-        return ops.mean(ops.square(outputs))
-
-    return jax_descent(loss, weights)
-
-
-def tensorflow_step(layer, sequences):
-    import tensorflow as tf
-
-    variables = [variable.value for variable in layer.trainable_variables]
-
-    @tf.function
-    def descend():
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(layer(sequences)))
-        gradients = tape.gradient(loss, variables)
-        return loss, [RATE * gradient for gradient in gradients]
-
-    return lambda: float(descend()[0])
-
-
-def torch_step(layer, sequences):
-    import torch
-
-    variables = [variable.value for variable in layer.trainable_variables]
-
-    def step():
-        loss = layer(sequences).square().mean()
-        gradients = torch.autograd.grad(loss, variables)
-        return [RATE * gradient for gradient in gradients]
-
-    return step
 
 
 def paper_step(sequences):
@@ -213,9 +146,10 @@ def paper_step(sequences):
 
     def loss(weights):
         outputs = jax.vmap(forward, (None, 0))(weights, sequences)
-        return jnp.mean(jnp.square(outputs))
+        return jnp.mean(jnp.square(outputs)), None
 
-    return jax_descent(loss, weights)
+    descend = jax_descent(loss)
+    return lambda: jax.block_until_ready(descend(weights)[0])
 
 
 if __name__ == "__main__":

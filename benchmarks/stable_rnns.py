@@ -17,25 +17,28 @@ All run in one process (it needs PyTorch and JAX, whatever the backend), round
 after round in turn; times are medians in milliseconds. The bound is three
 times the recurrent products of a forward pass at the rate of the largest
 product here, JAX's of 2048 x 2048 matrices: "share" says how much of our time
-it is. Slow contenders are measured fewer times: see `interleaved` of scan.py.
+it is. Slow contenders are measured fewer times: see `interleaved` of common.py.
 """
 
 import argparse
 import itertools
-import time
 
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 import torch
+from common import RATE
+from common import interleaved
+from common import keras_layer
+from common import print_header
+from common import print_row
+from common import product_rate
+from common import training_step
 from keras import ops
-from lssl import layer_step
-from scan import interleaved
 
 import keras_linrec
 
-RATE = 1e-3
 REFLECTIONS = 16
 STEP_SIZE = 0.03
 UNITS = ("lipschitz", "orthogonal")
@@ -57,8 +60,8 @@ def main():
     names = ["torch loop", "lax.scan"]
     if not options.alone:
         names += ["RNN(cell)", "LSTM"]
-    print(f"\n| steps | unit | units | batch | ours | share | {cells(names)} |")
-    print("|---" * (6 + len(names)) + "|")
+    titles = ("steps", "unit", "units", "batch", "ours", "share")
+    print_header(*titles, *names)
     for steps, kind, units, batch in itertools.product(
         options.steps, UNITS, options.units, options.batches
     ):
@@ -68,15 +71,8 @@ def main():
         ours = times.pop("ours")
         bound = 1e3 * 3 * operations(kind, units) * batch * steps / rate
         ratios = [f"{ms / ours:.1f} x ({ms:.0f})" for ms in times.values()]
-        print(
-            f"| {steps} | {kind} | {units} | {batch} | {ours:.1f} ms "
-            f"| {bound / ours:.0%} | {cells(ratios)} |",
-            flush=True,
-        )
-
-
-def cells(texts):
-    return " | ".join(texts)
+        shown = f"{ours:.1f} ms", f"{bound / ours:.0%}"
+        print_row(steps, kind, units, batch, *shown, *ratios)
 
 
 def operations(kind, units):
@@ -87,30 +83,15 @@ def operations(kind, units):
     return 2 * min(2 * units * REFLECTIONS, units**2)
 
 
-def product_rate():
-    """Operations a second of a large product."""
-    matrix = jnp.ones((2048, 2048), "float32")
-    product = jax.jit(jnp.matmul)
-    times = []
-    for _ in range(15):
-        begin = time.perf_counter()
-        jax.block_until_ready(product(matrix, matrix))
-        times.append(time.perf_counter() - begin)
-    # What it can reach, not what a busy moment leaves of it.
-    return 2 * 2048**3 / min(times)
-
-
 def contenders(kind, units, sequences, names):
     layer, cell = make(kind, units)
     tensor = ops.convert_to_tensor(sequences)
-    backend = keras.backend.backend()
-    lstm = {"use_cudnn": False} if backend == "torch" else {}
     makers = {
-        "ours": lambda: layer_step(layer, tensor),
+        "ours": lambda: training_step(layer, tensor),
         "torch loop": lambda: torch_loop(kind, units, sequences),
         "lax.scan": lambda: lax_scan(kind, units, sequences),
-        "RNN(cell)": lambda: layer_step(keras.layers.RNN(cell), tensor),
-        "LSTM": lambda: layer_step(keras.layers.LSTM(units, **lstm), tensor),
+        "RNN(cell)": lambda: training_step(keras.layers.RNN(cell), tensor),
+        "LSTM": lambda: training_step(keras_layer("LSTM", units), tensor),
     }
     calls = {name: makers[name]() for name in ("ours", *names)}
     for call in calls.values():

@@ -37,11 +37,13 @@ unlearned.
 
 import argparse
 import time
-from pathlib import Path
 
 import numpy as np
+from common import add_figure
+from common import add_numbers
+from common import choose_backend
+from common import fit_drawn
 from matplotlib.figure import Figure
-from sequential_digits import choose_backend
 
 choose_backend()
 
@@ -87,7 +89,8 @@ def parse(arguments):
         default=LAYERS[0],
         help="what reads the sequence (default: %(default)s)",
     )
-    for name, kind, default, text in (
+    add_numbers(
+        parser,
         ("steps", int, 400, "time steps of a sequence"),
         ("iterations", int, 5000, "training steps at most"),
         ("batch-size", int, 50, "sequences in a training step"),
@@ -98,19 +101,8 @@ def parse(arguments):
         ("depth", int, 2, "of LDStack"),
         ("learning-rate", float, 3e-3, "the highest, of Adam"),
         ("seed", int, 0, "of the sequences and the weights"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=kind,
-            default=default,
-            help=f"{text} (default: %(default)s)",
-        )
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE.png",
-        help="where to draw the error over the iterations",
     )
+    add_figure(parser, "the error over the iterations")
     return parser.parse_args(arguments)
 
 
@@ -178,20 +170,13 @@ def additions(count, steps, generator):
 def train(model, options):
     """The error, averaged over each hundred iterations."""
     generator = np.random.default_rng(options.seed)
-
-    def batches():
-        while True:
-            yield additions(options.batch_size, options.steps, generator)
-
-    # An epoch is what is averaged, so that Keras' own mean is the curve.
     progress = Progress()
-    model.fit(
-        batches(),
-        shuffle=False,
-        steps_per_epoch=min(AVERAGED, options.iterations),
-        epochs=max(1, options.iterations // AVERAGED),
-        callbacks=[progress],
-        verbose=0,
+    fit_drawn(
+        model,
+        lambda: additions(options.batch_size, options.steps, generator),
+        options.iterations,
+        AVERAGED,
+        progress,
     )
     return progress.curve
 

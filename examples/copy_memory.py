@@ -26,11 +26,14 @@ for more than 200 iterations.
 import argparse
 import math
 import time
-from pathlib import Path
 
 import numpy as np
+from common import add_figure
+from common import add_numbers
+from common import choose_backend
+from common import fit_drawn
+from common import lstm
 from matplotlib.figure import Figure
-from sequential_digits import choose_backend
 
 choose_backend()
 
@@ -70,7 +73,8 @@ def main(arguments=None):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, kind, default, text in (
+    add_numbers(
+        parser,
         ("delay", int, 300, "steps between the last symbol and the mark"),
         ("iterations", int, 300, "training steps, in tens"),
         ("lstm-iterations", int, 300, "those of the LSTM"),
@@ -80,19 +84,8 @@ def parse(arguments):
         ("lstm-units", int, 64, "of the LSTM"),
         ("learning-rate", float, 0.01, "of Adamax"),
         ("seed", int, 0, "of the sequences and the weights"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=kind,
-            default=default,
-            help=f"{text} (default: %(default)s)",
-        )
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE.png",
-        help="where to draw the cross-entropy over the iterations",
     )
+    add_figure(parser, "the cross-entropy over the iterations")
     return parser.parse_args(arguments)
 
 
@@ -102,7 +95,7 @@ def build_model(name, options):
     last_steps = keras.layers.Cropping1D((steps - COPIED, 0))
     if name == "LSTM":
         layers = [
-            lstm(options.lstm_units),
+            lstm(options.lstm_units, return_sequences=True),
             last_steps,
             keras.layers.Dense(SYMBOLS),
         ]
@@ -127,13 +120,6 @@ def build_model(name, options):
     return model
 
 
-def lstm(units):
-    arguments = {"return_sequences": True}
-    if keras.backend.backend() == "torch":
-        arguments["use_cudnn"] = False
-    return keras.layers.LSTM(units, **arguments)
-
-
 def copies(count, delay, generator):
     """One-hot sequences (count, delay + 20, 10), and what is to repeat."""
     symbols = generator.integers(SYMBOLS, size=(count, COPIED))
@@ -146,20 +132,13 @@ def copies(count, delay, generator):
 def train(model, iterations, options):
     """Pairs of iterations and the mean cross-entropy since the last."""
     generator = np.random.default_rng(options.seed)
-
-    def batches():
-        while True:
-            yield copies(options.batch_size, options.delay, generator)
-
-    # An epoch is what is averaged, so that Keras' own mean is the curve.
     progress = Progress(model.layers[0].__class__.__name__)
-    model.fit(
-        batches(),
-        shuffle=False,
-        steps_per_epoch=min(AVERAGED, iterations),
-        epochs=max(1, iterations // AVERAGED),
-        callbacks=[progress],
-        verbose=0,
+    fit_drawn(
+        model,
+        lambda: copies(options.batch_size, options.delay, generator),
+        iterations,
+        AVERAGED,
+        progress,
     )
     return progress.curve
 

@@ -14,7 +14,10 @@ It takes a minute.
 import argparse
 
 import numpy as np
-from sequential_digits import choose_backend
+from common import add_figure
+from common import add_numbers
+from common import choose_backend
+from common import lstm
 
 choose_backend()
 
@@ -45,19 +48,19 @@ def main(arguments=None):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--units", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--points", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--figure", help="where to write a picture")
+    add_numbers(
+        parser,
+        ("steps", int, 2000, "back, at most"),
+        ("units", int, 64, "of each layer"),
+        ("batch", int, 4, "sequences"),
+        ("points", int, 8, "of each curve"),
+        ("seed", int, 0, "of the sequences and the weights"),
+    )
+    add_figure(parser, "the curves")
     return parser.parse_args(arguments)
 
 
 def units(size):
-    lstm = {}
-    if keras.backend.backend() == "torch":
-        lstm["use_cudnn"] = False
     return {
         "orthogonal, OPLU": OrthogonalRNN(size, activation="oplu"),
         "unitary, OPLU": OrthogonalRNN(
@@ -65,7 +68,7 @@ def units(size):
         ),
         "orthogonal, leaky ReLU": OrthogonalRNN(size),
         "Lipschitz": LipschitzRNN(size),
-        "LSTM": keras.layers.LSTM(size, **lstm),
+        "LSTM": lstm(size),
         "tanh": keras.layers.SimpleRNN(size),
     }
 

@@ -31,7 +31,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-from sequential_digits import choose_backend
+from common import add_figure
+from common import add_models
+from common import add_numbers
+from common import choose_backend
+from common import lstm
+from common import widest
 
 choose_backend()
 
@@ -81,13 +86,9 @@ def parse(arguments):
         metavar="FILE.txt",
         help="the text (default: sonnets.txt beside this file)",
     )
-    parser.add_argument(
-        "--unit",
-        choices=("rotrnn", "lssl", "ldstack"),
-        default="rotrnn",
-        help="what the layers are made of (default: %(default)s)",
-    )
-    for name, kind, default, text in (
+    add_models(parser)
+    add_numbers(
+        parser,
         ("layers", int, 4, "layers of the model"),
         ("hidden-dim", int, 96, "features of a byte"),
         ("length", int, 256, "bytes of a row in training"),
@@ -100,28 +101,14 @@ def parse(arguments):
         ("lstm-layers", int, 2, "layers of the LSTM"),
         ("seed", int, 0, "of the rows and the weights"),
         ("characters", int, 200, "written after each round"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=kind,
-            default=default,
-            help=f"{text} (default: %(default)s)",
-        )
+    )
     parser.add_argument(
         "--prompt", default="O", help="what is written begins so"
     )
     parser.add_argument(
-        "--no-lstm", dest="lstm", action="store_false", help="leave it out"
-    )
-    parser.add_argument(
         "--folder", type=Path, help="where an interrupted training goes on from"
     )
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE.png",
-        help="where to draw the bits per character over time",
-    )
+    add_figure(parser, "the bits per character over time")
     return parser.parse_args(arguments)
 
 
@@ -228,8 +215,6 @@ def build_lstm(count, options):
 
     width = widest(parameters, count)
     keras.utils.set_random_seed(options.seed)
-    # What PyTorch does on a processor with cuDNN's form takes minutes a step.
-    use_cudnn = False if keras.backend.backend() == "torch" else "auto"
     tokens = {
         name: keras.Input((None,), dtype="int32", name=name)
         for name in ("token_ids", "padding_mask")
@@ -237,20 +222,10 @@ def build_lstm(count, options):
     hidden = keras.layers.Embedding(BYTES, width)(tokens["token_ids"])
     for _ in range(layers):
         hidden = keras.layers.Dropout(options.dropout)(hidden)
-        hidden = keras.layers.LSTM(
-            width, return_sequences=True, use_cudnn=use_cudnn
-        )(hidden)
+        hidden = lstm(width, return_sequences=True)(hidden)
     hidden = keras.layers.Dropout(options.dropout)(hidden)
     logits = keras.layers.Dense(BYTES)(hidden)
     return compiled(keras.Model(tokens, logits), options, weighted_metrics=[])
-
-
-def widest(parameters, count):
-    """The width with the most parameters that are no more than `count`."""
-    width = 1
-    while parameters(width + 1) <= count:
-        width += 1
-    return width
 
 
 def compiled(model, options, **arguments):

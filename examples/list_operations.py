@@ -32,12 +32,15 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from sequential_digits import choose_backend
+from common import add_models
+from common import add_numbers
+from common import choose_backend
+from common import lstm
+from common import widest
 
 choose_backend()
 
 import keras
-from language_model import widest
 
 from keras_linrec import nlp
 
@@ -78,13 +81,9 @@ def main(arguments=None):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--unit",
-        choices=("rotrnn", "lssl", "ldstack"),
-        default="rotrnn",
-        help="what the layers are made of (default: %(default)s)",
-    )
-    for name, kind, default, text in (
+    add_models(parser)
+    add_numbers(
+        parser,
         ("min-length", int, 30, "tokens of an expression at least"),
         ("max-length", int, 120, "tokens of an expression at most"),
         ("max-depth", int, 10, "lists within lists"),
@@ -101,15 +100,6 @@ def parse(arguments):
         ("dropout", float, 0.0, "share of features dropped in training"),
         ("lstm-layers", int, 2, "layers of the LSTM"),
         ("seed", int, 0, "of the expressions and the weights"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=kind,
-            default=default,
-            help=f"{text} (default: %(default)s)",
-        )
-    parser.add_argument(
-        "--no-lstm", dest="lstm", action="store_false", help="leave it out"
     )
     options = parser.parse_args(arguments)
     if options.min_length > options.max_length:
@@ -308,8 +298,6 @@ def build_lstm(count, options):
 
     width = widest(parameters, count)
     keras.utils.set_random_seed(options.seed)
-    # What PyTorch does on a processor with cuDNN's form takes minutes a step.
-    use_cudnn = False if keras.backend.backend() == "torch" else "auto"
     tokens = {
         name: keras.Input((None,), dtype="int32", name=name)
         for name in ("token_ids", "padding_mask")
@@ -318,10 +306,8 @@ def build_lstm(count, options):
     mask = keras.ops.cast(tokens["padding_mask"], "bool")
     for layer in range(layers):
         # The last gives what each direction has at its end.
-        lstm = keras.layers.LSTM(
-            width, return_sequences=layer < layers - 1, use_cudnn=use_cudnn
-        )
-        hidden = keras.layers.Bidirectional(lstm)(hidden, mask=mask)
+        direction = lstm(width, return_sequences=layer < layers - 1)
+        hidden = keras.layers.Bidirectional(direction)(hidden, mask=mask)
     logits = keras.layers.Dense(10, name="logits")(hidden)
     return compiled(keras.Model(tokens, logits))
 

@@ -14,18 +14,17 @@ larger state more is remembered:
 """
 
 import argparse
-import importlib.util
-import os
-import sys
-from pathlib import Path
 
 import numpy as np
+from common import add_numbers
+from common import add_output
+from common import choose_backend
+from common import make_folder
+from common import require_whole
 from matplotlib.figure import Figure
 
 # No backend computes anything here, but Keras wants one that is installed.
-for backend in ("jax", "tensorflow", "torch"):
-    if importlib.util.find_spec(backend):
-        os.environ.setdefault("KERAS_BACKEND", backend)
+choose_backend()
 
 from keras_linrec.ops.hippo import hippo_matrices
 from keras_linrec.ops.hippo import measure_density
@@ -53,13 +52,7 @@ MEASURES = (
 
 def main(arguments=None):
     options = parse(arguments)
-    try:
-        options.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        sys.exit(
-            f"{options.output}: expected a directory to write to. "
-            f"Received: {error.strerror}"
-        )
+    make_folder(options.output)
     print(f"{'measure':34}error of the past, weighted by the measure")
     memories = []
     for title, measure, parameters, duration in MEASURES:
@@ -77,33 +70,15 @@ def parse(arguments):
         description="Draw what the state of an LSSL remembers of a signal, "
         "for each of the measures.",
     )
-    parser.add_argument(
-        "--state-size",
-        type=int,
-        default=20,
-        help="numbers in the state (default: %(default)s)",
+    add_numbers(
+        parser,
+        ("state-size", int, 20, "numbers in the state"),
+        ("steps", int, 4000, "time steps of the signal"),
     )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=4000,
-        help="time steps of the signal (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("."),
-        metavar="DIR",
-        help=f"where to write {PLOT_FILE} (default: the current directory)",
-    )
+    add_output(parser, PLOT_FILE)
     options = parser.parse_args(arguments)
-    for name, most in (("state_size", 256), ("steps", 10**6)):
-        value = getattr(options, name)
-        if not 1 <= value <= most:
-            parser.error(
-                f"argument --{name.replace('_', '-')}: expected a whole "
-                f"number from 1 to {most}, received {value}"
-            )
+    require_whole(parser, options, "state_size", least=1, most=256)
+    require_whole(parser, options, "steps", least=1, most=10**6)
     return options
 
 

@@ -22,11 +22,12 @@ other RNNs.
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
+from common import add_figure
+from common import add_numbers
+from common import choose_backend
 from matplotlib.figure import Figure
-from sequential_digits import choose_backend
 
 choose_backend()
 
@@ -66,7 +67,8 @@ def parse(arguments):
         default="tanh",
         help="of the RNN (default: %(default)s)",
     )
-    for name, kind, default, text in (
+    add_numbers(
+        parser,
         ("units", int, 16, "of the RNN, and states of the linear system"),
         ("steps", int, 64, "time steps of the RNN"),
         ("features", int, 3, "that the RNN reads"),
@@ -75,19 +77,8 @@ def parse(arguments):
         ("long-steps", int, 1024, "time steps of the linear system"),
         ("draws", int, 8, "of the projections, to take the mean error of"),
         ("seed", int, 0, "of the sequences and the weights"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=kind,
-            default=default,
-            help=f"{text} (default: %(default)s)",
-        )
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE.png",
-        help="where to draw both",
     )
+    add_figure(parser, "both")
     return parser.parse_args(arguments)
 
 
@@ -174,10 +165,7 @@ def print_stacks(errors, options):
         f"SimpleRNN({options.units}, {options.activation}), {options.steps} "
         "steps: the largest error of an LDStack\n"
     )
-    print("| slope | depth " + " | ".join(map(str, DEPTHS)) + " |")
-    print("|---" * (len(DEPTHS) + 1) + "|")
-    for slope, row in errors.items():
-        print(f"| {slope} | {' | '.join(f'{e:.1e}' for e in row)} |")
+    print_rows("slope | depth", DEPTHS, errors, ".1e")
 
 
 def print_means(errors, options):
@@ -186,10 +174,14 @@ def print_means(errors, options):
         f"{options.long_steps} steps: the error of a mean of single-input "
         "systems, as a share\n"
     )
-    print("| projections | " + " | ".join(map(str, PROJECTIONS)) + " |")
-    print("|---" * (len(PROJECTIONS) + 1) + "|")
-    for kind, row in errors.items():
-        print(f"| {kind} | {' | '.join(f'{e:.2g}' for e in row)} |")
+    print_rows("projections |", PROJECTIONS, errors, ".2g")
+
+
+def print_rows(title, columns, errors, form):
+    print(f"| {title} {' | '.join(map(str, columns))} |")
+    print("|---" * (len(columns) + 1) + "|")
+    for name, row in errors.items():
+        print(f"| {name} | {' | '.join(f'{e:{form}}' for e in row)} |")
 
 
 def draw(stacks, means, system, sequence, options, generator):

@@ -26,32 +26,31 @@ import argparse
 import math
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
+from common import add_figure
+from common import add_numbers
+from common import choose_backend
+from common import cosine_schedule
+from digits import TEST_BATCH_SIZE
+from digits import add_data
+from digits import first
+from digits import read_task
 from matplotlib.figure import Figure
-from sequential_digits import TEST_BATCH_SIZE
-from sequential_digits import choose_backend
-from sequential_digits import cosine_schedule
-from sequential_digits import first
 
 choose_backend()
 
 import keras
-from stable_digits import build_layer
-from stable_digits import read
 
 from keras_linrec.analysis import Hessian
 from keras_linrec.analysis import deepfool
 from keras_linrec.analysis import pgd
 from keras_linrec.analysis import salt_and_pepper_response
 from keras_linrec.analysis import white_noise_response
+from keras_linrec.layers import AntisymmetricRNN
+from keras_linrec.layers import LipschitzRNN
 
-LAYERS = {
-    "LipschitzRNN": "lipschitz",
-    "neural-ODE RNN": "neural-ode",
-    "AntisymmetricRNN": "antisymmetric",
-}
+LAYERS = ("LipschitzRNN", "neural-ODE RNN", "AntisymmetricRNN")
 WHITE_NOISE = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 SALT_AND_PEPPER = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 COLUMNS = (
@@ -67,7 +66,7 @@ COLUMNS = (
 
 def main(arguments=None):
     options = parse(arguments)
-    train, test, classes = read(options.data, "eight-pixels")
+    train, test, classes = read_task(options.data, "eight-pixels")
     train = first(options.train_size, train, "--train-size", "training")
     mean, deviation = train[0].mean(), train[0].std()
     train, test = (
@@ -79,9 +78,9 @@ def main(arguments=None):
         f"backend {keras.backend.backend()}."
     )
     rows, curves = {}, {}
-    for name, layer in LAYERS.items():
+    for name in LAYERS:
         keras.utils.set_random_seed(options.seed)
-        model = build_model(layer, options, train[0], classes)
+        model = build_model(name, options, train[0], classes)
         begin = time.perf_counter()
         loss = fit(model, options, train)
         trained = time.perf_counter()
@@ -102,19 +101,10 @@ def main(arguments=None):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FILE.npz",
-        help="a file like Keras' mnist.npz (default: scikit-learn's digits)",
-    )
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE.png",
-        help="where to draw the accuracy under noise",
-    )
-    for name, kind, default, text in (
+    add_data(parser)
+    add_figure(parser, "the accuracy under noise")
+    add_numbers(
+        parser,
         ("units", int, 128, "of the layer"),
         ("beta", float, 0.65, "of LipschitzRNN"),
         ("gamma", float, 1e-3, "of LipschitzRNN and AntisymmetricRNN"),
@@ -132,11 +122,7 @@ def parse(arguments):
         ("products", int, 50, "with the Hessian, for its eigenvalues"),
         ("samples", int, 30, "with the Hessian, for its trace"),
         ("seed", int, 0, "of the weights and the noise"),
-    ):
-        shown = "" if default is None else " (default: %(default)s)"
-        parser.add_argument(
-            f"--{name}", type=kind, default=default, help=f"{text}{shown}"
-        )
+    )
     options = parser.parse_args(arguments)
     if options.epochs is None:
         options.epochs = 10 if options.data else 60
@@ -145,16 +131,24 @@ def parse(arguments):
     return options
 
 
-def build_model(layer, options, sequences, classes):
-    settings = {"layer": layer, "step_size": options.step_size}
-    if layer != "neural-ode":
-        settings["gamma"] = options.gamma
-    if layer == "lipschitz":
-        settings["beta"] = options.beta
+def build_layer(name, options):
+    step = {"step_size": options.step_size}
+    if name == "AntisymmetricRNN":
+        return AntisymmetricRNN(options.units, gamma=options.gamma, **step)
+    beta, gamma, alpha = options.beta, options.gamma, 1.0
+    if name == "neural-ODE RNN":
+        # Without a linear part, and with a free matrix.
+        beta, gamma, alpha = 0.5, 0.0, 0.0
+    return LipschitzRNN(
+        options.units, beta=beta, gamma=gamma, alpha=alpha, **step
+    )
+
+
+def build_model(name, options, sequences, classes):
     return keras.Sequential(
         [
             keras.Input(sequences.shape[1:]),
-            build_layer(options.units, sequences.shape[1], **settings),
+            build_layer(name, options),
             # Probabilities that are nearly 1 would leave attacks no slope.
             keras.layers.Dense(classes),
         ]

@@ -14,7 +14,8 @@ That takes some minutes on two cores. The weights are the same in every row.
 import argparse
 
 import numpy as np
-from sequential_digits import choose_backend
+from common import add_numbers
+from common import choose_backend
 
 choose_backend()
 
@@ -72,18 +73,13 @@ def main(arguments=None):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default, text in (
-        ("train-size", 1600, "sounds to train on"),
-        ("test-size", 400, "sounds to test on"),
-        ("epochs", 12, "how often to go through the former"),
-        ("seed", 0, "of the sounds and the weights"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=int,
-            default=default,
-            help=f"{text} (default: %(default)s)",
-        )
+    add_numbers(
+        parser,
+        ("train-size", int, 1600, "sounds to train on"),
+        ("test-size", int, 400, "sounds to test on"),
+        ("epochs", int, 12, "how often to go through the former"),
+        ("seed", int, 0, "of the sounds and the weights"),
+    )
     return parser.parse_args(arguments)
 
 

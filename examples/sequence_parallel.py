@@ -17,24 +17,21 @@ import argparse
 import os
 import time
 
+from common import add_numbers
+
 os.environ["KERAS_BACKEND"] = "jax"
 
 
 def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default, text in (
-        ("devices", 8, "how many share the time"),
-        ("steps", 2048, "of a sequence"),
-        ("batch-size", 16, "sequences in a batch"),
-        ("batches", 60, "training steps"),
-        ("seed", 0, "of weights and data"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=int,
-            default=default,
-            help=f"{text} (default: %(default)s)",
-        )
+    add_numbers(
+        parser,
+        ("devices", int, 8, "how many share the time"),
+        ("steps", int, 2048, "of a sequence"),
+        ("batch-size", int, 16, "sequences in a batch"),
+        ("batches", int, 60, "training steps"),
+        ("seed", int, 0, "of weights and data"),
+    )
     return parser.parse_args(arguments)
 
 

@@ -27,35 +27,28 @@ as there is time:
 
 import argparse
 import csv
-import importlib.util
-import json
 import math
-import os
 import sys
 import time
-import zipfile
 from pathlib import Path
 
-import numpy as np
+from common import BACKENDS
+from common import add_numbers
+from common import add_output
+from common import choose_backend
+from common import cosine_schedule
+from common import make_folder
+from common import refuse
+from common import require_archive
+from common import require_whole
+from digits import TEST_BATCH_SIZE
+from digits import add_data
+from digits import as_sequences
+from digits import compile_model
+from digits import first
+from digits import read
+from digits import scaled_pixels
 from matplotlib.figure import Figure
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-
-
-def choose_backend():
-    """Set KERAS_BACKEND to what is installed, unless the user has chosen."""
-    try:
-        home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
-        chosen = json.loads((home / "keras.json").read_text())["backend"]
-    except (OSError, ValueError, LookupError):
-        chosen = None
-    # Keras itself writes "tensorflow" into that file when it first runs, so
-    # that only another name is somebody's choice.
-    if chosen not in ("jax", "torch"):
-        for backend in ("jax", "tensorflow", "torch"):
-            if importlib.util.find_spec(backend):
-                os.environ.setdefault("KERAS_BACKEND", backend)
-
 
 choose_backend()
 
@@ -65,13 +58,9 @@ from keras_linrec.layers import LSSL
 from keras_linrec.layers import RotRNN
 from keras_linrec.models import SequenceClassifier
 
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-EXPECTED_FILE = f"a NumPy .npz file with the arrays {', '.join(ARRAYS)}"
-CLASSES_MAX = 1000
 MODEL_FILE = "model.keras"
 PLOT_FILE = "learning_curve.png"
 TABLE_FILE = "learning_curve.csv"
-TEST_BATCH_SIZE = 200
 EVALUATIONS = 20
 # Into how many steps `--minutes` divides its time for the learning rate.
 SCHEDULE_STEPS = 100_000
@@ -79,12 +68,11 @@ SCHEDULE_STEPS = 100_000
 
 def main(arguments=None):
     options = parse(arguments)
-    arrays = read_file(options.data) if options.data else read_digits()
-    train_images, train_labels, test_images, test_labels = arrays
-    train = as_sequences(train_images, options.permute), train_labels
-    test = as_sequences(test_images, options.permute), test_labels
-    classes = int(max(train_labels.max(), test_labels.max())) + 1
-
+    *parts, classes = read(options.data)
+    train, test = (
+        (as_sequences(images, options.permute), labels)
+        for images, labels in parts
+    )
     if options.load:
         model = load(options.load, test[0].shape[1], classes)
     else:
@@ -97,16 +85,9 @@ def parse(arguments):
     parser = argparse.ArgumentParser(
         description="Classify handwritten digits that are read one pixel at "
         "a time.",
-        epilog="The environment variable KERAS_BACKEND chooses between jax, "
-        "tensorflow and torch.",
+        epilog=BACKENDS,
     )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FILE.npz",
-        help="images to use instead of scikit-learn's 8x8 digits: a NumPy "
-        f"file like Keras' mnist.npz, with the arrays {', '.join(ARRAYS)}",
-    )
+    add_data(parser)
     parser.add_argument(
         "--permute",
         action="store_true",
@@ -119,50 +100,16 @@ def parse(arguments):
         help="an LSSL and a RotRNN layer, or the small deep LSSL of Gu et "
         "al. 2021 (default: %(default)s)",
     )
-    parser.add_argument(
-        "--epochs",
-        type=int,
-        help="how often to go through the training images (default: 60, or "
-        "10 with --data)",
+    add_numbers(
+        parser,
+        ("epochs", int, None, "over the training images (60; --data: 10)"),
+        ("minutes", float, None, f"of training instead, with {TABLE_FILE}"),
+        ("batch-size", int, None, "images a training step (32; small: 50)"),
+        ("train-size", int, None, "the first so many training images (all)"),
+        ("test-size", int, None, "as many, except at the end (all)"),
+        ("seed", int, 0, "of weights, dropout and the order of the images"),
     )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        help="train for so many minutes instead, however many epochs that "
-        f"is, and write {TABLE_FILE}",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        help="images in one training step (default: 32, or 50 for the small "
-        "model)",
-    )
-    parser.add_argument(
-        "--train-size",
-        type=int,
-        help="train on the first so many images only (default: all)",
-    )
-    parser.add_argument(
-        "--test-size",
-        type=int,
-        help="test on the first so many images only, except at the end "
-        "(default: all)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="of the initial weights, the dropout and the order of the "
-        "images (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("."),
-        metavar="DIR",
-        help=f"where to write {MODEL_FILE} and {PLOT_FILE} (default: the "
-        "current directory)",
-    )
+    add_output(parser, f"{MODEL_FILE} and {PLOT_FILE}")
     parser.add_argument(
         "--load",
         type=Path,
@@ -180,108 +127,10 @@ def parse(arguments):
             "argument --minutes: expected a number above 0, received "
             f"{options.minutes}"
         )
-    for name, least in (
-        ("epochs", 1),
-        ("batch_size", 1),
-        ("train_size", 1),
-        ("test_size", 1),
-        ("seed", 0),
-    ):
-        value = getattr(options, name)
-        if value is not None and not least <= value < 2**31:
-            parser.error(
-                f"argument --{name.replace('_', '-')}: expected a whole "
-                f"number from {least} to 2147483647, received {value}"
-            )
+    for name in ("epochs", "batch_size", "train_size", "test_size"):
+        require_whole(parser, options, name, least=1)
+    require_whole(parser, options, "seed", least=0)
     return options
-
-
-def read_digits():
-    """Training images and labels, test images and labels."""
-    images, labels = load_digits(return_X_y=True)
-    train_images, test_images, train_labels, test_labels = train_test_split(
-        images, labels, test_size=0.25, stratify=labels, random_state=0
-    )
-    return train_images, train_labels, test_images, test_labels
-
-
-def read_file(path):
-    """The same as `read_digits`, from a file like mnist.npz."""
-    require_archive(path, EXPECTED_FILE)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {
-                name: np.asarray(file[name]) for name in ARRAYS if name in file
-            }
-    except Exception:  # A damaged file fails in many ways.
-        refuse(path, EXPECTED_FILE, "arrays that are damaged or no numbers")
-    missing = [name for name in ARRAYS if name not in arrays]
-    if missing:
-        refuse(path, EXPECTED_FILE, f"a file without {', '.join(missing)}")
-
-    for part in ("train", "test"):
-        images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        if (
-            images.ndim != 3
-            or images.size == 0
-            or images.dtype.kind not in "uif"
-            or not np.isfinite(images).all()
-        ):
-            refuse(
-                path,
-                f"x_{part} with finite numbers (images, height, width)",
-                describe(images),
-            )
-        if (
-            labels.shape != images.shape[:1]
-            or labels.dtype.kind not in "ui"
-            or not 0 <= labels.min() <= labels.max() < CLASSES_MAX
-        ):
-            refuse(
-                path,
-                f"y_{part} with {len(images)} whole numbers from 0 to "
-                f"{CLASSES_MAX - 1}, one for each image",
-                describe(labels),
-            )
-    if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
-        refuse(
-            path,
-            "x_train and x_test with images of one size",
-            f"{describe(arrays['x_train'])} and {describe(arrays['x_test'])}",
-        )
-    for name in ("y_train", "y_test"):
-        # PyTorch does little with unsigned integers of 16 bits and more.
-        arrays[name] = arrays[name].astype("int32")
-    return tuple(arrays[name] for name in ARRAYS)
-
-
-def require_archive(path, expected):
-    """Refuse what is no zip archive, which .npz and .keras files are."""
-    if not path.exists():
-        refuse(path, expected, "no such file")
-    if not zipfile.is_zipfile(path):
-        refuse(path, expected, "a damaged file, or one of another kind")
-
-
-def describe(array):
-    text = f"{array.dtype} of shape {array.shape}"
-    if array.size and array.dtype.kind in "uif":
-        text += f" from {array.min()} to {array.max()}"
-    return text
-
-
-def refuse(path, expected, received):
-    sys.exit(f"{path}: expected {expected}. Received: {received}")
-
-
-def as_sequences(images, permute):
-    """Images as (images, pixels, 1): one pixel a step, one feature."""
-    sequences = images.reshape(len(images), -1, 1).astype("float32")
-    if permute:
-        # Not options.seed: whoever loads a model needs the same order.
-        order = np.random.default_rng(0).permutation(sequences.shape[1])
-        sequences = sequences[:, order]
-    return sequences
 
 
 def build_model(pixels, classes):
@@ -335,38 +184,10 @@ def build_small_model(pixels, classes):
     )
 
 
-def scaled_pixels(pixels):
-    """The first layers of every model."""
-    return [
-        keras.Input(pixels.shape[1:]),
-        keras.layers.Normalization(
-            axis=None,
-            mean=float(pixels.mean()),
-            variance=float(pixels.var()),
-        ),
-    ]
-
-
-def first(size, data, option, kind):
-    """The first images, as many as an option says, and their labels."""
-    pixels, labels = data
-    size = size or len(pixels)
-    if size > len(pixels):
-        sys.exit(
-            f"{option}: expected at most {len(pixels)}, the number of "
-            f"{kind} images. Received: {size}"
-        )
-    return pixels[:size], labels[:size]
-
-
 def train_and_save(options, train, test, classes):
     train = first(options.train_size, train, "--train-size", "training")
     test = first(options.test_size, test, "--test-size", "test")
-    try:
-        options.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        refuse(options.output, "a directory to write to", error.strerror)
-
+    make_folder(options.output)
     keras.utils.set_random_seed(options.seed)
     pixels = train[0]
     build = build_small_model if options.model == "small" else build_model
@@ -504,29 +325,11 @@ class Stopwatch(keras.callbacks.Callback):
             writer.writerows(zip(*self.history.values()))
 
 
-def compile_model(model, optimizer=None):
-    model.compile(
-        optimizer,
-        loss="sparse_categorical_crossentropy",
-        metrics=[keras.metrics.SparseCategoricalAccuracy("accuracy")],
-    )
-
-
 def peak_rate(options):
     """The highest learning rate; the small model's is that of the paper."""
     if options.model == "small" and options.permute:
         return 1e-3
     return 4e-3
-
-
-def cosine_schedule(peak, steps):
-    """A rate that rises for a tenth of the steps and then falls."""
-    return keras.optimizers.schedules.CosineDecay(
-        initial_learning_rate=0.0,
-        warmup_target=peak,
-        warmup_steps=math.ceil(steps / 10),
-        decay_steps=steps,
-    )
 
 
 def make_optimizer(options, rate):

@@ -33,19 +33,18 @@ in a range and print how accurate each is (the paper's figure 3):
 
 import argparse
 import math
-import sys
 import time
-from pathlib import Path
 
-from sequential_digits import TEST_BATCH_SIZE
-from sequential_digits import as_sequences
-from sequential_digits import choose_backend
-from sequential_digits import compile_model
-from sequential_digits import cosine_schedule
-from sequential_digits import first
-from sequential_digits import read_digits
-from sequential_digits import read_file
-from sequential_digits import scaled_pixels
+from common import BACKENDS
+from common import add_numbers
+from common import choose_backend
+from common import cosine_schedule
+from digits import TEST_BATCH_SIZE
+from digits import add_data
+from digits import compile_model
+from digits import first
+from digits import read_task
+from digits import scaled_pixels
 
 choose_backend()
 
@@ -70,7 +69,7 @@ ABLATIONS = {
 
 def main(arguments=None):
     options = parse(arguments)
-    train, test, classes = read(options.data, options.task)
+    train, test, classes = read_task(options.data, options.task)
     train = first(options.train_size, train, "--train-size", "training")
     test = first(options.test_size, test, "--test-size", "test")
     print(
@@ -98,15 +97,9 @@ def main(arguments=None):
 def parse(arguments):
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
-        epilog="The environment variable KERAS_BACKEND chooses between jax, "
-        "tensorflow and torch.",
+        epilog=BACKENDS,
     )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FILE.npz",
-        help="a file like Keras' mnist.npz (default: scikit-learn's digits)",
-    )
+    add_data(parser)
     parser.add_argument(
         "--layer",
         nargs="+",
@@ -134,7 +127,8 @@ def parse(arguments):
         default="standard",
         help="of LDStack (default: %(default)s)",
     )
-    for name, kind, default, text in (
+    add_numbers(
+        parser,
         ("beta", float, None, f"of LipschitzRNN ({BETA}, or 0.8 by the task)"),
         ("alpha", float, 1.0, "the weight of its linear part"),
         ("gamma", float, 1e-3, "of LipschitzRNN and AntisymmetricRNN"),
@@ -155,11 +149,7 @@ def parse(arguments):
         ("train-size", int, None, "the first so many training images (all)"),
         ("test-size", int, None, "the first so many test images (all)"),
         ("seed", int, 0, "of the weights and the order of the images"),
-    ):
-        shown = "" if default is None else " (default: %(default)s)"
-        parser.add_argument(
-            f"--{name}", type=kind, default=default, help=f"{text}{shown}"
-        )
+    )
     options = parser.parse_args(arguments)
     if options.beta is None:
         options.beta = BETAS.get(options.task, BETA)
@@ -171,33 +161,6 @@ def parse(arguments):
         short = options.task == "eight-pixels"
         options.learning_rate = 0.01 if short else 0.003
     return options
-
-
-def read(path, task):
-    """Training and test sequences with their labels, and how many classes."""
-    arrays = read_file(path) if path else read_digits()
-    train_images, train_labels, test_images, test_labels = arrays
-    highest = train_images.max()
-    train = as_task(train_images / highest, task), train_labels
-    test = as_task(test_images / highest, task), test_labels
-    return train, test, int(max(train_labels.max(), test_labels.max())) + 1
-
-
-def as_task(images, task):
-    """Images as sequences (images, steps, features)."""
-    if task == "noise-padded":
-        # scikit-learn's come flat.
-        height = images.shape[1] if images.ndim == 3 else 8
-        return images.reshape(len(images), height, -1).astype("float32")
-    pixels = as_sequences(images, permute=task == "permuted")
-    if task != "eight-pixels":
-        return pixels
-    if pixels.shape[1] % 8:
-        sys.exit(
-            "--task eight-pixels: expected images whose number of pixels is "
-            f"a multiple of 8. Received: {pixels.shape[1]} pixels"
-        )
-    return pixels.reshape(len(pixels), -1, 8)
 
 
 def runs(options):

@@ -20,11 +20,12 @@ played of the first piece. The paper trains five times as long:
 
 import argparse
 import time
-from pathlib import Path
 
 import numpy as np
+from common import add_figure
+from common import add_numbers
+from common import choose_backend
 from matplotlib.figure import Figure
-from sequential_digits import choose_backend
 
 choose_backend()
 
@@ -70,19 +71,14 @@ def main(arguments=None):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default, text in (
-        ("pieces", 5, "how many pieces, each with networks of its own"),
-        ("samples", PIECE, "of a piece"),
-        ("iterations", 1000, "training steps for a piece"),
-        ("parameters", 500, "about how many each network has"),
-        ("seed", 0, "of the weights"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=int,
-            default=default,
-            help=f"{text} (default: %(default)s)",
-        )
+    add_numbers(
+        parser,
+        ("pieces", int, 5, "how many pieces, each with networks of its own"),
+        ("samples", int, PIECE, "of a piece"),
+        ("iterations", int, 1000, "training steps for a piece"),
+        ("parameters", int, 500, "about how many each network has"),
+        ("seed", int, 0, "of the weights"),
+    )
     parser.add_argument(
         "--learning-rate",
         type=float,
@@ -94,12 +90,7 @@ def parse(arguments):
         default="leaky_relu",
         help="of OrthogonalRNN (default: %(default)s, of slope 0.1)",
     )
-    parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="FILE.png",
-        help="where to draw the first piece as each network played it",
-    )
+    add_figure(parser, "the first piece as each network played it")
     return parser.parse_args(arguments)
 
 

@@ -2,8 +2,8 @@
 
 A real quantity is `(x,)`, a complex one `(real, imag)`. Written once on such
 tuples, a scan serves both fields, and no complex dtype ever reaches a backend
-that handles it badly. All but `powers` use Python operators only, and so work
-on the tensors of every framework.
+that handles it badly. All but `powers` and `adjoint` use Python operators only,
+and so work on the tensors of every framework.
 """
 
 from keras import ops
@@ -24,6 +24,26 @@ def multiply_add(a, b, c):
 def conjugate(a):
     """The complex conjugate; a real number is its own."""
     return a if len(a) == 1 else (a[0], -a[1])
+
+
+def reciprocal(a):
+    """`1 / a`."""
+    if len(a) == 1:
+        return (1.0 / a[0],)
+    square = a[0] * a[0] + a[1] * a[1]
+    return a[0] / square, -a[1] / square
+
+
+def matmul(a, b):
+    """`a @ b` for two matrices of the same field."""
+    if len(a) == 1:
+        return (a[0] @ b[0],)
+    return a[0] @ b[0] - a[1] @ b[1], a[0] @ b[1] + a[1] @ b[0]
+
+
+def adjoint(a):
+    """The conjugate transpose of the last two axes."""
+    return conjugate(tuple(ops.swapaxes(part, -1, -2) for part in a))
 
 
 def carried(product, state, where):

@@ -1,9 +1,15 @@
 """Settings of the package."""
 
+import os
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
 
-from keras_linrec.kernels import KERNELS
-from keras_linrec.kernels import registry
+import keras
+
+KERNELS = ("native", "associative", "sequential", "reference")
+
+_VARIABLE = "KERAS_LINREC_KERNEL"
 
 _kernel = None
 
@@ -48,6 +54,99 @@ def get_kernel():
     return _kernel
 
 
+def wanted_kernel():
+    """`"auto"` or the kernel that was asked for, here or by the environment.
+
+    Raises:
+        ValueError: if the environment variable names none.
+    """
+    if _kernel is not None:
+        return _kernel
+    name = os.environ.get(_VARIABLE, "auto")
+    if name not in ("auto", *KERNELS):
+        raise ValueError(
+            f"`{_VARIABLE}` should name a kernel: 'auto' or one of "
+            f"{KERNELS}. Received: {_VARIABLE}={name}"
+        )
+    return name
+
+
+class Export(NamedTuple):
+    """What is known of a file that is being written."""
+
+    # The format that Keras was asked for, or `None`.
+    format: str | None = None
+    # Whether the file has to take inputs of more than one size.
+    is_dynamic: bool = False
+
+
+class Mesh(NamedTuple):
+    """Devices that share the time of sequences, as the user named them."""
+
+    mesh: object
+    time_axis: str
+    batch_axis: str | None
+
+
+_export = ContextVar("keras_linrec_export", default=None)
+_mesh = ContextVar("keras_linrec_mesh", default=None)
+
+# What tells a backend's compiler that a setting has changed, so that nothing
+# compiled under another value is used again: `tell(value)` is a context.
+# `keras_linrec.kernels` puts it here for the backends that need it.
+tell_compiler = {}
+
+
+def current_export():
+    """The `Export` of the innermost scope of portable kernels, or `None`."""
+    return _export.get()
+
+
+def current_mesh():
+    """The `Mesh` of the innermost `sequence_parallel`, or `None`."""
+    return _mesh.get()
+
+
+@contextmanager
+def _setting(name, variable, value):
+    before = variable.set(value)
+    try:
+        if name in tell_compiler:
+            with tell_compiler[name](value):
+                yield
+        else:
+            yield
+    finally:
+        variable.reset(before)
+
+
+@contextmanager
+def portable_kernels(export=None):
+    """A scope in which models run without native code.
+
+    What is traced in it holds operations of the framework alone, so that a
+    file of it runs where this package is not installed. `model.export` opens
+    the scope by itself; JAX's exporter, TensorFlow's `tf.saved_model.save` and
+    PyTorch's `torch.onnx.export` need none. Open it around a function that
+    something else writes to a file: `keras.export.ExportArchive` on
+    TensorFlow, `torch.export`, or a `tf.function` that was called before it
+    is saved.
+
+    Args:
+        export: `Export`, for who knows more of the file. Defaults to `None`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> decay, inputs = np.full(2, 0.5, "float32"), np.ones((1, 8, 2))
+    >>> with keras_linrec.config.portable_kernels():
+    ...     outputs, state = keras_linrec.ops.linear_scan(decay, inputs)
+    """
+    with _setting("portable_kernels", _export, export or Export()):
+        yield
+
+
 @contextmanager
 def sequence_parallel(mesh, time_axis="time", batch_axis=None):
     """A scope in which devices share the time of sequences, on JAX.
@@ -87,5 +186,11 @@ def sequence_parallel(mesh, time_axis="time", batch_axis=None):
     ...     with keras_linrec.config.sequence_parallel(mesh):
     ...         outputs, state = keras_linrec.ops.linear_scan(decay, inputs)
     """
-    with registry.sequence_parallel(mesh, time_axis, batch_axis):
+    if "sequence_parallel" not in tell_compiler:
+        raise ValueError(
+            "`sequence_parallel` runs on the JAX backend of Keras. "
+            f"Received: backend={keras.backend.backend()}"
+        )
+    devices = Mesh(mesh, time_axis, batch_axis)
+    with _setting("sequence_parallel", _mesh, devices):
         yield

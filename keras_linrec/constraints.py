@@ -125,19 +125,17 @@ class ContractiveBands(keras.constraints.Constraint):
     def __call__(self, weight):
         above, diagonal, below = ops.unstack(ops.convert_to_tensor(weight))
         above, diagonal, below = -above[:-1], 1.0 - diagonal, -below[:-1]
-        rows = _least_one(
-            ops.abs(diagonal) + _after(ops.abs(above)) + _before(ops.abs(below))
-        )
+        rows = ops.maximum(_row_sums(above, diagonal, below), 1.0)
         above = above / rows[:-1]
         diagonal = diagonal / rows
         below = below / rows[1:]
-        columns = _least_one(
-            ops.abs(diagonal) + _before(ops.abs(above)) + _after(ops.abs(below))
-        )
+        # Those of the columns are those of the transpose's rows.
+        columns = ops.maximum(_row_sums(below, diagonal, above), 1.0)
         above = above / columns[1:]
         diagonal = diagonal / columns
         below = below / columns[:-1]
-        return ops.stack([_after(-above), 1.0 - diagonal, _after(-below)])
+        above, below = (ops.pad(-band, [[0, 1]]) for band in (above, below))
+        return ops.stack([above, 1.0 - diagonal, below])
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -159,19 +157,16 @@ class AccretiveBands(keras.constraints.Constraint):
 
     def __call__(self, weight):
         above, diagonal, below = ops.unstack(ops.convert_to_tensor(weight))
-        beside = 0.5 * ops.abs(above[:-1] + below[:-1])
-        least = _after(beside) + _before(beside)
+        beside = 0.5 * (above[:-1] + below[:-1])
+        least = _row_sums(beside, ops.zeros_like(diagonal), beside)
         diagonal = ops.where(diagonal < least, least, diagonal)
         return ops.stack([above, diagonal, below])
 
 
-def _after(vector):
-    return ops.pad(vector, [[0, 1]])
-
-
-def _before(vector):
-    return ops.pad(vector, [[1, 0]])
-
-
-def _least_one(vector):
-    return ops.where(vector < 1.0, 1.0, vector)
+def _row_sums(above, diagonal, below):
+    """The absolute sums of a tridiagonal matrix' rows, from its bands."""
+    return (
+        ops.abs(diagonal)
+        + ops.pad(ops.abs(above), [[0, 1]])
+        + ops.pad(ops.abs(below), [[1, 0]])
+    )

@@ -1,12 +1,19 @@
 """The hot path, one folder per way of running it.
 
 Layers never import this package: they call `keras_linrec.ops`, whose doors
-in `ops/scan.py` ask `keras_linrec.kernels.select` for an implementation.
+in `ops/scan.py` say what is to be computed, as a `Case`, and run what
+`resolver.py` finds for it.
 """
 
-from keras_linrec.kernels.registry import KERNELS as KERNELS
+import keras
+
+from keras_linrec.config import KERNELS as KERNELS
+from keras_linrec.kernels import backends
+from keras_linrec.kernels import exporting
 from keras_linrec.kernels.registry import available as available
-from keras_linrec.kernels.registry import (
-    plain_nonlinear_scan as plain_nonlinear_scan,
-)
-from keras_linrec.kernels.registry import select as select
+from keras_linrec.kernels.resolver import explain as explain
+
+exporting.open_scope_in_keras()
+if keras.backend.backend() in backends.BACKENDS:
+    # What its compiler is told of settings.
+    backends.current()

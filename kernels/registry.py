@@ -1,12 +1,8 @@
-"""Which kernels exist here, and which one runs."""
+"""Which kernels exist here, and whether they give right numbers."""
 
-import importlib
-import os
-import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from functools import partial
@@ -15,24 +11,19 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.config import KERNELS
+from keras_linrec.kernels import backends
 from keras_linrec.kernels import projected_scan as projection
+from keras_linrec.kernels import reference
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.self_test import relative_error
-
-KERNELS = ("native", "associative", "sequential", "reference")
-
-_VARIABLE = "KERAS_LINREC_KERNEL"
 
 # The kernels of this process, and what their self-tests showed, by name.
 _loaded = {}
 _checked = {}
-# What was chosen, by backend and wish. PyTorch's compiler follows a look-up
-# here, and no import.
-_selected = {}
-
-# Among which devices the time of sequences is shared, if it is.
-_devices = None
+# The kernel that was chosen, by backend and wish. PyTorch's compiler follows a
+# look-up here, and no import.
+_chosen = {}
 
 
 class Kernel(NamedTuple):
@@ -43,12 +34,13 @@ class Kernel(NamedTuple):
     """
 
     scan: Callable  # decay, inputs, initial_state, reverse
-    projected_scan: Callable  # decay, inputs, input_kernel, output_kernel, ...
+    # decay, inputs, input_kernel, output_kernel, initial_state, reverse
+    projected_scan: Callable
     # p, d, q, t, b, timescale, output_matrix, time, alpha; where it is None,
-    # `keras_linrec.ops.structured_state` has the portable form.
+    # `keras_linrec.ops.impulse_response` has the portable form.
     impulse_response: Callable | None = None
-    # dynamics, operands, keep_all: what `plain_nonlinear_scan` computes; where
-    # it is None, that one runs.
+    # dynamics, operands, keep_all; where it is None, the loop of
+    # `nonlinear_recurrence` runs.
     nonlinear_scan: Callable | None = None
 
 
@@ -82,153 +74,40 @@ def available():
     return {name: _check(name) for name in KERNELS}
 
 
-def select(name=None, whole=False):
-    """The kernel to run, a `Kernel`.
+def portable():
+    """The name of the faster portable kernel."""
+    return backends.current().preferred()
 
-    `name` is one of `KERNELS`, "auto", or `None` for what the environment
-    variable `KERAS_LINREC_KERNEL` says. `whole` says that what it will scan is
-    no time, which devices could share.
+
+def choose(wish):
+    """The name of the kernel that runs where `wish` was asked for.
 
     A kernel that cannot run here is replaced by the fastest that does, with
     one warning; the results are the same.
+
+    Args:
+        wish: one of `KERNELS`, or `"auto"`.
     """
-    name = os.environ.get(_VARIABLE, "auto") if name is None else name
-    if name not in ("auto", *KERNELS):
-        raise ValueError(
-            f"`{_VARIABLE}` should name a kernel: 'auto' or one of "
-            f"{KERNELS}. Received: {_VARIABLE}={name}"
-        )
-    if exporting():
-        # What is exported is run where this library may not be.
-        return _select(_preferred())
-    if _devices is None or whole:
-        return _select(name)
-    return _backend_kernels().over_devices(_select(name), _devices)
-
-
-def _select(name):
-    wish = keras.backend.backend(), name
-    if wish in _selected:
-        return _selected[wish]
-    candidates = ("native", _preferred(), "sequential", "reference")
-    if name != "auto":
-        candidates = (name, *candidates)
+    key = keras.backend.backend(), wish
+    if key in _chosen:
+        return _chosen[key]
+    candidates = ("native", portable(), "sequential", "reference")
+    if wish != "auto":
+        candidates = (wish, *candidates)
     for candidate in candidates:
         check = _check(candidate)
         if check:
             if candidate in _checked:
-                _selected[wish] = load(candidate)
-            return load(candidate)
+                _chosen[key] = candidate
+            return candidate
         # That a device has no native kernels is news only to who asked.
-        if check.failed or candidate == name:
+        if check.failed or candidate == wish:
             _warn_once(candidate)
+    reasons = {name: check.reason for name, check in available().items()}
     raise RuntimeError(
         "No kernel gives right numbers on the "
-        f"{keras.backend.backend()} backend: {_reasons()}"
+        f"{keras.backend.backend()} backend: {reasons}"
     )
-
-
-@contextmanager
-def sequence_parallel(mesh, time_axis, batch_axis):
-    """What `keras_linrec.config.sequence_parallel` says."""
-    global _devices
-    backend = keras.backend.backend()
-    if backend != "jax":
-        raise ValueError(
-            "`sequence_parallel` runs on the JAX backend of Keras. "
-            f"Received: backend={backend}"
-        )
-    before = _devices
-    devices = _backend_kernels().devices(mesh, time_axis, batch_axis)
-    with devices.context():
-        _devices = devices
-        try:
-            yield
-        finally:
-            _devices = before
-
-
-_EXPORTERS = (
-    "keras.src.export",
-    "tensorflow.python.saved_model.save",
-    "jax._src.export",
-    "torch.onnx",
-)
-# By backend, what says whether a function is traced for a file.
-_tracing = {}
-
-
-def exporting():
-    """Whether this is called from within `model.export` or one of its like.
-
-    `torch.export` by itself keeps custom operators, and is not among them.
-    """
-    if keras.backend.backend() == "torch":
-        if "torch" not in _tracing:
-            _tracing["torch"] = _backend_kernels().tracing
-        # PyTorch's compiler follows no walk through frames.
-        if not _tracing["torch"]():
-            return False
-    return any(True for _ in _frames_of(_EXPORTERS))
-
-
-def require_exportable(layer, whole=True):
-    """Raise where a layer's part of a file would be wrong, or not load.
-
-    Args:
-        layer: the layer's name.
-        whole: whether it is called with whole sequences, or with one step.
-    """
-    backend = keras.backend.backend()
-    if backend == "jax" or not exporting():
-        return
-    for frame in _frames_of(("keras.src.export.onnx", "torch.onnx")):
-        if backend == "tensorflow":
-            raise ValueError(
-                f"The layer '{layer}' cannot be exported to ONNX from "
-                "TensorFlow: what tf2onnx makes of loops is wrong or does not "
-                "load. Load the model under PyTorch and export it there, or "
-                "export a SavedModel. Received: format='onnx'"
-            )
-        # PyTorch's older exporter, which Keras takes for sizes that are not
-        # fixed, writes loops over time out as it finds them.
-        axes = frame.f_locals.get("dynamic_axes")
-        if whole and axes:
-            raise ValueError(
-                f"The layer '{layer}' can be exported to ONNX from PyTorch "
-                "for one batch size and one number of steps only. Give "
-                "`model.export` an `input_signature` in which both are fixed; "
-                "export what `keras_linrec.export_step(model)` returns, which "
-                "takes any batch; or export a SavedModel under TensorFlow or "
-                f"JAX. Received: inputs with the dynamic axes {axes}"
-            )
-
-
-def _frames_of(modules):
-    """The callers, from the inside out, that are from modules named so."""
-    frame = sys._getframe()
-    while frame:
-        if frame.f_globals.get("__name__", "").startswith(modules):
-            yield frame
-        frame = frame.f_back
-
-
-def _reasons():
-    return {name: check.reason for name, check in available().items()}
-
-
-def _preferred():
-    return _backend_kernels().preferred()
-
-
-def _backend_kernels():
-    backend = keras.backend.backend()
-    if backend not in ("jax", "tensorflow", "torch"):
-        raise ValueError(
-            "keras_linrec runs on the 'jax', 'tensorflow' and 'torch' "
-            f"backends of Keras. Received: backend={backend}"
-        )
-    return importlib.import_module(f"{__package__}.{backend}")
 
 
 def load(name):
@@ -240,20 +119,16 @@ def load(name):
 
 def _kernel(name):
     if name == "native":
-        module = _backend_kernels().compiled()
+        module = backends.current().compiled()
         return _with_projection(
             module.scan,
             getattr(module, "projected_scan", None),
             getattr(module, "impulse_response", None),
             getattr(module, "nonlinear_scan", None),
         )
-    if name == "reference":
-        from keras_linrec.kernels import reference
-
-        return _with_projection(projection.with_final_state(reference.scan))
-    return _with_projection(
-        projection.with_final_state(getattr(_backend_kernels(), name))
-    )
+    module = reference if name == "reference" else backends.current()
+    scan = module.scan if name == "reference" else getattr(module, name)
+    return _with_projection(projection.with_final_state(scan))
 
 
 def _with_projection(
@@ -264,20 +139,6 @@ def _with_projection(
         projected_scan or partial(projection.projected_scan, scan),
         impulse_response,
         nonlinear_scan,
-    )
-
-
-def plain_nonlinear_scan(dynamics, operands, keep_all=True, resets=None):
-    """The states of all steps, which count only if `keep_all`, and the last.
-
-    Args:
-        dynamics, operands: as `nonlinear_recurrence` has them.
-        keep_all: whether somebody wants more than the last state.
-        resets: as `nonlinear_recurrence.recurrence` has it.
-    """
-    loop = _backend_kernels().loop
-    return nonlinear_recurrence.with_last_state(
-        loop, dynamics, operands, resets
     )
 
 
@@ -303,21 +164,20 @@ def _check(name):
 
 
 def _aside(check):
-    """The result of a check, on PyTorch out of reach of the caller's modes.
+    """The result of a check, out of reach of the caller's modes.
 
-    Those belong to a thread. Within `torch.utils.checkpoint`, a gradient
-    would compute again all that the checkpoint holds, this check with it.
+    Those belong to a thread: in one of its own, tensors have values though the
+    caller is traced, and a gradient within `torch.utils.checkpoint` does not
+    compute the check again with all that the checkpoint holds.
     """
-    if keras.backend.backend() != "torch":
-        return check()
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(check).result()
 
 
 def _run_check(kernel):
     try:
-        with _concrete():
-            error = relative_error(kernel, _backend_kernels().vjp)
+        with backends.current().checking():
+            error = _error_here(kernel)
     except Exception as failure:
         return Availability(
             False,
@@ -335,12 +195,23 @@ def _run_check(kernel):
     return Availability(True)
 
 
+def _error_here(kernel):
+    """The error of what `resolver.py` lets a kernel run on this platform."""
+    vjp = backends.current().vjp
+    platform = backends.current().platform()
+    if platform == "cpu":
+        return relative_error(kernel, vjp)
+    nonlinear_scan = kernel.nonlinear_scan if platform == "cuda" else None
+    kernel = _with_projection(kernel.scan, nonlinear_scan=nonlinear_scan)
+    return relative_error(kernel, vjp, pairs=False)
+
+
 def _values_can_be_read():
     """Whether a gradient is to be had here, and its value."""
     try:
-        with _concrete():
+        with backends.current().checking():
             one = keras.ops.convert_to_tensor(np.ones(1, "float32"))
-            _, slope = _backend_kernels().vjp(
+            _, slope = backends.current().vjp(
                 lambda tensors: [tensors[0] * 3.0], [one], [one]
             )
             return float(keras.ops.convert_to_numpy(slope)[0]) == 3.0
@@ -358,28 +229,3 @@ def _warn_once(name):
         RuntimeWarning,
         stacklevel=4,
     )
-
-
-def _concrete():
-    """A scope in which tensors have values, even inside a traced function."""
-    backend = keras.backend.backend()
-    if backend == "jax":
-        import jax
-
-        return jax.ensure_compile_time_eval()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return tf.init_scope()
-    return _concrete_torch()
-
-
-@contextmanager
-def _concrete_torch():
-    import torch
-
-    # Keras traces shapes on PyTorch's meta device, which holds no values; and
-    # in inference mode there are no gradients to check.
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    with keras.device(device), torch.inference_mode(False):
-        yield

@@ -8,19 +8,22 @@ from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 
 
-def relative_error(kernel, vjp):
+def relative_error(kernel, vjp, pairs=True):
     """The largest error of outputs and gradients, relative to the largest.
 
     Args:
         kernel: a `Kernel` of the registry.
         vjp: `vjp(function, tensors, cotangents)` of the current backend, which
             returns the outputs and the gradients of a function on a list.
+        pairs: whether the kernel has activations of pairs. Defaults to `True`.
     """
     cases = [_scan_case, _projected_scan_case]
     if kernel.impulse_response:
         cases.append(_impulse_response_case)
     if kernel.nonlinear_scan:
-        cases += [_nonlinear_scan_case, _low_rank_case]
+        cases.append(_nonlinear_scan_case)
+        if pairs:
+            cases.append(_low_rank_case)
     errors = [_error(vjp, *case(kernel)) for case in cases]
     # A NaN anywhere must not pass for a small number.
     return max(errors, key=lambda error: np.inf if error != error else error)

@@ -17,7 +17,7 @@ def require_native():
         pytest.skip(
             f"no native kernel: {native.reason}", allow_module_level=True
         )
-    return kernels.registry._backend_kernels().compiled()
+    return kernels.backends.current().compiled()
 
 
 def require_jit_compiler():

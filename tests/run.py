@@ -1,12 +1,23 @@
-"""Run the tests under every backend: python tests/run.py [pytest arguments].
+"""Run the tests under every backend: python tests/run.py [options].
 
-All run at a time, so that no processor waits for the longest. What each prints
-comes in one piece, when it is done.
+    python tests/run.py                     the selection, as in the README
+    python tests/run.py --rest              what the selection leaves out
+    python tests/run.py --all               both
+    python tests/run.py --all --write-table
+                                            and write the README's table
+    python tests/run.py [pytest arguments]  all that they ask for
 
-Without arguments, what passed is compared with the README's table of layers
-against capabilities. `python tests/run.py --write-table` writes it anew.
+`selection.py` says what is in the selection. What each process prints comes in
+one piece, when it is done.
+
+All tests together show what the README's table of layers against capabilities
+says, which is compared with them: after `--all`, and after `--rest` where the
+variable KERAS_LINREC_TEST_RESULTS names the folder in which the selection has
+left what it found.
 """
 
+import argparse
+import functools
 import os
 import subprocess
 import sys
@@ -16,15 +27,16 @@ from concurrent.futures import as_completed
 from pathlib import Path
 
 import capabilities
+import selection
 
-BACKENDS = tuple(capabilities.BACKENDS)
-# JAX takes longest, in one thread: were it last, a processor would wait.
-NICENESS = {"jax": 0, "tensorflow": 5, "torch": 5}
-# Whose docstrings' examples run under PyTorch alone: under the others JAX would
-# compile them for half a minute, and the tests run the same layers there.
-WITH_EXAMPLES = ("layers", "models", "nlp", "export.py")
-README = Path(__file__).parent.parent / "README.md"
-WRITE = "--write-table"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+# Into how many processes a backend's files are dealt, those that take longest
+# first: were JAX one process, all processors but its own would wait for it.
+SLICES = {"jax": 3, "tensorflow": 2, "torch": 1}
+# One more than there are processors: tests wait, too.
+WORKERS = (os.cpu_count() or 1) + 1
+NO_TESTS_COLLECTED = 5
 # XLA compiles for most of JAX' time. Without its optimisations 65 tests of
 # units take 43 s and not 63, and without these two of its stages gradients of
 # layers take 25 s and not 40; all give the same numbers.
@@ -37,6 +49,7 @@ QUICK_JAX = {
 }
 
 
+@functools.cache
 def quick_jax():
     """The settings of `QUICK_JAX`; an XLA that knows them not would abort."""
     script = "import jax; jax.devices()"
@@ -47,13 +60,11 @@ def quick_jax():
     return QUICK_JAX if known.returncode == 0 else {}
 
 
-def run(backend, arguments, results):
+def run(backend, part, piece, arguments, results):
     """The exit status and the output of pytest under a backend."""
-    once = () if backend == "torch" else WITH_EXAMPLES
-    ignored = [f"--ignore=keras_linrec/{part}" for part in once]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *ignored, *arguments],
-        cwd=Path(__file__).parent.parent,
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments],
+        cwd=ROOT,
         # PyTorch's threads wait by spinning: two runs with two threads each
         # on two cores take ten times as long as with one each.
         env={
@@ -61,30 +72,41 @@ def run(backend, arguments, results):
             **os.environ,
             "KERAS_BACKEND": backend,
             "OMP_NUM_THREADS": "1",
+            selection.PART: part,
+            selection.SLICE: piece,
             capabilities.FOLDER: results,
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    if hasattr(os, "setpriority"):
-        os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS[backend])
-    output, _ = process.communicate()
-    return process.returncode, output
+    return done.returncode, done.stdout
 
 
-def run_all(arguments, results):
+def processes(arguments):
+    """`(backend, slice)` of each; what arguments ask for is not dealt out."""
+    for backend, count in SLICES.items():
+        count = 1 if arguments else count
+        for index in range(1, count + 1):
+            yield backend, f"{index}/{count}"
+
+
+def run_all(part, arguments, results):
+    # A backend may have none of what the arguments ask for.
+    passed = {0, NO_TESTS_COLLECTED} if arguments else {0}
     failed = []
-    print(f"Testing under {', '.join(BACKENDS)}: some minutes.", flush=True)
-    with ThreadPoolExecutor(max_workers=len(BACKENDS)) as pool:
+    print(f"Testing under {', '.join(SLICES)}: {part}.", flush=True)
+    with ThreadPoolExecutor(WORKERS) as pool:
         runs = {
-            pool.submit(run, name, arguments, results): name
-            for name in BACKENDS
+            pool.submit(
+                run, backend, part, piece, arguments, results
+            ): f"{backend} {piece}"
+            for backend, piece in processes(arguments)
         }
         for done in as_completed(runs):
             status, output = done.result()
             print(f"\n=== {runs[done]} ===\n{output}", flush=True)
-            if status:
+            if status not in passed:
                 failed.append(runs[done])
     if failed:
         sys.exit(f"Failed under {', '.join(sorted(failed))}.")
@@ -101,19 +123,45 @@ def check_readme(results, write):
     elif text != expected:
         sys.exit(
             f"The README's table of capabilities should be\n\n{table}\n\n"
-            f"which `python tests/run.py {WRITE}` writes."
+            "which `python tests/run.py --all --write-table` writes."
         )
 
 
-def main(arguments):
-    write = WRITE in arguments
-    arguments = [argument for argument in arguments if argument != WRITE]
-    with tempfile.TemporaryDirectory() as results:
-        run_all(arguments, results)
+def main():
+    parser = argparse.ArgumentParser(
+        description="What is not listed here goes to pytest.",
+        allow_abbrev=False,
+    )
+    parts = parser.add_mutually_exclusive_group()
+    for part, text in (
+        (selection.REST, "what the selection leaves out"),
+        (selection.ALL, "the selection and the rest"),
+    ):
+        parts.add_argument(
+            f"--{part}",
+            dest="part",
+            action="store_const",
+            const=part,
+            help=text,
+        )
+    parser.add_argument(
+        "--write-table",
+        action="store_true",
+        help="after --all, write the README's table anew",
+    )
+    options, arguments = parser.parse_known_args()
+    default = selection.ALL if arguments else selection.SELECTION
+    part = options.part or default
+    if options.write_table and (part != selection.ALL or arguments):
+        parser.error("--write-table needs all tests: --all")
+    kept = capabilities.results
+    with tempfile.TemporaryDirectory() as folder:
+        run_all(part, arguments, kept or folder)
+        whole = part == selection.ALL or (kept and part == selection.REST)
         # A part of the tests shows a part of what they show.
-        if not arguments:
-            check_readme(results, write)
+        if whole and not arguments:
+            check_readme(kept or folder, options.write_table)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

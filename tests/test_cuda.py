@@ -192,6 +192,31 @@ def test_no_rows_give_empty_outputs_and_no_gradient(emulation):
 
 
 @pytest.mark.parametrize(
+    "dtypes",
+    [[torch.bfloat16] * 3, [torch.float32, torch.float64, torch.float32]],
+    ids=["half", "mixed"],
+)
+def test_numbers_that_no_kernel_computes_in_are_refused(emulation, dtypes):
+    shapes = (3,), (2, 4, 3), (2, 3)
+    given = [
+        (torch.ones(shape, dtype=dtype),)
+        for shape, dtype in zip(shapes, dtypes)
+    ]
+    with pytest.raises(TypeError, match="keras_linrec.scan`.*Received: dtypes"):
+        cuda.scan(emulation, *given)
+    _, sequences, state = given
+    with pytest.raises(TypeError, match="scan_backward`.*Received: dtypes"):
+        cuda.scan_backward(emulation, *given, sequences, state)
+
+
+def test_tensors_of_two_devices_are_refused(emulation):
+    decay, inputs = (torch.ones(3),), (torch.ones(2, 4, 3),)
+    state = (torch.ones(2, 3, device="meta"),)
+    with pytest.raises(ValueError, match="Received: devices=.*cpu.*meta"):
+        cuda.scan(emulation, decay, inputs, state)
+
+
+@pytest.mark.parametrize(
     ("states", "time", "expected"),
     [
         # Enough rows and channels: time stays whole.
@@ -210,7 +235,7 @@ def test_time_is_cut_to_fill_the_gpu(states, time, expected):
 
 def test_nvcc_compiles_it(tmp_path):
     library = cuda.Library(with_nvcc(tmp_path / "cuda.so"))
-    assert library.scan and library.scan_backward
+    assert all(getattr(library, name) for name in cuda.Library.FUNCTIONS)
 
 
 @pytest.mark.parametrize("field", ["real", "complex"])
@@ -434,22 +459,6 @@ def test_nan_goes_through_a_nonlinear_scan(emulation):
         assert not outputs[1].isnan().any()
 
 
-def test_what_the_nonlinear_kernels_do_not_take_is_known():
-    def takes(activation, units):
-        dynamics = Dynamics(activation)
-        return cuda.takes(
-            dynamics,
-            nonlinear_operands(
-                dynamics, (1, 1, 1, units), False, 0, torch.float32
-            ),
-        )
-
-    assert takes(keras.activations.tanh, 512)
-    assert not takes(keras.activations.tanh, 513)
-    assert not takes(activations.oplu, 4)
-    assert not takes(activations.modrelu, 4)
-
-
 def test_no_rows_of_a_nonlinear_scan_give_no_gradient(emulation):
     dynamics = Dynamics(keras.activations.tanh)
     operands = nonlinear_operands(
@@ -461,6 +470,21 @@ def test_no_rows_of_a_nonlinear_scan_give_no_gradient(emulation):
     )
     assert outputs.shape == (0, 5, 4)
     assert not any(part.any() for part in gradients)
+
+
+def test_a_nonlinear_scan_refuses_numbers_that_it_does_not_compute_in(
+    emulation,
+):
+    dynamics = Dynamics(keras.activations.tanh, "euler")
+    operands = nonlinear_operands(
+        dynamics, (2, 5, 3, 4), True, 0, torch.float32
+    )
+    flags, leak = nonlinear_flags(dynamics, operands)
+    half = [part.bfloat16() for part in operands]
+    mixed = [*operands[:-1], operands[-1].double()]
+    for refused in (half, mixed):
+        with pytest.raises(TypeError, match="nonlinear_scan`.*Received: dty"):
+            cuda.nonlinear_scan(emulation, flags, leak, True, refused)
 
 
 def test_autocast_does_not_round_within_a_nonlinear_scan(emulation):
@@ -479,24 +503,39 @@ def test_autocast_does_not_round_within_a_nonlinear_scan(emulation):
 def test_the_operators_of_a_gpu_give_what_their_shapes_promise(
     emulation, monkeypatch
 ):
-    native = require_native()
-    monkeypatch.setattr(native, "_cuda_library", lambda: emulation)
+    require_native()
+    from keras_linrec.kernels.torch import operators
+
+    monkeypatch.setattr(operators, "cuda_library", lambda: emulation)
     dynamics = Dynamics(keras.activations.leaky_relu, "rk2")
     operands = list(
         nonlinear_operands(dynamics, (2, 5, 3, 4), True, 0, torch.float32)
     )
     call = *nonlinear_flags(dynamics, Operands(*operands)), True, operands
-    outputs, final = results = native._nonlinear_scan_on_cuda(*call)
+    outputs, final = results = operators.nonlinear_scan_on_cuda(*call)
     upstream = *call[:2], operands, outputs, outputs[:, :0], final
-    for got, promised in (
-        (results, native._nonlinear_shapes(*call)),
+
+    def promised(operator, call):
+        """What the operator gives on tensors without numbers."""
+        tensors = [on_meta(argument) for argument in call]
+        return operator(*tensors)
+
+    def on_meta(argument):
+        if isinstance(argument, torch.Tensor):
+            return argument.to("meta")
+        if isinstance(argument, list):
+            return [on_meta(part) for part in argument]
+        return argument
+
+    for got, expected in (
+        (results, promised(operators.nonlinear_scan, call)),
         (
-            native._nonlinear_scan_backward_on_cuda(*upstream),
-            native._nonlinear_backward_shapes(*upstream),
+            operators.nonlinear_scan_backward_on_cuda(*upstream),
+            promised(operators.nonlinear_scan_backward, upstream),
         ),
     ):
-        for one, other in zip(got, promised, strict=True):
+        for one, other in zip(got, expected, strict=True):
             assert one.shape == other.shape and one.is_contiguous()
     # And what the operators compute on the CPU.
-    for one, other in zip(results, native._nonlinear_scan(*call)):
+    for one, other in zip(results, operators.nonlinear_scan(*call)):
         torch.testing.assert_close(one, other)

@@ -1,15 +1,14 @@
 """The pages of `docs/` hold: their code runs, and what they name is there."""
 
 import ast
-import inspect
 import re
 from pathlib import Path
 
 import pages
 import pytest
+from public_names import public_names
 
 import keras_linrec
-import keras_linrec.nlp
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -51,37 +50,6 @@ def resolve(path):
     for name in path.split(".")[1:]:
         value = getattr(value, name)
     return value
-
-
-def public_names():
-    """The package's functions and classes, under the names users have."""
-    # What needs an extra is not imported with the rest.
-    for name in (*imported_by_name(), "nlp"):
-        value = getattr(keras_linrec, name)
-        if inspect.ismodule(value):
-            yield from _names_of(value)
-        elif callable(value):
-            yield f"keras_linrec.{name}", value
-
-
-def imported_by_name():
-    """What the package shows: modules beside these are there to be imported."""
-    tree = ast.parse(Path(keras_linrec.__file__).read_text())
-    for node in ast.walk(tree):
-        for alias in getattr(node, "names", []):
-            yield alias.asname
-
-
-def _names_of(module):
-    # A folder shows what is in its files; a file, what is its own.
-    home = module.__name__
-    if hasattr(module, "__path__"):
-        home = "keras_linrec."
-    for name, value in vars(module).items():
-        if name.startswith("_") or not callable(value):
-            continue
-        if value.__module__.startswith(home):
-            yield f"{module.__name__}.{name}", value
 
 
 def test_messages_in_the_docs_are_those_of_the_code():

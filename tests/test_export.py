@@ -238,6 +238,14 @@ def test_a_model_without_states_and_one_that_is_not_built_are_refused():
         export_step(SequenceClassifier(2))
 
 
+def test_a_loss_that_no_file_could_hold_is_no_hindrance():
+    inputs = keras.Input((None, 3))
+    model = keras.Model(inputs, UNITS["rotrnn"]()(inputs))
+    model.compile(loss=lambda labels, outputs: outputs)
+    (outputs,), _ = streamed(export_step(model), sequences(4))
+    assert np.abs(outputs - array(model(sequences(4)))).max() < 1e-5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lssl", "rotrnn"])
 def test_100000_steps_equal_the_whole(name):

@@ -14,7 +14,9 @@ from needs_native import require_native
 import keras_linrec
 from keras_linrec import kernels
 from keras_linrec import ops
+from keras_linrec.kernels import backends
 from keras_linrec.kernels import registry
+from keras_linrec.kernels import resolver
 from keras_linrec.kernels.native import UnsupportedPlatform
 
 
@@ -25,7 +27,7 @@ def fresh(monkeypatch):
     def forget():
         registry._checked.clear()
         registry._loaded.clear()
-        registry._selected.clear()
+        registry._chosen.clear()
         registry._warn_once.cache_clear()
         keras_linrec.config.set_kernel(None)
 
@@ -82,16 +84,15 @@ def test_every_kernel_runs_here_or_says_why_not():
 def test_a_kernel_that_fails_is_replaced_with_one_warning(
     fresh, kernel, reason
 ):
-    backend = registry._backend_kernels()
-    fresh.setattr(backend, backend.preferred(), kernel)
-    keras_linrec.config.set_kernel(backend.preferred())
+    fresh.setattr(backends.current(), "associative", kernel)
+    keras_linrec.config.set_kernel("associative")
     with pytest.warns(RuntimeWarning, match=reason) as record:
         first = scanned()
     assert count(record, reason) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         assert scanned() == first == [1.0, 1.5, 1.75]
-    assert reason in kernels.available()[backend.preferred()].reason
+    assert reason in kernels.available()["associative"].reason
 
 
 @pytest.mark.parametrize(
@@ -101,21 +102,20 @@ def test_a_kernel_that_fails_is_replaced_with_one_warning(
 def test_native_code_that_fails_is_replaced_with_one_warning(
     fresh, module, reason
 ):
-    fresh.setattr(registry._backend_kernels(), "compiled", module)
+    fresh.setattr(backends.current(), "compiled", module)
     with pytest.warns(RuntimeWarning, match=reason) as record:
         assert scanned() == [1.0, 1.5, 1.75]
         assert scanned() == [1.0, 1.5, 1.75]
     assert count(record, reason) == 1
     assert reason in kernels.available()["native"].reason
-    portable = kernels.registry.load(registry._preferred())
-    assert kernels.select() is portable
+    assert registry.choose("auto") == registry.portable()
 
 
 def test_native_code_for_another_device_is_news_only_to_who_asks(fresh):
     def elsewhere():
         raise UnsupportedPlatform("the accelerator has none")
 
-    fresh.setattr(registry._backend_kernels(), "compiled", elsewhere)
+    fresh.setattr(backends.current(), "compiled", elsewhere)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         assert scanned() == [1.0, 1.5, 1.75]
@@ -126,10 +126,10 @@ def test_native_code_for_another_device_is_news_only_to_who_asks(fresh):
 
 def test_the_environment_variable_chooses(fresh):
     fresh.setenv("KERAS_LINREC_KERNEL", "sequential")
-    assert kernels.select() is registry.load("sequential")
+    case = resolver.Case("linear_scan", batch=2, time=9, channels=4)
+    assert resolver.resolve(case).kernel == "sequential"
     keras_linrec.config.set_kernel("associative")
-    chosen = kernels.select(keras_linrec.config.get_kernel())
-    assert chosen is registry.load("associative")
+    assert resolver.resolve(case).kernel == "associative"
     fresh.setenv("KERAS_LINREC_KERNEL", "fastest")
     keras_linrec.config.set_kernel(None)
     with pytest.raises(ValueError, match="KERAS_LINREC_KERNEL=fastest"):
@@ -144,7 +144,7 @@ def test_an_unknown_kernel_is_named():
 def test_the_first_use_may_be_inside_a_compiled_model(fresh):
     require_native()
     registry._checked.clear()
-    registry._selected.clear()
+    registry._chosen.clear()
     inputs = keras.Input((None, 3))
     outputs = keras_linrec.layers.RotRNN(4, state_size=4, num_heads=2)(inputs)
     model = keras.Model(inputs, outputs)

@@ -1,22 +1,13 @@
 """The examples of the linear systems, on tiny data."""
 
-import importlib
-from pathlib import Path
+from importlib import import_module
 
 import numpy as np
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 
-
-@pytest.fixture
-def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return importlib.import_module
-
-
-def test_copies_ask_for_the_first_symbols_after_the_mark(load):
-    example = load("copy_memory")
+def test_copies_ask_for_the_first_symbols_after_the_mark():
+    example = import_module("copy_memory")
     sequences, symbols = example.copies(6, 7, np.random.default_rng(0))
     assert sequences.shape == (6, 27, 10) and symbols.shape == (6, 10)
     assert (sequences.sum(axis=-1) == 1).all()
@@ -27,8 +18,8 @@ def test_copies_ask_for_the_first_symbols_after_the_mark(load):
     assert (tokens[:, 10:] == silence).all()
 
 
-def test_a_linear_system_copies_what_an_lstm_does_not(load, tmp_path, capsys):
-    example = load("copy_memory")
+def test_a_linear_system_copies_what_an_lstm_does_not(tmp_path, capsys):
+    example = import_module("copy_memory")
     figure = tmp_path / "copy.png"
     sizes = ["--delay", "5", "--state-size", "160", "--lstm-units", "3"]
     sizes += ["--batch-size", "64", "--iterations", "40", "--test-size", "32"]
@@ -40,30 +31,30 @@ def test_a_linear_system_copies_what_an_lstm_does_not(load, tmp_path, capsys):
     assert figure.stat().st_size > 0
 
 
-def test_without_iterations_there_is_no_lstm(load):
+def test_without_iterations_there_is_no_lstm():
     sizes = ["--delay", "1", "--state-size", "20", "--batch-size", "2"]
     sizes += ["--iterations", "1", "--lstm-iterations", "0", "--test-size", "2"]
-    curves = load("copy_memory").main(sizes)
+    curves = import_module("copy_memory").main(sizes)
     assert [*curves] == ["LinearDynamicalSystem"]
 
 
-def test_an_untrained_linear_system_only_guesses(load):
-    example = load("copy_memory")
+def test_an_untrained_linear_system_only_guesses():
+    example = import_module("copy_memory")
     options = example.parse(["--delay", "3", "--test-size", "8"])
     model = example.build_model("LinearDynamicalSystem", options)
     entropy, _ = example.test(model, options)
     assert entropy == pytest.approx(example.BASELINE, rel=1e-5)
 
 
-def test_the_goal_is_reached_where_the_curve_is_first_below_it(load):
-    example = load("copy_memory")
+def test_the_goal_is_reached_where_the_curve_is_first_below_it():
+    example = import_module("copy_memory")
     curve = [(10, 2.0), (20, 0.2), (30, 0.3), (40, 0.1)]
     assert example.goal_reached(curve) == 20
     assert example.goal_reached(curve[:1]) is None
 
 
-def test_an_ldstack_adds(load, monkeypatch, tmp_path):
-    example = load("addition_task")
+def test_an_ldstack_adds(monkeypatch, tmp_path):
+    example = import_module("addition_task")
     monkeypatch.setattr(example, "AVERAGED", 50)
     figure = tmp_path / "addition.png"
     sizes = ["--layer", "ldstack", "--steps", "10", "--iterations", "400"]
@@ -72,8 +63,8 @@ def test_an_ldstack_adds(load, monkeypatch, tmp_path):
     assert figure.stat().st_size > 0
 
 
-def test_digits_are_read_by_the_stack_that_was_asked_for(load):
-    example = load("stable_digits")
+def test_digits_are_read_by_the_stack_that_was_asked_for():
+    example = import_module("stable_digits")
     settings = ["--depth", "3", "--slope", "0.5", "--eigenvalues", "unit"]
     options = example.parse(["--layer", "ldstack", *settings])
     (settings,) = example.runs(options)
@@ -83,9 +74,9 @@ def test_digits_are_read_by_the_stack_that_was_asked_for(load):
 
 
 def test_errors_of_stacks_and_means_are_as_the_mathematics_has_it(
-    load, monkeypatch, tmp_path
+    monkeypatch, tmp_path
 ):
-    example = load("nonlinear_stack")
+    example = import_module("nonlinear_stack")
     monkeypatch.setattr(example, "DEPTHS", (1, 7))
     monkeypatch.setattr(example, "SLOPES", (1.0, 0.5))
     monkeypatch.setattr(example, "PROJECTIONS", (1, 3))
@@ -101,8 +92,8 @@ def test_errors_of_stacks_and_means_are_as_the_mathematics_has_it(
     assert figure.stat().st_size > 0
 
 
-def test_a_mean_has_the_weights_of_its_system(load):
-    example = load("nonlinear_stack")
+def test_a_mean_has_the_weights_of_its_system():
+    example = import_module("nonlinear_stack")
     generator = np.random.default_rng(0)
     options = example.parse(["--units", "5", "--inputs", "2"])
     system, sequence = example.multi_input_system(options, generator)

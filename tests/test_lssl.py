@@ -340,7 +340,7 @@ def test_what_is_kept_is_used():
     layer = make_lssl(**FIXED)
     inputs = sequences(50)
     before = array(layer(inputs))
-    _, columns, _ = layer._cache
+    _, columns, _ = layer._cache.variables
     columns.assign(0.0 * columns)
     assert relative_error(array(layer(inputs)), before) > 1e-2
 
@@ -396,13 +396,15 @@ def test_a_users_own_jit_leaves_nothing_in_a_fixed_layer():
     layer.build(inputs.shape)
     compiled = array(jax.jit(lambda given: layer(given))(inputs))
     assert relative_error(array(layer(inputs)), compiled) < 1e-5
-    assert all(np.isfinite(array(part)).all() for part in layer._cache)
+    assert all(
+        np.isfinite(array(part)).all() for part in layer._cache.variables
+    )
 
 
 def test_what_would_fill_the_memory_is_not_kept():
     layer = LSSL(state_size=1024, **FIXED)
     layer.build((None, None, 300))
-    assert layer._cache == []
+    assert layer._cache is None
 
 
 def test_a_fixed_layer_trains_as_one_does_that_keeps_nothing():
@@ -414,7 +416,7 @@ def test_a_fixed_layer_trains_as_one_does_that_keeps_nothing():
         layer = make_lssl(**FIXED)
         model = keras.Sequential([keras.Input((40, 3)), layer])
         if not keeps:
-            layer._cache_size = None
+            layer._cache = None
         model.compile("sgd", "mse")
         history = model.fit(inputs, targets, epochs=4, verbose=0)
         losses.append(history.history["loss"])

@@ -1,22 +1,9 @@
 """The example that draws what the measures remember, run as by a user."""
 
-import importlib.util
 import re
-from pathlib import Path
 
+import lssl_measures as example
 import pytest
-
-SCRIPT = Path(__file__).parent.parent / "examples" / "lssl_measures.py"
-
-
-def import_script():
-    spec = importlib.util.spec_from_file_location("lssl_measures", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-example = import_script()
 
 
 def errors(output):

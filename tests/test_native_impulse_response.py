@@ -240,7 +240,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 
 
 def response_on_backend(time, alpha):
-    kernel = kernels.select("native")
+    kernel = kernels.registry.load("native")
     return lambda given: [kernel.impulse_response(*given, time, alpha)]
 
 
@@ -315,6 +315,6 @@ def test_the_second_derivative_is_that_of_the_plain_form():
 
 
 def test_only_the_native_kernel_has_one():
-    assert kernels.select("native").impulse_response
+    assert kernels.registry.load("native").impulse_response
     for name in ("associative", "sequential", "reference"):
         assert kernels.registry.load(name).impulse_response is None

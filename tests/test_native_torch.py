@@ -11,8 +11,11 @@ from needs_native import require_native
 from keras_linrec import ops
 from keras_linrec.kernels import registry
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.call_encoding import flags_of
 
 native = require_native()
+
+from keras_linrec.kernels.torch import operators  # noqa: E402
 
 BATCH, TIME, CHANNELS, FEATURES, UNITS = 2, 7, 3, 4, 5
 
@@ -42,11 +45,11 @@ def case(request):
 
 def test_the_operators_are_what_pytorch_expects(case):
     decay, inputs, state, into, out = arguments(*case, torch.float32)
-    flags = native.flags_of(decay, True)
-    torch.library.opcheck(native._scan, (flags, decay, inputs, state))
+    flags = flags_of(decay, True)
+    torch.library.opcheck(operators.scan, (flags, decay, inputs, state))
     sequences = rand(BATCH, TIME, FEATURES, dtype=torch.float32)
     torch.library.opcheck(
-        native._projected_scan, (flags, decay, sequences, into, out, state)
+        operators.projected_scan, (flags, decay, sequences, into, out, state)
     )
 
 
@@ -94,7 +97,7 @@ def systems(dtype=torch.float64):
 
 def test_the_operator_of_the_impulse_response_is_what_pytorch_expects():
     given = 5, 0.5, systems(torch.float32)
-    torch.library.opcheck(native._impulse_response, given)
+    torch.library.opcheck(operators.impulse_response, given)
 
 
 def test_first_and_second_derivatives_of_the_impulse_response():
@@ -200,14 +203,14 @@ def test_under_autocast_numbers_are_float32(time):
     assert torch.allclose(got.float(), expected, rtol=0.05, atol=0.05)
     half = [torch.ones(CHANNELS, dtype=torch.bfloat16)]
     with pytest.raises(TypeError, match="Received: .*bfloat16"):
-        native._scan(0, half, [sequences[..., :3]], [state[0]])
+        operators.scan(0, half, [sequences[..., :3]], [state[0]])
 
 
 def test_it_is_checked_in_inference_mode_too():
     registry._checked.pop("native", None)
-    registry._selected.clear()
+    registry._chosen.clear()
     with torch.inference_mode():
-        registry.select("native")
+        registry.choose("native")
     assert registry._checked["native"]
 
 

@@ -22,6 +22,7 @@ from language_models import make_model
 from language_models import make_preprocessor
 from language_models import outputs_of
 from language_models import some_inputs
+from selection import COMPILING
 from units import array
 
 from keras_linrec import nlp
@@ -31,9 +32,7 @@ from keras_linrec.nlp.text_classifier import TextPooling
 EVERY_UNIT = pytest.mark.parametrize("unit", UNIT_ARGUMENTS)
 # Programs to compile for what hangs on no backend: Keras' own parts, and ours
 # that other tests here run under each.
-ONCE = pytest.mark.skipif(
-    keras.backend.backend() != "torch", reason="under one backend it is seen"
-)
+ONCE = pytest.mark.rest(*COMPILING)
 
 pytestmark = [
     # Keras names every layer that has nothing to quantise.

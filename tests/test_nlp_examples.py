@@ -1,12 +1,12 @@
 """The examples of language models, on tiny data."""
 
-import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from argparse import Namespace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +17,8 @@ TINY = ["--layers", "1", "--hidden-dim", "8", "--batch-size", "4"]
 WRITING = [*TINY, "--length", "16", "--steps", "3", "--characters", "5"]
 
 
-@pytest.fixture
-def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return importlib.import_module
-
-
-def test_a_text_is_learned_by_both_models(load, tmp_path, capsys):
-    example = load("language_model")
+def test_a_text_is_learned_by_both_models(tmp_path, capsys):
+    example = import_module("language_model")
     figure = tmp_path / "curve.png"
     curves = example.main(
         [*WRITING, "--rounds", "2", "--figure", str(figure), "--prompt", "Th"]
@@ -37,8 +31,8 @@ def test_a_text_is_learned_by_both_models(load, tmp_path, capsys):
     assert "    Th" in printed and "| lstm |" in printed
 
 
-def test_every_byte_but_the_first_is_predicted_once_or_more(load):
-    example = load("language_model")
+def test_every_byte_but_the_first_is_predicted_once_or_more():
+    example = import_module("language_model")
     text = np.arange(50)
     inputs, targets = example.rows_of(text, 20)
     assert inputs["token_ids"].shape == (3, 20)
@@ -46,9 +40,9 @@ def test_every_byte_but_the_first_is_predicted_once_or_more(load):
     assert set(targets.ravel().tolist()) == set(range(1, 50))
 
 
-def test_an_lstm_has_no_more_parameters_and_one_unit_more_would(load):
+def test_an_lstm_has_no_more_parameters_and_one_unit_more_would():
     for name in ("language_model", "list_operations"):
-        example = load(name)
+        example = import_module(name)
         options = example.parse([])
         counts = [
             example.build_lstm(count, options).count_params()
@@ -60,10 +54,9 @@ def test_an_lstm_has_no_more_parameters_and_one_unit_more_would(load):
 
 @pytest.mark.slow
 def test_a_killed_training_ends_where_another_does(tmp_path):
-    command = [
-        *(sys.executable, EXAMPLES / "language_model.py", *WRITING),
-        *("--rounds", "4", "--steps", "400", "--no-lstm", "--characters", "1"),
-    ]
+    command = [sys.executable, EXAMPLES / "language_model.py", *WRITING]
+    command += ["--rounds", "4", "--steps", "400", "--no-lstm"]
+    command += ["--characters", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def last_round(output):
@@ -101,8 +94,8 @@ def test_a_killed_training_ends_where_another_does(tmp_path):
     assert abs(last_round(resumed) - whole) < 1e-4
 
 
-def test_an_expression_has_the_value_of_its_operations(load):
-    example = load("list_operations")
+def test_an_expression_has_the_value_of_its_operations():
+    example = import_module("list_operations")
     options = example.parse(["--min-length", "5", "--max-length", "60"])
     token_ids, values = example.make_set(50, 0, options)
     for row, value in zip(token_ids, values):
@@ -134,21 +127,18 @@ def evaluated(tokens):
     return value
 
 
-def test_expressions_are_learned_from_by_both_models(load):
-    example = load("list_operations")
-    results = example.main(
-        [
-            *(*TINY, "--rounds", "1", "--steps", "1", "--train-size", "16"),
-            *("--test-size", "8", "--max-length", "40"),
-        ]
-    )
+def test_expressions_are_learned_from_by_both_models():
+    example = import_module("list_operations")
+    sizes = [*TINY, "--rounds", "1", "--steps", "1", "--train-size", "16"]
+    sizes += ["--test-size", "8", "--max-length", "40"]
+    results = example.main(sizes)
     assert set(results) == {"rotrnn", "lstm"}
     for minutes, accuracy in results.values():
         assert minutes > 0 and 0 <= accuracy <= 1
 
 
-def test_a_text_that_is_too_short_is_named(load):
-    example = load("language_model")
+def test_a_text_that_is_too_short_is_named():
+    example = import_module("language_model")
     options = Namespace(length=100, data="short.txt")
     with pytest.raises(SystemExit, match=r"more than 100 bytes.* 50 bytes"):
         example.split(np.arange(50), options)

@@ -9,6 +9,7 @@ from autodiff import backend_gradients
 from autodiff import compiled
 from autodiff import relative_error
 from definitions import scan as definition
+from selection import standing_for_all
 from units import UNITS
 from units import array
 from units import initial_states
@@ -22,12 +23,9 @@ from keras_linrec.models import SequenceRegressor
 pytestmark = pytest.mark.capability("several sequences in a row, `reset_mask`")
 EVERY_UNIT = pytest.mark.parametrize("name", UNITS)
 # A linear recurrence, a nonlinear one and a convolution restart each in a way
-# of its own. Where compiling takes most of the time these stand for all.
+# of its own: in the selection these stand for all, where frameworks compile.
 EVERY_KIND = pytest.mark.parametrize(
-    "name",
-    UNITS
-    if keras.backend.backend() == "torch"
-    else ["lssl", "orthogonal_rnn", "rotrnn"],
+    "name", standing_for_all(UNITS, ("lssl", "orthogonal_rnn", "rotrnn"))
 )
 TIME = 36
 # Sequences of 12 and of 24 steps, which are long enough for two blocks of an

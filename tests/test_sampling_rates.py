@@ -1,22 +1,14 @@
 """The example of sampling rates, on short sounds."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-FILE = Path(__file__).parent.parent / "examples" / "sampling_rates.py"
+import sampling_rates
 
 
 @pytest.fixture
 def example(monkeypatch):
-    monkeypatch.syspath_prepend(str(FILE.parent))
-    spec = importlib.util.spec_from_file_location("sampling_rates", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "RATE", 64)
-    return module
+    monkeypatch.setattr(sampling_rates, "RATE", 64)
+    return sampling_rates
 
 
 def test_every_kind_of_sound_is_made(example):

@@ -13,13 +13,14 @@ from autodiff import tensors
 from autodiff import to_numpy
 from definitions import scan as definition
 from needs_native import require_jit_compiler
+from selection import standing_for_all
 
 import keras_linrec
 from keras_linrec import kernels
 from keras_linrec import ops
 
 # JAX compiles each anew.
-LENGTHS = [1, 2, 63] if BACKEND == "jax" else [1, 2, 3, 63, 500]
+LENGTHS = standing_for_all([1, 2, 3, 63, 500], (1, 2, 63), ("jax",))
 KERNELS = ["native", "associative", "sequential", "reference"]
 
 
@@ -97,7 +98,7 @@ def test_scan_equals_its_definition(kernel, time, field, per_step, reverse):
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
 @pytest.mark.parametrize("field", ["real", "complex"])
-@pytest.mark.parametrize("time", [1, 7] if BACKEND == "jax" else [1, 2, 7])
+@pytest.mark.parametrize("time", standing_for_all([1, 2, 7], (1, 7), ("jax",)))
 def test_every_gradient_equals_that_of_the_definition(
     kernel, time, field, per_step, reverse
 ):

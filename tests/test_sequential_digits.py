@@ -2,29 +2,20 @@
 
 import contextlib
 import csv
-import importlib.util
+import importlib
 import io
 import json
 import os
 import re
-from pathlib import Path
 
+import common
+import digits
 import keras
 import numpy as np
 import pytest
+import sequential_digits as example
 
-SCRIPT = Path(__file__).parent.parent / "examples" / "sequential_digits.py"
 SIDE = 3
-
-
-def import_script():
-    spec = importlib.util.spec_from_file_location("sequential_digits", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-example = import_script()
 
 
 def arrays(train_size=180, test_size=90):
@@ -105,14 +96,14 @@ def test_a_loaded_model_has_the_accuracy_it_was_saved_with(trained, capsys):
 
 def test_permutation_is_one_order_for_every_image_and_run():
     images = np.arange(2 * SIDE**2).reshape(2, SIDE, SIDE)
-    first, second = example.as_sequences(images, permute=True)[:, :, 0]
+    first, second = digits.as_sequences(images, permute=True)[:, :, 0]
     assert sorted(first) == list(range(SIDE**2)) != list(first)
     assert list(second - SIDE**2) == list(first)
 
     keras.utils.set_random_seed(7)
-    again = import_script().as_sequences(images[:1], permute=True)
+    again = importlib.reload(digits).as_sequences(images[:1], permute=True)
     assert list(again[0, :, 0]) == list(first)
-    plain = example.as_sequences(images, permute=False)
+    plain = digits.as_sequences(images, permute=False)
     assert list(plain[0, :, 0]) == list(range(SIDE**2))
 
 
@@ -140,7 +131,7 @@ def test_without_a_file_the_digits_of_scikit_learn_are_read(
 
 
 def test_the_small_model_and_its_training_are_those_of_the_paper():
-    pixels = example.as_sequences(arrays()["x_train"], permute=False)
+    pixels = digits.as_sequences(arrays()["x_train"], permute=False)
     model = example.build_small_model(pixels, 9)
     assert model.input_shape == (None, 9, 1)
     assert model.output_shape == (None, 9)
@@ -237,7 +228,7 @@ def test_the_rate_follows_the_share_of_the_time(monkeypatch):
     options = example.parse(["--minutes=2"])
     stopwatch = example.Stopwatch(options, 100, None)
     model = linear_model(np.zeros((1, 9, 1)), 9)
-    example.compile_model(model, keras.optimizers.Adam(1.0))
+    digits.compile_model(model, keras.optimizers.Adam(1.0))
     stopwatch.set_model(model)
     now = 50.0
     monkeypatch.setattr(example.time, "perf_counter", lambda: now)
@@ -252,12 +243,12 @@ def test_the_rate_follows_the_share_of_the_time(monkeypatch):
 
 
 def test_digits_are_split_evenly_and_always_in_the_same_way():
-    train_images, train_labels, test_images, test_labels = example.read_digits()
+    train_images, train_labels, test_images, test_labels = digits.read_digits()
     assert train_images.shape == (1347, 64)
     assert test_images.shape == (450, 64)
     shares = np.bincount(test_labels) / np.bincount(train_labels)
     assert np.abs(shares - 1 / 3).max() < 0.02
-    assert np.array_equal(test_images, example.read_digits()[2])
+    assert np.array_equal(test_images, digits.read_digits()[2])
 
 
 def without(name):
@@ -475,7 +466,7 @@ def test_the_backend_is_an_installed_one_unless_it_is_chosen(
     if settings:
         (tmp_path / "keras.json").write_text(json.dumps({"backend": settings}))
     monkeypatch.setattr(
-        example.importlib.util, "find_spec", lambda name: name in installed
+        common.importlib.util, "find_spec", lambda name: name in installed
     )
-    example.choose_backend()
+    common.choose_backend()
     assert os.environ.get("KERAS_BACKEND") == expected

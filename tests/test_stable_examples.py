@@ -1,25 +1,17 @@
 """The examples of the stable units, on tiny data."""
 
-import importlib
 from argparse import Namespace
-from pathlib import Path
+from importlib import import_module
 
 import keras
 import numpy as np
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = ["--train-size", "32", "--epochs", "1", "--units", "4"]
 
 
-@pytest.fixture
-def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return importlib.import_module
-
-
-def test_the_sum_is_of_the_two_marked_numbers(load):
-    example = load("addition_task")
+def test_the_sum_is_of_the_two_marked_numbers():
+    example = import_module("addition_task")
     sequences, sums = example.additions(50, 9, np.random.default_rng(0))
     marks = sequences[..., 1]
     assert (marks[:, :4].sum(axis=1) == 1).all()
@@ -29,8 +21,8 @@ def test_the_sum_is_of_the_two_marked_numbers(load):
         assert total == pytest.approx(first + second)
 
 
-def test_addition_stops_at_half_the_baseline(load, monkeypatch, tmp_path):
-    example = load("addition_task")
+def test_addition_stops_at_half_the_baseline(monkeypatch, tmp_path):
+    example = import_module("addition_task")
     monkeypatch.setattr(example, "AVERAGED", 2)
     sizes = ["--steps", "6", "--units", "4", "--reflections", "2"]
     sizes += ["--iterations", "6", "--test-size", "8"]
@@ -42,8 +34,8 @@ def test_addition_stops_at_half_the_baseline(load, monkeypatch, tmp_path):
     assert len(example.main(sizes)) == 1
 
 
-def test_tasks_hold_every_pixel_of_an_image(load):
-    example = load("stable_digits")
+def test_tasks_hold_every_pixel_of_an_image():
+    example = import_module("digits")
     images = np.random.default_rng(0).random((3, 8, 8))
     for task, shape in {
         "pixels": (3, 64, 1),
@@ -57,14 +49,14 @@ def test_tasks_hold_every_pixel_of_an_image(load):
         assert (pixels == np.sort(images.reshape(3, -1).astype("f4"))).all()
 
 
-def test_images_that_leave_a_rest_are_refused(load):
-    example = load("stable_digits")
+def test_images_that_leave_a_rest_are_refused():
+    example = import_module("digits")
     with pytest.raises(SystemExit, match="multiple of 8"):
         example.as_task(np.zeros((2, 5, 5)), "eight-pixels")
 
 
-def test_noise_follows_the_image_and_differs_each_time(load):
-    padding = load("stable_digits").NoisePadding(50, seed=0)
+def test_noise_follows_the_image_and_differs_each_time():
+    padding = import_module("stable_digits").NoisePadding(50, seed=0)
     rows = np.ones((4, 8, 3), "float32")
     one, other = (keras.ops.convert_to_numpy(padding(rows)) for _ in range(2))
     assert one.shape == (4, 50, 3) and (one[:, :8] == rows).all()
@@ -74,8 +66,8 @@ def test_noise_follows_the_image_and_differs_each_time(load):
         type(padding)(7).build(rows.shape)
 
 
-def test_every_layer_and_task_trains(load, capsys):
-    example = load("stable_digits")
+def test_every_layer_and_task_trains(capsys):
+    example = import_module("stable_digits")
     sizes = [*TINY, "--test-size", "16", "--reflections", "2"]
     table = example.main([*sizes, "--task", "eight-pixels"])
     assert [name.partition(",")[0] for name, _, _ in table] == [*example.LAYERS]
@@ -85,16 +77,16 @@ def test_every_layer_and_task_trains(load, capsys):
     assert len(table) == 1
 
 
-def test_an_ablation_varies_one_number(load):
-    example = load("stable_digits")
+def test_an_ablation_varies_one_number():
+    example = import_module("stable_digits")
     options = example.parse(["--ablation", "alpha", "--task", "permuted"])
     settings = example.runs(options)
     assert [one["alpha"] for one in settings] == [*example.ABLATIONS["alpha"]]
     assert {one["beta"] for one in settings} == {0.8}
 
 
-def test_networks_of_the_waveform_are_of_one_size(load):
-    example = load("waveform")
+def test_networks_of_the_waveform_are_of_one_size():
+    example = import_module("waveform")
     options = Namespace(samples=20, activation="tanh", learning_rate=0.1)
     for kind in example.KINDS:
         units = example.units_for(kind, 500)
@@ -106,16 +98,16 @@ def test_networks_of_the_waveform_are_of_one_size(load):
         assert model.count_params() - fixed == example.parameters(kind, units)
 
 
-def test_pieces_of_the_waveform_are_of_variance_one(load):
-    pieces = load("waveform").recording(3, 200)
+def test_pieces_of_the_waveform_are_of_variance_one():
+    pieces = import_module("waveform").recording(3, 200)
     assert pieces.shape == (3, 200)
     np.testing.assert_allclose(pieces.var(axis=1), 1, rtol=1e-3)
 
 
-def test_the_waveform_runs_to_its_table(load, tmp_path):
+def test_the_waveform_runs_to_its_table(tmp_path):
     figure = tmp_path / "waveform.png"
     sizes = ["--pieces", "1", "--samples", "20", "--iterations", "2"]
-    table = load("waveform").main(
+    table = import_module("waveform").main(
         [*sizes, "--parameters", "50", "--figure", str(figure)]
     )
     assert [kind for kind, *_ in table] == [
@@ -127,8 +119,8 @@ def test_the_waveform_runs_to_its_table(load, tmp_path):
     assert figure.stat().st_size > 0
 
 
-def test_robustness_runs_to_its_tables(load, tmp_path, monkeypatch, capsys):
-    example = load("robustness")
+def test_robustness_runs_to_its_tables(tmp_path, monkeypatch, capsys):
+    example = import_module("robustness")
     monkeypatch.setattr(example, "WHITE_NOISE", (0.0, 1.0))
     monkeypatch.setattr(example, "SALT_AND_PEPPER", (0.5,))
     figure = tmp_path / "noise.png"

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_linrec.analysis import _autodiff
+from keras_linrec.ops import differentiation
 
 
 def gradient_norms(layer, sequences, steps, seed=0):
@@ -63,7 +63,7 @@ def gradient_norms(layer, sequences, steps, seed=0):
         output = layer(sequences, initial_state=states)
         return ops.sum(ops.cast(output, "float32") * direction)
 
-    gradient = _autodiff.gradient(along_direction)
+    gradient = differentiation.gradient(along_direction)
     norms = [
         _lengths(gradient(states, ops.convert_to_tensor(sequences[:, :count])))
         for count in steps

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from keras import ops
 
-from keras_linrec.analysis import _autodiff
 from keras_linrec.analysis._classifier import Classifier
 from keras_linrec.analysis._classifier import arrays
 from keras_linrec.analysis._classifier import batches
+from keras_linrec.ops import differentiation
 from keras_linrec.validation import require_count
 
 
@@ -124,8 +124,8 @@ class Hessian:
         variables = model.trainable_variables
         self._shapes = [tuple(variable.shape) for variable in variables]
         self._dtypes = [variable.dtype for variable in variables]
-        self._gradient = _autodiff.gradient(self._loss)
-        self._product = _autodiff.hessian_vector_product(self._loss)
+        self._gradient = differentiation.gradient(self._loss)
+        self._product = differentiation.hessian_vector_product(self._loss)
 
     @property
     def size(self):

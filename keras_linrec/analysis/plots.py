@@ -3,6 +3,7 @@
 import numpy as np
 from keras import ops
 
+from keras_linrec.analysis._matrices import require_built
 from keras_linrec.validation import require_count
 
 
@@ -140,8 +141,7 @@ def _require_two_states(layer):
             "`layer` should have the method `step(inputs, states)`. "
             f"Received: layer={layer}"
         )
-    if not layer.built:
-        raise ValueError(f"`layer` should be built. Received: layer={layer}")
+    require_built(layer)
     shapes = [
         tuple(state.shape) for state in layer.get_initial_state(batch_size=1)
     ]

@@ -1,4 +1,4 @@
-"""What theory says of a unit's matrices: certificates, spectra, defects."""
+"""Certificates that a unit is stable."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from keras_linrec.validation import require_count
+from keras_linrec.analysis._matrices import eigenvalues
+from keras_linrec.analysis._matrices import unit_matrices
+from keras_linrec.analysis.spectra import real_parts
 
 # What numbers in float32 cannot tell from zero, as a share of the largest.
 _ROUNDING = 1e-6
@@ -241,14 +243,14 @@ def stability_certificate(
     product = linear.T @ recurrent
     step_size = _euler_step_size(layer_or_matrices)
     return StabilityCertificate(
-        largest_symmetric_eigenvalue=_eigenvalues(symmetric)[-1],
+        largest_symmetric_eigenvalue=eigenvalues(symmetric)[-1],
         smallest_symmetric_singular_value=float(
-            np.abs(_eigenvalues(symmetric)).min()
+            np.abs(eigenvalues(symmetric)).min()
         ),
         largest_recurrent_singular_value=float(singular_values[0]),
         smallest_recurrent_singular_value=float(singular_values[-1]),
-        largest_recurrent_eigenvalue=_eigenvalues(recurrent + recurrent.T)[-1],
-        smallest_product_eigenvalue=_eigenvalues(product + product.T)[0],
+        largest_recurrent_eigenvalue=eigenvalues(recurrent + recurrent.T)[-1],
+        smallest_product_eigenvalue=eigenvalues(product + product.T)[0],
         smallest_mended_eigenvalue=_smallest_mended_eigenvalue(
             linear, recurrent, lipschitz_constant
         ),
@@ -274,7 +276,7 @@ def _smallest_mended_eigenvalue(linear, recurrent, lipschitz_constant):
     skew = (recurrent - recurrent.T) / 2
     product = linear.T @ symmetric
     worst = lipschitz_constant / 2 * skew @ skew.T
-    return _eigenvalues(product + product.T - worst)[0]
+    return eigenvalues(product + product.T - worst)[0]
 
 
 def _euler_factor(linear, growth, step_size):
@@ -282,52 +284,6 @@ def _euler_factor(linear, growth, step_size):
         return None
     decay = np.linalg.norm(np.eye(len(linear)) + step_size * linear, 2)
     return float(decay + step_size * growth)
-
-
-def unit_matrices(layer_or_matrices):
-    """A, with alpha, and W of a unit as float64 arrays."""
-    if isinstance(layer_or_matrices, (tuple, list)):
-        if len(layer_or_matrices) != 2:
-            raise ValueError(
-                "`layer_or_matrices` should be a layer or a pair (A, W). "
-                f"Received: {len(layer_or_matrices)} matrices"
-            )
-        linear, recurrent = map(_square_matrix, layer_or_matrices)
-    else:
-        linear, recurrent = _matrices_of(layer_or_matrices)
-    if linear.shape != recurrent.shape:
-        raise ValueError(
-            "A and W of `layer_or_matrices` should have one shape. Received: "
-            f"A.shape={linear.shape}, W.shape={recurrent.shape}"
-        )
-    return linear, recurrent
-
-
-def has_unit_matrices(layer):
-    """Whether a layer is one that has a stability certificate."""
-    return callable(getattr(layer, "recurrent_matrix", None))
-
-
-def _matrices_of(layer):
-    if not has_unit_matrices(layer):
-        raise ValueError(
-            "`layer_or_matrices` should have the method `recurrent_matrix`, "
-            "as a LipschitzRNN has, or be a pair of matrices (A, W). "
-            f"Received: layer_or_matrices={layer}"
-        )
-    _require_built(layer)
-    recurrent = _square_matrix(layer.recurrent_matrix())
-    if not getattr(layer, "alpha", 0):
-        return np.zeros_like(recurrent), recurrent
-    return layer.alpha * _square_matrix(layer.linear_matrix()), recurrent
-
-
-def _require_built(layer):
-    if not getattr(layer, "built", True):
-        raise ValueError(
-            "`layer` should be built: call it, or the model that it is in, "
-            f"once. Received: layer={layer}"
-        )
 
 
 def _activation_facts(layer_or_matrices, lipschitz_constant, monotone):
@@ -362,226 +318,6 @@ def _euler_step_size(layer):
 
 def _is_gated(layer):
     return bool(getattr(layer, "gated", False))
-
-
-def spectrum_bounds(matrix, beta, gamma):
-    """Where the real parts of the eigenvalues of S(M) lie.
-
-        S(M) = (1 - beta) (M + M^T) + beta (M - M^T) - gamma I
-
-    Proposition 1 of the paper, but for a factor of 2 that is lost there: with
-    M_sym = (M + M^T) / 2, the symmetric part of S is 2 (1 - beta) M_sym
-    - gamma I, so that the interval is
-
-        [2 (1 - beta) lambda_min(M_sym) - gamma,
-         2 (1 - beta) lambda_max(M_sym) - gamma].
-
-    Half of that width, as printed, leaves out eigenvalues of most matrices.
-
-    Args:
-        matrix: M, (units, units): an array, or `linear_kernel` or
-            `recurrent_kernel` of a `LipschitzRNN`.
-        beta: float in [0, 1].
-        gamma: float.
-
-    Returns:
-        The two ends `(low, high)`, floats.
-
-    Raises:
-        ValueError: if `matrix` is not square or `beta` is out of its range.
-
-    Reference:
-        [Lipschitz Recurrent Neural Networks](
-        https://arxiv.org/abs/2006.12070), section 4 and appendix A.2.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_linrec.analysis import spectrum_bounds
-    >>> spectrum_bounds(np.diag([-1.0, 2.0]), beta=0.75, gamma=0.5)
-    (-1.0, 0.5)
-    """
-    matrix = _square_matrix(matrix)
-    _require_share("beta", beta)
-    eigenvalues = _eigenvalues((matrix + matrix.T) / 2)
-    low, high = (
-        2 * (1 - beta) * end - gamma
-        for end in (eigenvalues[0], eigenvalues[-1])
-    )
-    return low, high
-
-
-def real_parts(matrix):
-    """The real parts of a matrix' eigenvalues, from the smallest.
-
-    Args:
-        matrix: array or tensor (units, units).
-
-    Returns:
-        float64 array (units,).
-
-    Raises:
-        ValueError: if `matrix` is not square.
-
-    Example:
-
-    >>> from keras_linrec.analysis import real_parts
-    >>> [float(part) for part in real_parts([[-1.0, 5.0], [-5.0, -1.0]])]
-    [-1.0, -1.0]
-    """
-    return np.sort(np.linalg.eigvals(_square_matrix(matrix)).real)
-
-
-@dataclass(frozen=True)
-class EigenvalueBands:
-    """The real parts of the spectra of S(M) by beta, and their bounds.
-
-    Attributes:
-        betas: array (count,).
-        smallest, largest: arrays (trials, count), of the eigenvalues.
-        low, high: arrays (trials, count), the ends of `spectrum_bounds`.
-    """
-
-    betas: np.ndarray
-    smallest: np.ndarray
-    largest: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
-def eigenvalue_bands(
-    size, betas=None, gamma=0.0, trials=10, seed=None, stddev=None
-):
-    """The data of figure 4: the real parts of random S(M) by beta.
-
-    One M of normal entries a trial, the same for all of `betas`.
-
-    Args:
-        size: integer, the order of the matrices.
-        betas: floats in [0, 1]. Defaults to 21 from 0.5 to 1.
-        gamma: float. Defaults to 0.
-        trials: integer, how many matrices. Defaults to 10.
-        seed: integer or `None`, the default.
-        stddev: float, of the entries of M. Defaults to `None`: size^-1/2,
-            with which the bands depend little on the size.
-
-    Returns:
-        `EigenvalueBands`, which `plot_eigenvalue_bands` draws.
-
-    Raises:
-        ValueError: for a beta out of its range.
-
-    Reference:
-        [Lipschitz Recurrent Neural Networks](
-        https://arxiv.org/abs/2006.12070), appendix A.2, figure 4.
-
-    Example:
-
-    >>> from keras_linrec.analysis import eigenvalue_bands
-    >>> bands = eigenvalue_bands(8, betas=[0.5, 0.75, 1.0], trials=2, seed=0)
-    >>> bands.largest.shape
-    (2, 3)
-    >>> bool((bands.largest <= bands.high + 1e-12).all())
-    True
-    """
-    require_count("size", size)
-    require_count("trials", trials)
-    betas = np.linspace(0.5, 1.0, 21) if betas is None else np.asarray(betas)
-    generator = np.random.default_rng(seed)
-    stddev = size**-0.5 if stddev is None else stddev
-    rows = []
-    for _ in range(trials):
-        matrix = stddev * generator.standard_normal((size, size))
-        rows.append([_band(matrix, float(beta), gamma) for beta in betas])
-    smallest, largest, low, high = np.moveaxis(np.array(rows), -1, 0)
-    return EigenvalueBands(betas, smallest, largest, low, high)
-
-
-def _band(matrix, beta, gamma):
-    bounds = spectrum_bounds(matrix, beta, gamma)
-    parts = real_parts(_float64_symmetric_skew(matrix, beta, gamma))
-    return parts[0], parts[-1], *bounds
-
-
-def _float64_symmetric_skew(matrix, beta, gamma):
-    # `ops.symmetric_skew` is float32 on JAX, and these are compared with
-    # their bounds to the last digits.
-    matrix = _square_matrix(matrix)
-    symmetric, skew = matrix + matrix.T, matrix - matrix.T
-    return (1 - beta) * symmetric + beta * skew - gamma * np.eye(len(matrix))
-
-
-def orthogonality_defect(layer_or_matrix):
-    """max |W^T W - I|: how far a matrix is from an orthogonal one.
-
-    Args:
-        layer_or_matrix: a built `OrthogonalRNN` or another layer with the
-            method `transition_matrix()`; or W itself, (units, units). A
-            complex W, or a pair of its real and imaginary part, is compared
-            with a unitary one.
-
-    Returns:
-        A float, about 1e-6 for an orthogonal matrix in float32.
-
-    Raises:
-        ValueError: for a matrix that is not square, or a layer that is not
-            built or has no such method.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_linrec.analysis import orthogonality_defect
-    >>> orthogonality_defect(np.eye(4))
-    0.0
-    >>> orthogonality_defect(2 * np.eye(4))
-    3.0
-    """
-    matrix = layer_or_matrix
-    if has_transition_matrix(layer_or_matrix):
-        _require_built(layer_or_matrix)
-        matrix = layer_or_matrix.transition_matrix()
-    if isinstance(matrix, tuple):
-        real, imag = map(_square_matrix, matrix)
-        matrix = real + 1j * imag
-    matrix = _square_matrix(matrix)
-    product = matrix.conj().T @ matrix
-    return float(np.abs(product - np.eye(len(matrix))).max())
-
-
-def has_transition_matrix(layer):
-    """Whether a layer is one that has an orthogonality defect."""
-    return callable(getattr(layer, "transition_matrix", None))
-
-
-def _square_matrix(matrix):
-    """A matrix in double precision, complex if it was."""
-    if isinstance(matrix, keras.layers.Layer):
-        raise ValueError(
-            "A square matrix was expected, or a layer that has one. "
-            f"Received: {matrix}"
-        )
-    if not isinstance(matrix, (np.ndarray, list)):
-        matrix = keras.ops.convert_to_numpy(matrix)
-    matrix = np.asarray(matrix)
-    wide = np.iscomplexobj(matrix)
-    matrix = matrix.astype("complex128" if wide else "float64")
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(
-            "A square matrix was expected. "
-            f"Received: matrix.shape={matrix.shape}"
-        )
-    return matrix
-
-
-def _eigenvalues(symmetric):
-    return [float(value) for value in np.linalg.eigvalsh(symmetric)]
-
-
-def _require_share(name, value):
-    if not 0 <= value <= 1:
-        raise ValueError(
-            f"`{name}` should be a number in [0, 1]. Received: {name}={value}"
-        )
 
 
 def _word(holds):

@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 
-from keras_linrec.analysis.stability import has_transition_matrix
-from keras_linrec.analysis.stability import has_unit_matrices
-from keras_linrec.analysis.stability import orthogonality_defect
+from keras_linrec.analysis._matrices import has_transition_matrix
+from keras_linrec.analysis._matrices import has_unit_matrices
+from keras_linrec.analysis._matrices import unit_matrices
+from keras_linrec.analysis.spectra import orthogonality_defect
 from keras_linrec.analysis.stability import stability_certificate
-from keras_linrec.analysis.stability import unit_matrices
 
 _LOGGED = (
     "largest_real_part_of_linear_matrix",

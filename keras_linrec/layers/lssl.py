@@ -13,15 +13,17 @@ from keras_linrec.constraints import Between
 from keras_linrec.constraints import ContractiveBands
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.initializers import HiPPO
+from keras_linrec.layers.cached_response import build_cache
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.ops import krylov_cache
-from keras_linrec.ops import structured_state
 from keras_linrec.ops import structured_step
+from keras_linrec.ops import transition_powers
 from keras_linrec.ops.check_bounded import require_bounded
+from keras_linrec.ops.discretization import discretise
 from keras_linrec.ops.fft_convolution import fft_convolution
 from keras_linrec.ops.hippo import StructuredTransition
-from keras_linrec.ops.packed_response import packed_blocks
+from keras_linrec.ops.impulse_response import impulse_response
+from keras_linrec.ops.packed_response import packed_powers
 from keras_linrec.ops.packed_response import packed_response
 from keras_linrec.ops.stepwise_response import stepwise_response
 from keras_linrec.validation import require_between
@@ -223,8 +225,7 @@ subdiagonal (last entry 0) |
         self.stable_transition = stable_transition
         self._timescale_scale = float(step_rescale)
         self._step_rescale_variable = None
-        self._cache_size = None
-        self._cache = []
+        self._cache = None
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -266,43 +267,14 @@ subdiagonal (last entry 0) |
         )
         learns = self.trainable_transition or self.trainable_timescale
         if not (learns or self.wants_states):
-            self._build_cache(*sequences_shape[1:])
-
-    def _build_cache(self, time, features):
-        """Variables for what follows from A and dt alone, and for these.
-
-        They are compared, and all is computed anew where one is different, so
-        that it does not matter who changed a weight, and when.
-        """
-        size = krylov_cache.cache_size(self.state_size, time)
-        if not krylov_cache.fits_memory(size, features, self.state_size):
-            return
-        self._cache_size = size
-        columns, powers = krylov_cache.cached_shapes(
-            self._cache_size, features, self.state_size
-        )
-        known = features + 7 * self.state_size
-        for name, shape in (
-            ("known", (known,)),
-            ("columns", columns),
-            ("powers", powers),
-        ):
-            # No weight equals NaN: nothing is known yet.
-            self._cache.append(
-                self.add_parameter(
-                    f"cached_{name}",
-                    shape,
-                    keras.initializers.Constant(math.nan),
-                    trainable=False,
-                )
-            )
+            self._cache = build_cache(self, *sequences_shape[1:])
 
     def run_time_variables(self):
         scale = self._step_rescale_variable
         return [
             *super().run_time_variables(),
             *([] if scale is None else [scale]),
-            *self._cache,
+            *(self._cache.variables if self._cache else []),
         ]
 
     def build_unit(self, features):
@@ -463,23 +435,21 @@ subdiagonal (last entry 0) |
         transition = self._transition()
         output_matrix = ops.convert_to_tensor(self.output_matrix)
         time = ops.shape(inputs)[1]
-        blocks = None
+        powers = None
         if states is None and not wants_states:
             response = self._response(transition, timescale, time, constant)
         else:
-            delta, input_vector = structured_state.discretise(
-                *transition, timescale, self.alpha
-            )
-            blocks = structured_state.Blocks(delta, time)
-            response = structured_state.blocked_response(
-                blocks, input_vector, output_matrix
+            delta, input_vector = discretise(transition, timescale, self.alpha)
+            powers = transition_powers.TransitionPowers(delta, time)
+            response = transition_powers.chunked_response(
+                powers, input_vector, output_matrix
             )
         response = self._require_bounded(response)
         by_feature = ops.expand_dims(ops.transpose(inputs, (0, 2, 1)), 2)
         outputs = fft_convolution(by_feature, response)
         if states is not None:
-            outputs = outputs + structured_state.free_response(
-                blocks, states[0], output_matrix
+            outputs = outputs + transition_powers.free_response(
+                powers, states[0], output_matrix
             )
         outputs = ops.transpose(outputs, (0, 3, 1, 2))
         if not wants_states:
@@ -489,8 +459,8 @@ subdiagonal (last entry 0) |
             states = self.get_initial_state(batch)
         if lengths is None:
             lengths = ops.full((batch,), time, dtype="int32")
-        final_states = structured_state.final_states(
-            blocks, input_vector, inputs, states[0], lengths
+        final_states = transition_powers.final_states(
+            powers, input_vector, inputs, states[0], lengths
         )
         return outputs, [final_states]
 
@@ -505,8 +475,8 @@ subdiagonal (last entry 0) |
                 "SavedModel under TensorFlow or JAX. Received: "
                 f"{ops.shape(inputs)[1]} steps"
             )
-        delta, input_vector = structured_state.discretise(
-            *self._transition(), timescale, self.alpha
+        delta, input_vector = discretise(
+            self._transition(), timescale, self.alpha
         )
         if states is None:
             states = self.get_initial_state(ops.shape(inputs)[0])
@@ -524,17 +494,17 @@ subdiagonal (last entry 0) |
     def _run_packed(self, inputs, states, lengths, timescale, resets):
         """C x_t of sequences that share their rows."""
         batch, time, _ = ops.shape(inputs)
-        delta, input_vector = structured_state.discretise(
-            *self._transition(), timescale, self.alpha
+        delta, input_vector = discretise(
+            self._transition(), timescale, self.alpha
         )
-        blocks = packed_blocks(self._require_bounded(delta), time)
-        blocks.whole[-1] = self._require_bounded(blocks.whole[-1])
+        powers = packed_powers(self._require_bounded(delta), time)
+        powers.inter_chunk[-1] = self._require_bounded(powers.inter_chunk[-1])
         if states is None:
             states = self.get_initial_state(batch)
         if lengths is None:
             lengths = ops.full((batch,), time, dtype="int32")
         outputs, final_states = packed_response(
-            blocks,
+            powers,
             input_vector,
             ops.convert_to_tensor(self.output_matrix),
             inputs,
@@ -546,33 +516,13 @@ subdiagonal (last entry 0) |
 
     def _response(self, transition, timescale, time, constant):
         output_matrix = ops.convert_to_tensor(self.output_matrix)
-        longest = self._cache_size.longest if self._cache_size else 0
-        if not (constant and isinstance(time, int) and time <= longest):
-            return structured_state.impulse_response(
-                transition, timescale, output_matrix, time, self.alpha
+        if self._cache and constant and self._cache.reaches(time):
+            return self._cache.response(
+                transition, timescale, output_matrix, time
             )
-        columns, powers = self._cached(transition, timescale)
-        return krylov_cache.cached_response(
-            columns, powers, output_matrix, time
+        return impulse_response(
+            transition, timescale, output_matrix, time, self.alpha
         )
-
-    def _cached(self, transition, timescale):
-        """Columns and powers of A and dt, computed where these are new."""
-        known = ops.concatenate(
-            [timescale, *(ops.reshape(part, (-1,)) for part in transition)]
-        )
-        known = ops.stop_gradient(known)
-
-        def compute():
-            delta, input_vector = structured_state.discretise(
-                *transition, timescale, self.alpha
-            )
-            return krylov_cache.cached_parts(
-                self._cache_size, delta, input_vector
-            )
-
-        parts = krylov_cache.kept(known, self._cache, compute)
-        return [ops.stop_gradient(part) for part in parts]
 
     def _run_varying(self, inputs, states, time_deltas, resets):
         """C x_t step by step, for steps that differ in length."""

@@ -1,17 +1,7 @@
 """The mathematics as pure functions of tensors."""
 
 from keras_linrec.ops.canonical_form import canonical_input as canonical_input
-from keras_linrec.ops.canonical_form import (
-    characteristic_coefficients as characteristic_coefficients,
-)
-from keras_linrec.ops.canonical_form import companion_matrix as companion_matrix
 from keras_linrec.ops.canonical_form import leja_order as leja_order
-from keras_linrec.ops.canonical_form import (
-    vandermonde_multiply as vandermonde_multiply,
-)
-from keras_linrec.ops.canonical_form import (
-    vandermonde_solve as vandermonde_solve,
-)
 from keras_linrec.ops.householder import (
     reflection_product as reflection_product,
 )

@@ -1,5 +1,6 @@
-"""Errors in place of exported files that would be wrong."""
+"""What layers have to know of files that are being written."""
 
-from keras_linrec.kernels.registry import (
+from keras_linrec.kernels.exporting import exporting as exporting
+from keras_linrec.kernels.exporting import (
     require_exportable as require_exportable,
 )

@@ -3,6 +3,8 @@
 import numpy as np
 from keras import ops
 
+from keras_linrec.complex_pairs import adjoint
+from keras_linrec.complex_pairs import matmul
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
@@ -83,7 +85,7 @@ def unitary_matrix(reflectors, phases):
     dtype = accumulation_dtype(reflectors, phases)
     unit = _unit_columns(ops.split(ops.cast(reflectors, dtype), 2, axis=0))
     inverse = _inverse_of_triangle(unit)
-    real, imag = _product(_product(unit, inverse), _adjoint(unit))
+    real, imag = matmul(matmul(unit, inverse), adjoint(unit))
     size = real.shape[0]
     real = ops.cast(np.eye(size, dtype="float32"), dtype) - real
     phases = ops.cast(phases, dtype)
@@ -96,20 +98,6 @@ def unitary_matrix(reflectors, phases):
         ],
         axis=0,
     )
-
-
-def _product(a, b):
-    if len(a) == 1:
-        return (a[0] @ b[0],)
-    return a[0] @ b[0] - a[1] @ b[1], a[0] @ b[1] + a[1] @ b[0]
-
-
-def _adjoint(a):
-    """The conjugate transpose of the last two axes."""
-    axes = (*range(len(a[0].shape) - 2), -1, -2)
-    order = [axis % len(a[0].shape) for axis in axes]
-    real, *imag = (ops.transpose(part, order) for part in a)
-    return (real, *(-part for part in imag))
 
 
 def _unit_columns(parts):
@@ -132,14 +120,13 @@ def _unit_columns(parts):
 def _inverse_of_triangle(unit):
     """T^-1 = 2 (I + N)^-1, N = 2 striu(U* U), for columns of length 1.
 
-    By products alone. No solver: LAPACK's, on JAX, can wait for ever for a
-    processor where there are two.
+    By products alone: no solver, for the reason that `ops/inverse.py` has.
     """
     count = unit[0].shape[1]
     above = np.triu(np.full((count, count), 2.0, "float32"), 1)
     triangle = tuple(
         ops.cast(above, part.dtype) * part
-        for part in _product(_adjoint(unit), unit)
+        for part in matmul(adjoint(unit), unit)
     )
     return tuple(2.0 * part for part in _inverse(triangle))
 
@@ -161,7 +148,7 @@ def _inverse(triangle):
         beside = ops.cast(beside.astype("float32"), identity.dtype)
         change = tuple(beside * part for part in triangle)
         if size > 1:
-            change = _product(_product(inverse, change), inverse)
+            change = matmul(matmul(inverse, change), inverse)
         inverse = tuple(x - c for x, c in zip(inverse, change))
         size *= 2
     return inverse
@@ -171,7 +158,7 @@ def _inverse_of_halves(triangle, half):
     upper = _inverse(tuple(part[:half, :half] for part in triangle))
     lower = _inverse(tuple(part[half:, half:] for part in triangle))
     beside = tuple(part[:half, half:] for part in triangle)
-    corner = _product(_product(upper, beside), lower)
+    corner = matmul(matmul(upper, beside), lower)
     return tuple(
         ops.concatenate(
             [

@@ -1,4 +1,9 @@
-"""The inverse of a matrix."""
+"""The inverse of a matrix.
+
+Without a factorisation on JAX: with jaxlib 0.10.2, on 2 CPU cores, a program
+of two `jax.numpy.linalg.solve` of 64 matrices of 64 rows each, neither of which
+takes the other's result, never returns, and no gradient is needed for that.
+"""
 
 import math
 
@@ -14,9 +19,8 @@ def inverse(matrix):
 
     On PyTorch it is LAPACK's. Elsewhere it is found by Newton's iteration X
     <- X (2 I - M X), which converges from X = M^T / (|M|_1 |M|_inf) for every
-    invertible matrix and needs nothing but products: XLA's factorisations can
-    wait for ever for one another on two cores. Its relative error in float32
-    is about 1e-8 times the condition number.
+    invertible matrix and needs nothing but products. Its relative error in
+    float32 is about 1e-8 times the condition number.
 
     Args:
         matrix: float tensor M, (..., size, size).

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_linrec.kernels.registry import exporting
-from keras_linrec.ops.structured_state import doubled
+from keras_linrec.kernels.exporting import exporting
+from keras_linrec.ops.transition_powers import doubled
+from keras_linrec.ops.transition_powers import rows_of_powers
 
 # The sequences to be ready for where their length is unknown.
 _LONGEST = 16384
@@ -21,14 +22,14 @@ _MOST_ENTRIES = 2**26
 
 
 class CacheSize(NamedTuple):
-    """S, and how often blocks of S steps are doubled to the longest."""
+    """S, and how often chunks of S steps are doubled to the longest."""
 
-    block: int
+    chunk: int
     doublings: int
 
     @property
     def longest(self):
-        return self.block * 2**self.doublings
+        return self.chunk * 2**self.doublings
 
 
 def cache_size(state_size, time=None):
@@ -38,15 +39,15 @@ def cache_size(state_size, time=None):
     """
     time = _LONGEST if time is None else time
     wanted = min(max(state_size, math.sqrt(time)), time)
-    block = 2 ** math.ceil(math.log2(wanted))
-    doublings = math.ceil(math.log2(time / block)) if time > block else 0
-    return CacheSize(block, doublings)
+    chunk = 2 ** math.ceil(math.log2(wanted))
+    doublings = math.ceil(math.log2(time / chunk)) if time > chunk else 0
+    return CacheSize(chunk, doublings)
 
 
 def cached_shapes(size, features, state_size):
     """The shapes of the columns and of the powers."""
     return (
-        (features, state_size, size.block),
+        (features, state_size, size.chunk),
         (size.doublings, features, state_size, state_size),
     )
 
@@ -57,57 +58,25 @@ def fits_memory(size, features, state_size):
     return sum(map(math.prod, shapes)) <= _MOST_ENTRIES
 
 
-def kept(known, variables, compute):
-    """What `compute` gives, computed anew where `known` is.
+def can_choose():
+    """Whether a program can compute the parts only where they are new.
 
-    Args:
-        known: tensor, all that the result hangs on.
-        variables: the variable that holds what was known when the result was
-            computed, and those that hold the result.
-        compute: a function of nothing that returns the result, tensors.
+    PyTorch's exporter takes no choice between two computations.
     """
-    if keras.backend.backend() == "torch" and exporting():
-        # PyTorch's exporter takes no choice between two computations.
-        return compute()
-    before, *parts = (ops.convert_to_tensor(v) for v in variables)
-    was_concrete = _is_concrete(before)
-    same = ops.all(ops.equal(known, before))
-    if was_concrete and _is_concrete(known):
-        # No variable is written to unless it has to be: PyTorch may still
-        # need what it holds for a gradient.
-        if bool(same):
-            return parts
-        parts = compute()
-    else:
-        parts = ops.cond(same, lambda: tuple(parts), compute)
-        if was_concrete:
-            # A function that the user compiles with JAX, outside of Keras'
-            # trainers: what it traces must not stay in a variable.
-            return parts
-    for variable, value in zip(variables, (known, *parts)):
-        variable.assign(value)
-    return parts
+    return not (keras.backend.backend() == "torch" and exporting())
 
 
-def _is_concrete(tensor):
-    """Whether the values are there, and not those of a traced function."""
-    try:
-        ops.convert_to_numpy(tensor)
-    except Exception:  # Every backend has an error of its own.
-        return False
-    return True
-
-
-def cached_parts(size, delta, input_vector):
+def cached_parts(size, transition_minus_identity, input_vector):
     """The columns and the powers.
 
     Args:
         size: `CacheSize`.
-        delta: tensor (features, N, N), Abar - I.
+        transition_minus_identity: tensor (features, N, N), Abar - I.
         input_vector: tensor (features, N), Bbar.
     """
+    delta = transition_minus_identity
     columns = input_vector[..., None]
-    while columns.shape[-1] < size.block:
+    while columns.shape[-1] < size.chunk:
         columns = ops.concatenate([columns, columns + delta @ columns], axis=-1)
         delta = doubled(delta)
     if not size.doublings:
@@ -127,12 +96,9 @@ def cached_response(columns, powers, output_matrix, time):
         time: integer, the number of steps, at most the longest.
     """
     features, channels, _ = output_matrix.shape
+    deltas = ops.unstack(powers) if powers.shape[0] else ()
     count = -(-time // columns.shape[-1])
-    rows = output_matrix[None]
-    for delta in ops.unstack(powers) if powers.shape[0] else ():
-        more = rows[: max(count - rows.shape[0], 0)]
-        more = more + ops.einsum("jfmn,fnk->jfmk", more, delta)
-        rows = ops.concatenate([rows, more])
+    rows = rows_of_powers(deltas, output_matrix, count)
     response = ops.einsum("jfmn,fni->fmji", rows, columns)
     response = ops.reshape(response, (features, channels, -1))
     return response[..., :time]

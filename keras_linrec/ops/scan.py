@@ -1,17 +1,31 @@
 """The doors of the hot path: recurrences over time."""
 
+import keras
 from keras import ops
 
 from keras_linrec import activations
-from keras_linrec import config
-from keras_linrec import kernels
-from keras_linrec.kernels.final_state import final_state as final_state_of
-from keras_linrec.kernels.nonlinear_recurrence import METHODS
+from keras_linrec.kernels import backends
+from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.resolver import Case
+from keras_linrec.kernels.resolver import implementation
 from keras_linrec.ops import packing
 from keras_linrec.ops.feed_through import feed_through
 from keras_linrec.ops.precision import accumulation_dtype
+from keras_linrec.ops.scan_checks import require_alike
+from keras_linrec.ops.scan_checks import require_decay
+from keras_linrec.ops.scan_checks import require_feedthrough
+from keras_linrec.ops.scan_checks import require_kernels
+from keras_linrec.ops.scan_checks import require_operands
+from keras_linrec.ops.scan_checks import require_pair
+from keras_linrec.ops.scan_checks import require_pair_of_factors
+from keras_linrec.ops.scan_checks import require_pairs
+from keras_linrec.ops.scan_checks import require_parts
+from keras_linrec.ops.scan_checks import require_rank
+from keras_linrec.ops.scan_checks import require_shape
+from keras_linrec.ops.scan_checks import require_solver
+from keras_linrec.ops.scan_checks import require_state
 
 
 def linear_scan(
@@ -102,10 +116,10 @@ def complex_linear_scan(
     >>> [float(value) for value in imag[0, :, 0]]
     [1.0, 0.0, -1.0, 0.0]
     """
-    _require_pair("decay", decay)
-    _require_pair("inputs", inputs)
+    require_pair("decay", decay)
+    require_pair("inputs", inputs)
     if initial_state is not None:
-        _require_pair("initial_state", initial_state)
+        require_pair("initial_state", initial_state)
     return _scan(decay, inputs, initial_state, reverse, reset_mask)
 
 
@@ -175,11 +189,13 @@ def projected_scan(
     ((2, 10, 5), (2, 4))
     """
     is_complex = isinstance(decay, (tuple, list))
-    decay = _parts("decay", decay, is_complex)
-    input_kernel = _parts("input_kernel", input_kernel, is_complex)
-    output_kernel = _parts("output_kernel", output_kernel, is_complex)
+    decay = require_parts("decay", decay, is_complex)
+    input_kernel = require_parts("input_kernel", input_kernel, is_complex)
+    output_kernel = require_parts("output_kernel", output_kernel, is_complex)
     if initial_state is not None:
-        initial_state = _parts("initial_state", initial_state, is_complex)
+        initial_state = require_parts(
+            "initial_state", initial_state, is_complex
+        )
     dtype = accumulation_dtype(
         inputs,
         *(*decay, *input_kernel, *output_kernel),
@@ -189,36 +205,27 @@ def projected_scan(
     decay = _cast(decay, dtype)
     input_kernel = _cast(input_kernel, dtype)
     output_kernel = _cast(output_kernel, dtype)
-    _require_rank("inputs", inputs, 3, "(batch, time, features)")
-    _check_kernels(input_kernel, output_kernel, inputs.shape[2])
-    _check_feedthrough(feedthrough, inputs.shape[2], output_kernel[0].shape[1])
+    require_rank("inputs", inputs, 3, "(batch, time, features)")
+    require_kernels(input_kernel, output_kernel, inputs.shape[2])
+    require_feedthrough(feedthrough, inputs.shape[2], output_kernel[0].shape[1])
     batch, time, _ = inputs.shape
     channels = input_kernel[0].shape[1]
-    _check_decay(decay, (batch, time, channels))
+    require_decay(decay, (batch, time, channels))
     decay = _restarted(decay, reset_mask, (batch, time), reverse)
     if initial_state is None:
         shape = (ops.shape(inputs)[0], channels)
         initial_state = tuple(ops.zeros(shape, dtype) for _ in decay)
     else:
         initial_state = _cast(initial_state, dtype)
-        _check_state(initial_state, (batch, time, channels))
-    kernel = chosen_kernel()
+        require_state(initial_state, (batch, time, channels))
+    run = kernel_for("projected_scan", inputs, decay, keep_all=keep_all)
     arguments = decay, inputs, input_kernel, output_kernel, initial_state
-    is_fixed = len(decay[0].shape) == 1
-    # JAX exports a length that is a symbol, which no block divides.
-    if not keep_all and is_fixed and isinstance(time, (int, type(None))):
-        outputs = None
-        final_state = final_state_of(
-            kernel.scan, decay, inputs, input_kernel, initial_state, reverse
-        )
-    elif feedthrough is None:
-        outputs, final_state = kernel.projected_scan(*arguments, reverse)
+    if feedthrough is None or not keep_all:
+        outputs, final_state = run(*arguments, reverse)
     else:
+        feedthrough = ops.cast(feedthrough, dtype)
         outputs, final_state = feed_through(
-            kernel.projected_scan,
-            ops.cast(feedthrough, dtype),
-            arguments,
-            reverse,
+            run, feedthrough, arguments, reverse
         )
     return (
         outputs if keep_all else None,
@@ -315,10 +322,10 @@ def nonlinear_scan(
         bool(gated),
         trained_steps=not isinstance(step_size, (int, float)),
     )
-    _check_dynamics(dynamics, linear_kernel, step_size)
+    require_solver(dynamics, linear_kernel, step_size)
     pair = isinstance(recurrent_kernel, (tuple, list))
     if pair:
-        _require_pair_of_factors(recurrent_kernel, linear_kernel)
+        require_pair_of_factors(recurrent_kernel, linear_kernel)
     given = [
         *(inputs, input_kernel, bias, initial_state, modulus_bias),
         *(recurrent_kernel if pair else (recurrent_kernel,)),
@@ -332,7 +339,7 @@ def nonlinear_scan(
         return ops.cast(tensor, dtype)
 
     inputs, input_kernel = cast(inputs), cast(input_kernel)
-    _require_rank("inputs", inputs, 3, "(batch, time, features)")
+    require_rank("inputs", inputs, 3, "(batch, time, features)")
     recurrent_kernel, *expansion = map(
         cast, recurrent_kernel if pair else (recurrent_kernel,)
     )
@@ -348,56 +355,23 @@ def nonlinear_scan(
         cast(modulus_bias, 0),
         cast(initial_state, ops.shape(inputs)[0], units),
     )
-    _check_operands(operands, units, gated)
-    _check_pairs(dynamics.activation, operands.modulus_bias, units)
+    require_operands(operands, units, gated)
+    require_pairs(dynamics.activation, operands.modulus_bias, units)
     if linear_kernel is not None:
         linear_kernel = cast(linear_kernel)
-        _require_shape("linear_kernel", linear_kernel, (units, units))
+        require_shape("linear_kernel", linear_kernel, (units, units))
         operands = operands._replace(
             recurrent_kernel=ops.concatenate(
                 [linear_kernel, recurrent_kernel], axis=1
             )
         )
-    if reset_mask is None:
-        scan = chosen_kernel().nonlinear_scan
-        scan = scan or kernels.plain_nonlinear_scan
-        outputs, final_state = scan(dynamics, operands, keep_all)
-    else:
-        outputs, final_state = kernels.plain_nonlinear_scan(
-            dynamics,
-            operands,
-            keep_all,
-            _resets(reset_mask, operands.inputs.shape[:2]),
-        )
+    if reset_mask is not None:
+        reset_mask = _resets(reset_mask, operands.inputs.shape[:2])
+    run = _nonlinear_kernel(dynamics, operands, reset_mask is not None)
+    # Only the loop knows of resets.
+    resets = () if reset_mask is None else (reset_mask,)
+    outputs, final_state = run(dynamics, operands, keep_all, *resets)
     return outputs if keep_all else None, final_state
-
-
-def _check_dynamics(dynamics, linear_kernel, step_size):
-    if dynamics.solver is not None and dynamics.solver not in METHODS:
-        raise ValueError(
-            f"`solver` should be None or one of {tuple(METHODS)}. "
-            f"Received: solver={dynamics.solver}"
-        )
-    if dynamics.solver is None and (
-        dynamics.gated
-        or linear_kernel is not None
-        or dynamics.trained_steps
-        or step_size != 1.0
-    ):
-        raise ValueError(
-            "`linear_kernel`, `step_size` and `gated` need a solver. "
-            "Received: solver=None"
-        )
-
-
-def _require_pair_of_factors(recurrent_kernel, linear_kernel):
-    if len(recurrent_kernel) != 2 or linear_kernel is not None:
-        raise ValueError(
-            "`recurrent_kernel` should be a tensor (units, units), or a pair "
-            "(units, rank) and (rank, units) without a `linear_kernel`. "
-            f"Received: {len(recurrent_kernel)} tensors, "
-            f"linear_kernel={linear_kernel}"
-        )
 
 
 def _step_sizes(step_size, dtype):
@@ -406,78 +380,66 @@ def _step_sizes(step_size, dtype):
     step_size = ops.convert_to_tensor(step_size, dtype)
     if len(step_size.shape) == 0:
         return ops.reshape(step_size, (1, 1))
-    _require_rank("step_size", step_size, 2, "() or (batch, time)")
+    require_rank("step_size", step_size, 2, "() or (batch, time)")
     return step_size
-
-
-def _check_operands(operands, units, gated):
-    batch, time, features = operands.inputs.shape
-    if time == 0:
-        raise ValueError(
-            "`inputs` should have at least one time step. "
-            f"Received: inputs.shape={tuple(operands.inputs.shape)}"
-        )
-    driven = (1 + gated) * units
-    rank = operands.expansion.shape[0] or units
-    step_size = operands.step_size
-    expected = {
-        "input_kernel": (features, driven),
-        "bias": (driven,),
-        "recurrent_kernel": (units, rank),
-        "initial_state": (batch, units),
-    }
-    if operands.expansion.shape[0]:
-        _require_shape("recurrent_kernel[1]", operands.expansion, (rank, units))
-    if tuple(step_size.shape) != (1, 1):
-        expected["step_size"] = (batch, time)
-    for name, shape in expected.items():
-        _require_shape(name, getattr(operands, name), shape)
-
-
-def _check_pairs(activation, modulus_bias, units):
-    activations.require_even_units(activation, units)
-    if activation is activations.modrelu:
-        _require_shape("modulus_bias", modulus_bias, (units // 2,))
-    elif modulus_bias.shape[0] and activation in activations.OF_NUMBERS:
-        raise ValueError(
-            "`modulus_bias` belongs to an activation that takes it, as "
-            f"'modrelu' does. Received: activation={activation.__name__}"
-        )
-
-
-def _require_shape(name, tensor, shape):
-    if not _agree(tuple(tensor.shape), shape):
-        raise ValueError(
-            f"`{name}` should have the shape {shape} here. "
-            f"Received: {name}.shape={tuple(tensor.shape)}"
-        )
 
 
 def _scan(decay, inputs, initial_state, reverse, reset_mask):
     """The scan on tuples of one tensor (real) or two (complex)."""
     dtype = accumulation_dtype(*decay, *inputs, *(initial_state or ()))
     decay, inputs = _cast(decay, dtype), _cast(inputs, dtype)
-    _require_rank("inputs", inputs[0], 3, "(batch, time, channels)")
-    _require_alike("inputs", inputs)
+    require_rank("inputs", inputs[0], 3, "(batch, time, channels)")
+    require_alike("inputs", inputs)
     shape = tuple(inputs[0].shape)
-    _check_decay(decay, shape)
+    require_decay(decay, shape)
     decay = _restarted(decay, reset_mask, shape[:2], reverse)
     if initial_state is None:
         zeros = ops.zeros_like(inputs[0][:, 0])
         initial_state = tuple(zeros for _ in inputs)
     else:
         initial_state = _cast(initial_state, dtype)
-        _check_state(initial_state, shape)
-    return chosen_kernel().scan(decay, inputs, initial_state, reverse)
+        require_state(initial_state, shape)
+    run = kernel_for("linear_scan", inputs[0], decay)
+    return run(decay, inputs, initial_state, reverse)
 
 
-def chosen_kernel(whole=False):
-    """The kernel that runs here: the one place where it is asked for.
+def kernel_for(operation, sequences, decay=None, **facts):
+    """What computes an operation on such tensors: the one place that asks.
 
     Args:
-        whole: whether it is not for time, which devices may share.
+        operation: `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"` or
+            `"impulse_response"`.
+        sequences: tensor (batch, time, features); those of a scan are its
+            inputs.
+        decay: tuple of tensors, of a linear or projected scan. Defaults to
+            `None`.
+        **facts: what else a `keras_linrec.kernels.resolver.Case` holds.
     """
-    return kernels.select(config.get_kernel(), whole=whole)
+    if decay is not None:
+        facts["channels"] = len(decay) * decay[0].shape[-1]
+        facts["per_step"] = len(decay[0].shape) == 3
+    batch, time, _ = sequences.shape
+    case = Case(
+        operation,
+        dtype=keras.backend.standardize_dtype(sequences.dtype),
+        batch=batch,
+        time=time,
+        **backends.current().describe(sequences),
+    )
+    return implementation(case._replace(**facts))
+
+
+def _nonlinear_kernel(dynamics, operands, resets):
+    recurrent_kernel = operands.recurrent_kernel
+    return kernel_for(
+        "nonlinear_scan",
+        operands.inputs,
+        channels=operands.initial_state.shape[-1],
+        known_activation=nonlinear_flags(dynamics, operands) is not None,
+        pairs=dynamics.activation in (activations.oplu, activations.modrelu),
+        matrices=max(1, recurrent_kernel.shape[1] // recurrent_kernel.shape[0]),
+        resets=resets,
+    )
 
 
 def _restarted(decay, reset_mask, shape, reverse):
@@ -491,114 +453,9 @@ def _restarted(decay, reset_mask, shape, reverse):
 
 
 def _resets(reset_mask, shape):
-    _require_shape("reset_mask", reset_mask, tuple(shape))
+    require_shape("reset_mask", reset_mask, tuple(shape))
     return ops.cast(reset_mask, "bool")
 
 
 def _cast(parts, dtype):
     return tuple(ops.cast(part, dtype) for part in parts)
-
-
-def _parts(name, value, is_complex):
-    if is_complex:
-        _require_pair(name, value)
-        return value
-    if isinstance(value, (tuple, list)):
-        raise ValueError(
-            f"`{name}` should be a tensor, as `decay` is, or `decay` a pair "
-            f"(real, imag). Received: {name} of type {type(value).__name__}"
-        )
-    return (value,)
-
-
-def _require_pair(name, value):
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(
-            f"`{name}` should be a pair of tensors (real, imag). "
-            f"Received: {name} of type {type(value).__name__}"
-        )
-
-
-def _require_rank(name, tensor, rank, form):
-    if len(tensor.shape) != rank:
-        raise ValueError(
-            f"`{name}` should have the shape {form}. "
-            f"Received: {name}.shape={tuple(tensor.shape)}"
-        )
-
-
-def _require_alike(name, parts):
-    shapes = [tuple(part.shape) for part in parts]
-    if not all(_agree(shape, shapes[0]) for shape in shapes):
-        raise ValueError(
-            f"The real and the imaginary part of `{name}` should have the "
-            f"same shape. Received: {shapes[0]} and {shapes[1]}"
-        )
-
-
-def _agree(one, other):
-    """Whether two shapes are the same, as far as they are known."""
-    return len(one) == len(other) and all(
-        a == b for a, b in zip(one, other) if a is not None and b is not None
-    )
-
-
-def _check_kernels(input_kernel, output_kernel, features):
-    for part in input_kernel:
-        _require_rank("input_kernel", part, 2, "(features, channels)")
-    for part in output_kernel:
-        _require_rank("output_kernel", part, 2, "(channels, units)")
-    _require_alike("input_kernel", input_kernel)
-    _require_alike("output_kernel", output_kernel)
-    into, out = tuple(input_kernel[0].shape), tuple(output_kernel[0].shape)
-    if features != into[0]:
-        raise ValueError(
-            "`input_kernel` should be (features, channels) with the features "
-            f"of `inputs`. Received: input_kernel.shape={into}, inputs with "
-            f"{features} features"
-        )
-    if out[0] != into[1]:
-        raise ValueError(
-            "`output_kernel` should be (channels, units) with the channels "
-            f"of `input_kernel`. Received: output_kernel.shape={out}, "
-            f"input_kernel.shape={into}"
-        )
-
-
-def _check_feedthrough(feedthrough, features, units):
-    if feedthrough is None:
-        return
-    _require_rank("feedthrough", feedthrough, 2, "(count, units)")
-    if feedthrough.shape[0] > features or feedthrough.shape[1] != units:
-        raise ValueError(
-            f"`feedthrough` should have at most {features} rows, the features "
-            f"of `inputs`, and {units} columns, as `output_kernel`. "
-            f"Received: feedthrough.shape={tuple(feedthrough.shape)}"
-        )
-
-
-def _check_decay(decay, shape):
-    """`shape` is that of the scan's inputs, (batch, time, channels)."""
-    if shape[1] == 0:
-        raise ValueError(
-            "`inputs` should have at least one time step. "
-            f"Received: inputs.shape={shape}"
-        )
-    _require_alike("decay", decay)
-    for part in decay:
-        if not (_agree(part.shape, shape[2:]) or _agree(part.shape, shape)):
-            raise ValueError(
-                "`decay` should have the shape (channels,) or (batch, time, "
-                f"channels), here {shape[2:]} or {shape}. "
-                f"Received: decay.shape={tuple(part.shape)}"
-            )
-
-
-def _check_state(initial_state, shape):
-    for part in initial_state:
-        if not _agree(part.shape, (shape[0], shape[2])):
-            raise ValueError(
-                "`initial_state` should have the shape (batch, channels), "
-                f"here {(shape[0], shape[2])}. "
-                f"Received: initial_state.shape={tuple(part.shape)}"
-            )

@@ -1,6 +1,6 @@
 """Steps of systems with A = P (D + T^-1) Q, at O(N) a step and feature.
 
-A whole sequence with one timescale is a convolution (`structured_state`).
+A whole sequence with one timescale is a convolution (`impulse_response`).
 What is here is for streams, and for sequences whose steps differ in length.
 """
 
@@ -9,8 +9,11 @@ from typing import NamedTuple
 
 from keras import ops
 
+from keras_linrec.kernels import tridiagonal
+from keras_linrec.kernels.tridiagonal import append_zero
+from keras_linrec.kernels.tridiagonal import from_below
 from keras_linrec.ops.hippo import StructuredTransition
-from keras_linrec.ops.scan import chosen_kernel
+from keras_linrec.ops.scan import kernel_for
 
 # Steps of which all states are kept at a time, for the gradient. Of the others
 # only every so many is, and they are computed again.
@@ -20,14 +23,12 @@ _BLOCK = 16
 class Factors(NamedTuple):
     """M = T diag(scale) - alpha dt I, scale = 1 / (P Q) - alpha dt D.
 
-    All parts are (..., N, features), but for the bands beside the diagonal,
-    which have an entry less.
+    All parts are (..., N, features). The bands and pivots are those of
+    `kernels.tridiagonal`.
     """
 
     above: object
     below: object
-    # Of Gaussian elimination in the order of the rows, which needs no
-    # exchange of rows here.
     pivots: object
     scale: object
 
@@ -43,62 +44,31 @@ def factorise(transition, timescale, alpha):
     p, d, q, t, _ = transition
     timescale = alpha * timescale[..., None, :]
     scale = 1.0 / (p * q)[:, None] - timescale * d[:, None]
+    # Not divided by dt, as `discretise` does: it may be zero here.
     above = t[0, :-1, None] * scale[..., 1:, :]
     diagonal = t[1][:, None] * scale - timescale
     below = t[2, :-1, None] * scale[..., :-1, :]
-    pivots = _pivots(above * below, diagonal)
-    return Factors(above, below, pivots, scale)
-
-
-def _pivots(products, diagonal):
-    """p_n = diagonal_n - products_{n-1} / p_{n-1}, over the last but one."""
-    first, *rest = ops.unstack(diagonal, axis=-2)
-    pivots = [first]
-    if rest:
-        for entry, product in zip(rest, ops.unstack(products, axis=-2)):
-            pivots.append(entry - product / pivots[-1])
-    return ops.stack(pivots, axis=-2)
+    return Factors(
+        append_zero(above),
+        append_zero(below),
+        tridiagonal.pivots(above * below, diagonal),
+        scale,
+    )
 
 
 def _solve(factors, right):
     """M^-1 right, tensors (batch, N, features)."""
     above, below, pivots, _ = factors
-    return _eliminate(above, below, pivots, right)
+    # Along the states, and not along time, which devices may share.
+    scan = kernel_for("linear_scan", right, not_time=True)
+    return tridiagonal.substitute(scan, above, below, pivots, right)
 
 
 def _solve_transposed(factors, right):
     """M^-T right, tensors (batch, N, features)."""
-    above, below, pivots, _ = factors
-    return _eliminate(below, above, pivots, right)
-
-
-def _eliminate(above, below, pivots, right):
-    forward = _shifted_down(-below / pivots[..., :-1, :])
-    backward = _shifted_up(-above) / pivots
-    # Along the states, and not along time, which devices may share.
-    scan = chosen_kernel(whole=True).scan
-    shape = ops.shape(right)
-    start = (ops.zeros_like(right[:, 0]),)
-
-    def run(decay, inputs, reverse):
-        decay = ops.broadcast_to(decay, shape)
-        (outputs,), _ = scan((decay,), (inputs,), start, reverse)
-        return outputs
-
-    solution = run(forward, right, False)
-    return run(backward, solution / pivots, True)
-
-
-def _shifted_down(tensor):
-    """An entry more, the first, which is zero, over the last axis but one."""
-    padding = [[0, 0]] * (len(tensor.shape) - 2) + [[1, 0], [0, 0]]
-    return ops.pad(tensor, padding)
-
-
-def _shifted_up(tensor):
-    """An entry more, the last, which is zero, over the last axis but one."""
-    padding = [[0, 0]] * (len(tensor.shape) - 2) + [[0, 1], [0, 0]]
-    return ops.pad(tensor, padding)
+    return _solve(
+        factors._replace(above=factors.below, below=factors.above), right
+    )
 
 
 def _right_side(transition, inputs, state):
@@ -106,12 +76,7 @@ def _right_side(transition, inputs, state):
     p, d, q, t, b = (part[..., None] for part in transition)
     scaled = q * state
     through = d * scaled + (b / p) * inputs[..., None, :]
-    return (
-        scaled
-        + t[1] * through
-        + t[0] * _shifted_up(through[..., 1:, :])
-        + _shifted_down(t[2, :-1] * through[..., :-1, :])
-    )
+    return scaled + tridiagonal.multiply(t, through)
 
 
 def step(transition, factors, timescale, inputs, state):
@@ -381,15 +346,9 @@ class _VaryingSystem:
             ),
             ops.stack(
                 [
-                    ops.pad(
-                        _total(adjoints[..., :-1, :] * error[..., 1:, :]),
-                        [[0, 1]],
-                    ),
+                    _total(adjoints * from_below(error)),
                     _total(adjoints * error),
-                    ops.pad(
-                        _total(adjoints[..., 1:, :] * error[..., :-1, :]),
-                        [[0, 1]],
-                    ),
+                    _total(from_below(adjoints) * error),
                 ]
             ),
             _total(through * inputs),
@@ -424,11 +383,7 @@ def _kept(states, restarts):
 
 def _transposed(t, tensor):
     """T^T tensor for the bands t (3, N, 1), over the last axis but one."""
-    return (
-        t[1] * tensor
-        + _shifted_down(t[0, :-1] * tensor[..., :-1, :])
-        + _shifted_up(t[2, :-1] * tensor[..., 1:, :])
-    )
+    return tridiagonal.multiply((t[2], t[1], t[0]), tensor)
 
 
 def _total(tensor):

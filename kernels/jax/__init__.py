@@ -1,27 +1,25 @@
 """JAX: an in-place loop for the CPU, a tree of products for accelerators."""
 
+from contextlib import nullcontext
+
+from keras_linrec import config
+from keras_linrec.kernels.jax import trace_contexts
 from keras_linrec.kernels.jax.loop import loop as loop
 from keras_linrec.kernels.jax.scan import associative as associative
+from keras_linrec.kernels.jax.scan import portable as portable
 from keras_linrec.kernels.jax.scan import sequential as sequential
+
+config.tell_compiler.update(trace_contexts.CONTEXTS)
 
 
 def preferred():
-    """The faster kernel here, by measurement.
-
-    Forward and backward on a 2-core CPU at (16, 4096, 256), real: 132 ms in
-    the loop, 429 ms with `lax.associative_scan`; complex: 267 against 1,100.
-    An accelerator pays for every step of a loop with a launch.
-    """
-    import jax
-
-    return "sequential" if jax.default_backend() == "cpu" else "associative"
+    """The portable kernel: which algorithm it is, is settled by platform."""
+    return "portable"
 
 
 def compiled():
     """The module of the compiled kernels for the device at hand."""
-    import jax
-
-    if jax.default_backend() == "cpu":
+    if platform() == "cpu":
         from keras_linrec.kernels.jax import native
 
         return native
@@ -30,18 +28,46 @@ def compiled():
     return pallas
 
 
-def devices(mesh, time_axis, batch_axis):
-    """Those that share the time of sequences."""
+def platform():
+    """The platform that programs are compiled for, if nobody says another."""
+    import jax
+
+    name = jax.default_backend()
+    return "cuda" if name == "gpu" else name
+
+
+def describe(tensor):
+    """What a `Case` says of the tensors that a call was given."""
+    return {"platform": platform()}
+
+
+def exporting():
+    """Whether a scope says so: JAX itself does when a program is lowered."""
+    return config.current_export() is not None
+
+
+def over_devices(kernel):
+    """The `Kernel`, or that of which every device runs its part of the time."""
+    mesh = config.current_mesh()
+    if mesh is None:
+        return kernel
     from keras_linrec.kernels.jax import sequence_parallel
 
-    return sequence_parallel.devices(mesh, time_axis, batch_axis)
+    return sequence_parallel.over_devices(
+        kernel, sequence_parallel.devices(*mesh)
+    )
 
 
-def over_devices(kernel, devices):
-    """The `Kernel` of which every device runs its part of the time."""
-    from keras_linrec.kernels.jax import sequence_parallel
+def checking():
+    """The scope in which a kernel is checked."""
+    return nullcontext()
 
-    return sequence_parallel.over_devices(kernel, devices)
+
+def trace(function, shape, dtype):
+    """Trace a function of one tensor."""
+    import jax
+
+    jax.eval_shape(function, jax.ShapeDtypeStruct(shape, dtype))
 
 
 def vjp(function, tensors, cotangents):
@@ -53,4 +79,7 @@ def vjp(function, tensors, cotangents):
         outputs, pull_back = jax.vjp(function, tensors)
         return [*outputs, *pull_back(cotangents)[0]]
 
-    return run(tensors, cotangents)
+    # A kernel is judged by its own recurrence, and not by the products that a
+    # platform takes by default.
+    with jax.default_matmul_precision("highest"):
+        return run(tensors, cotangents)

@@ -1,31 +1,63 @@
 """A warning about numbers that grow beyond all bounds."""
 
 import warnings
+from dataclasses import dataclass
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from keras_linrec.kernels.check_bounded import LARGEST
-from keras_linrec.kernels.registry import exporting
+from keras_linrec.kernels.exporting import exporting
+from keras_linrec.kernels.jax.lowering import native_or_portable
 
 
 def require_bounded(tensor, message):
     """What `keras_linrec.kernels.check_bounded` says."""
-    if exporting():
-        return tensor
-    bounded = jnp.max(jnp.abs(jax.lax.stop_gradient(tensor))) < LARGEST
-    if not isinstance(bounded, jax.core.Tracer):
+    if not isinstance(tensor, jax.core.Tracer):
         # Outside of a compiled function, a condition is compiled each time.
-        _warn(message, bounded)
+        _warn(message, jnp.max(jnp.abs(tensor)) < LARGEST)
         return tensor
-    jax.lax.cond(
-        bounded,
-        lambda bounded: None,
-        partial(jax.debug.callback, partial(_warn, message)),
-        bounded,
+    # What converts programs by their operations knows none of ours.
+    return tensor if exporting() else _checked(message, tensor)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _checked(message, tensor):
+    """The tensor: a check that nothing came out of would be left out."""
+    (tensor,) = native_or_portable(
+        _Check(message),
+        _unchecked,
+        [jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)],
+        [tensor],
+        platform=None,
     )
     return tensor
+
+
+@_checked.defjvp
+def _checked_tangent(message, primals, tangents):
+    return _checked(message, *primals), *tangents
+
+
+@dataclass(frozen=True)
+class _Check:
+    message: str
+
+    def __call__(self, tensor):
+        bounded = jnp.max(jnp.abs(tensor)) < LARGEST
+        jax.lax.cond(
+            bounded,
+            lambda bounded: None,
+            partial(jax.debug.callback, partial(_warn, self.message)),
+            bounded,
+        )
+        return [tensor]
+
+
+def _unchecked(tensor):
+    # A file holds no call back into Python.
+    return [tensor]
 
 
 def _warn(message, bounded):

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 
 
 def gradient(function):
-    """What `keras_linrec.analysis._autodiff` says."""
+    """What `keras_linrec.ops.differentiation` says."""
     return jax.jit(jax.grad(function))
 
 
 def hessian_vector_product(function):
-    """What `keras_linrec.analysis._autodiff` says."""
+    """What `keras_linrec.ops.differentiation` says."""
 
     # Twice in reverse: the native kernels know no forward mode.
     def slope(tensors, vectors, constants):

@@ -3,22 +3,24 @@
 Importing this module builds and loads the library.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 
 from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.jax import portable_calls
 from keras_linrec.kernels.jax.batch_partitioning import by_rows
 from keras_linrec.kernels.jax.loop import loop
+from keras_linrec.kernels.jax.lowering import native_or_portable
+from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
-from keras_linrec.kernels.native import few_steps
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
@@ -51,10 +53,9 @@ def projected_scan(
     decay, *rest = map(
         tuple, (decay, input_kernel, output_kernel, initial_state)
     )
-    arguments = decay, inputs, *rest
-    if few_steps(inputs.shape[1]):
-        return _plain_projected_scan(reverse, *arguments)
-    outputs, final_state, _ = _projected_scan(bool(reverse), *arguments)
+    outputs, final_state, _ = _projected_scan(
+        bool(reverse), decay, inputs, *rest
+    )
     return outputs, final_state
 
 
@@ -67,8 +68,6 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
 def nonlinear_scan(dynamics, operands, keep_all=True):
     """What `Kernel.nonlinear_scan` of the registry computes."""
     flags = nonlinear_flags(dynamics, operands)
-    if flags is None or few_steps(operands.inputs.shape[1]):
-        return nonlinear_recurrence.with_last_state(loop, dynamics, operands)
     return _nonlinear_scan(flags, bool(keep_all), tuple(operands))
 
 
@@ -82,20 +81,58 @@ def _call(name, results, arguments, rows=None, aliases=None, **attributes):
     did, by their places in flat lists.
     """
     flat, tree = jax.tree.flatten(results)
+    given, given_tree = jax.tree.flatten(arguments)
+    if rows is not None:
+        rows = _spread(rows[0], arguments), _spread(rows[1], results)
+    attributes = tuple(sorted(attributes.items()))
+    call = _CoreCall(
+        name, tuple(flat), rows, tuple((aliases or {}).items()), attributes
+    )
+    portable = _PortableCall(name, given_tree, tuple(flat), attributes)
+    outputs = native_or_portable(call, portable, flat, given)
+    return jax.tree.unflatten(tree, outputs)
 
-    def call(shapes, *arguments):
+
+@dataclass(frozen=True)
+class _CoreCall:
+    """A call of the core on a flat list of arrays."""
+
+    name: str
+    results: tuple
+    rows: tuple | None
+    aliases: tuple
+    attributes: tuple
+
+    def __call__(self, *arguments):
+        if self.rows is None:
+            return self._run(list(self.results), *arguments)
+        return by_rows(self._run, arguments, list(self.results), self.rows)
+
+    def _run(self, shapes, *arguments):
         return jax.ffi.ffi_call(
-            name,
+            self.name,
             shapes,
             vmap_method="broadcast_all",
-            input_output_aliases=aliases,
-        )(*arguments, **attributes)
+            input_output_aliases=dict(self.aliases) or None,
+        )(*arguments, **dict(self.attributes))
 
-    given = jax.tree.leaves(arguments)
-    if rows is None:
-        return jax.tree.unflatten(tree, call(flat, *given))
-    has_rows = _spread(rows[0], arguments), _spread(rows[1], results)
-    return jax.tree.unflatten(tree, by_rows(call, given, flat, has_rows))
+
+@dataclass(frozen=True)
+class _PortableCall:
+    """The same in portable form."""
+
+    name: str
+    arguments: object
+    results: tuple
+    attributes: tuple
+
+    def __call__(self, *arguments):
+        outputs = portable_calls.CALLS[self.name](
+            self.results,
+            *jax.tree.unflatten(self.arguments, arguments),
+            **dict(self.attributes),
+        )
+        return jax.tree.leaves(outputs)
 
 
 def _spread(prefix, tree):
@@ -103,7 +140,7 @@ def _spread(prefix, tree):
     spread = jax.tree.map(
         lambda value, part: [value] * len(jax.tree.leaves(part)), prefix, tree
     )
-    return jax.tree.leaves(spread)
+    return tuple(jax.tree.leaves(spread))
 
 
 def _like(arrays):
@@ -119,8 +156,7 @@ def _per_step(decay):
 # The scan.
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scan(reverse, decay, inputs, initial_state):
+def _scan_forward(reverse, decay, inputs, initial_state):
     return _call(
         "keras_linrec_scan",
         _like((inputs, initial_state)),
@@ -130,54 +166,42 @@ def _scan(reverse, decay, inputs, initial_state):
     )
 
 
-def _scan_forward(reverse, decay, inputs, initial_state):
-    outputs, final_state = _scan(reverse, decay, inputs, initial_state)
-    return (outputs, final_state), (decay, outputs, initial_state)
+def _remember_scan(reverse, decay, inputs, initial_state):
+    results = _scan(reverse, decay, inputs, initial_state)
+    return results, (decay, results[0], initial_state)
 
 
-def _scan_cotangents(reverse, residuals, cotangents):
-    return _scan_backward(reverse, *residuals, *cotangents)
-
-
-_scan.defvjp(_scan_forward, _scan_cotangents)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scan_backward(
-    reverse, decay, outputs, initial_state, d_outputs, d_final_state
-):
+def _scan_backward(reverse, kept, cotangents):
     # Cotangents are the program's own, and seldom read twice: those of the
     # inputs take the place of the outputs'. Measured at (16, 4096, 256) within
     # a larger program: 41 ms for the whole instead of 51. The forward pass is
     # better off with memory of its own, 50 ms instead of 64: XLA copies what
     # is not its own into small pages first, and ours come large.
+    decay, _, initial_state = kept
     parts = len(decay)
     return _call(
         "keras_linrec_scan_backward",
-        _like((decay, d_outputs, initial_state)),
-        (decay, outputs, initial_state, d_outputs, d_final_state),
-        rows=((_per_step(decay), *[True] * 4), (_per_step(decay), True, True)),
+        _like((decay, cotangents[0], initial_state)),
+        (kept, cotangents),
+        rows=(
+            ((_per_step(decay), True, True), True),
+            (_per_step(decay), True, True),
+        ),
         aliases={3 * parts + part: parts + part for part in range(parts)},
         flags=flags_of(decay, reverse),
     )
 
 
-def _scan_backward_forward(reverse, *arguments):
-    return _scan_backward(reverse, *arguments), arguments
+def _plain_scan_backward(reverse, kept, cotangents):
+    d_outputs, d_final_state = cotangents
+    return adjoint(
+        lambda *call: scan(*call)[0], *kept, d_outputs, reverse, d_final_state
+    )
 
 
-def _scan_backward_cotangents(reverse, arguments, cotangents):
-    def plain(decay, outputs, initial_state, d_outputs, d_final_state):
-        return adjoint(
-            lambda *call: scan(*call)[0],
-            *(decay, outputs, initial_state, d_outputs, reverse),
-            d_final_state,
-        )
-
-    return jax.vjp(plain, *arguments)[1](cotangents)
-
-
-_scan_backward.defvjp(_scan_backward_forward, _scan_backward_cotangents)
+_scan = twice_differentiable(
+    _scan_forward, _remember_scan, _scan_backward, _plain_scan_backward
+)
 
 
 # The projected scan.
@@ -192,8 +216,7 @@ def _plain_projected_scan(reverse, *arguments):
     return projection.projected_scan(scan, *arguments, reverse)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _projected_scan(
+def _projected_forward(
     reverse, decay, inputs, input_kernel, output_kernel, initial_state
 ):
     """Outputs, final state, and the checkpoints that the gradient needs."""
@@ -216,23 +239,14 @@ def _projected_scan(
     )
 
 
-def _projected_scan_forward(reverse, *arguments):
+def _remember_projected(reverse, *arguments):
     results = _projected_scan(reverse, *arguments)
     return results, (arguments, results[-1])
 
 
-def _projected_scan_cotangents(reverse, residuals, cotangents):
-    # The checkpoints are a function of the arguments, and nobody sees them
-    # but the gradient: they have no cotangent of their own.
-    return _projected_scan_backward(reverse, *residuals, cotangents[:2])
-
-
-_projected_scan.defvjp(_projected_scan_forward, _projected_scan_cotangents)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _projected_scan_backward(reverse, arguments, checkpoints, cotangents):
-    *operands, initial_state = arguments
+def _projected_backward(reverse, kept, cotangents):
+    arguments, checkpoints = kept
+    *operands, _ = arguments
     decay = operands[0]
     *rows, _ = _rows_of_operands(decay)
     return _call(
@@ -245,40 +259,26 @@ def _projected_scan_backward(reverse, arguments, checkpoints, cotangents):
     )
 
 
-def _projected_scan_backward_forward(
-    reverse, arguments, checkpoints, cotangents
-):
-    gradients = _projected_scan_backward(
-        reverse, arguments, checkpoints, cotangents
-    )
-    return gradients, (arguments, checkpoints, cotangents)
+def _plain_projected_backward(reverse, kept, cotangents):
+    arguments, _ = kept
+    plain = partial(_plain_projected_scan, reverse)
+    return jax.vjp(plain, *arguments)[1](cotangents)
 
 
-def _projected_scan_backward_cotangents(reverse, residuals, cotangents):
-    arguments, checkpoints, given = residuals
-
-    def plain(arguments, given):
-        _, pull_back = jax.vjp(
-            partial(_plain_projected_scan, reverse), *arguments
-        )
-        return pull_back(given)
-
-    d_arguments, d_given = jax.vjp(plain, arguments, given)[1](cotangents)
-    # The checkpoints are a function of the arguments: what depends on them
-    # is in the plain form's gradient already.
-    return d_arguments, jnp.zeros_like(checkpoints), d_given
-
-
-_projected_scan_backward.defvjp(
-    _projected_scan_backward_forward, _projected_scan_backward_cotangents
+_projected_scan = twice_differentiable(
+    _projected_forward,
+    _remember_projected,
+    _projected_backward,
+    _plain_projected_backward,
+    # Nobody sees the checkpoints but the gradient.
+    seen=2,
 )
 
 
 # The impulse response.
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _impulse_response(time, alpha, arguments):
+def _response_forward(time, alpha, arguments):
     output_matrix = arguments[-1]
     return _call(
         "keras_linrec_impulse_response",
@@ -291,49 +291,34 @@ def _impulse_response(time, alpha, arguments):
     )
 
 
-def _impulse_response_forward(time, alpha, arguments):
+def _remember_response(time, alpha, arguments):
     return _impulse_response(time, alpha, arguments), arguments
 
 
-def _impulse_response_cotangents(time, alpha, arguments, d_response):
-    return (_impulse_response_backward(time, alpha, arguments, d_response),)
-
-
-_impulse_response.defvjp(
-    _impulse_response_forward, _impulse_response_cotangents
-)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _impulse_response_backward(time, alpha, arguments, d_response):
-    return _call(
+def _response_backward(time, alpha, arguments, d_response):
+    gradients = _call(
         "keras_linrec_impulse_response_backward",
         _like(arguments),
         (arguments, d_response),
         time=time,
         alpha=bits_of(alpha),
     )
+    return (gradients,)
 
 
-def _impulse_response_backward_forward(time, alpha, *given):
-    return _impulse_response_backward(time, alpha, *given), given
+def _plain_response_backward(time, alpha, arguments, d_response):
+    def response(arguments):
+        return plain.impulse_response(scan, *arguments, time, alpha)
+
+    return jax.vjp(response, arguments)[1](d_response)
 
 
-def _impulse_response_backward_cotangents(time, alpha, given, cotangents):
-    def gradients(arguments, d_response):
-        _, pull_back = jax.vjp(
-            lambda *arguments: plain.impulse_response(
-                scan, *arguments, time, alpha
-            ),
-            *arguments,
-        )
-        return pull_back(d_response)
-
-    return jax.vjp(gradients, *given)[1](cotangents)
-
-
-_impulse_response_backward.defvjp(
-    _impulse_response_backward_forward, _impulse_response_backward_cotangents
+_impulse_response = twice_differentiable(
+    _response_forward,
+    _remember_response,
+    _response_backward,
+    _plain_response_backward,
+    settings=2,
 )
 
 
@@ -346,8 +331,7 @@ def _rows_of_nonlinear(operands):
     return True, *[False] * 4, steps, False, True
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _nonlinear_scan(flags, keep_all, operands):
+def _nonlinear_forward(flags, keep_all, operands):
     inputs, initial_state = operands[0], operands[-1]
     batch, time, _ = inputs.shape
     outputs = (batch, keep_all * time, initial_state.shape[1])
@@ -361,59 +345,43 @@ def _nonlinear_scan(flags, keep_all, operands):
     )
 
 
-def _nonlinear_scan_forward(flags, keep_all, operands):
+def _remember_nonlinear(flags, keep_all, operands):
     outputs, final_state = _nonlinear_scan(flags, True, operands)
     given = outputs if keep_all else outputs[:, :0]
     return (given, final_state), (operands, outputs)
 
 
-def _nonlinear_scan_cotangents(flags, keep_all, residuals, cotangents):
-    return (_nonlinear_scan_backward(flags, *residuals, cotangents),)
-
-
-_nonlinear_scan.defvjp(_nonlinear_scan_forward, _nonlinear_scan_cotangents)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _nonlinear_scan_backward(flags, operands, outputs, cotangents):
-    return _call(
+def _nonlinear_backward(flags, _, kept, cotangents):
+    operands, outputs = kept
+    rows = _rows_of_nonlinear(operands)
+    gradients = _call(
         "keras_linrec_nonlinear_scan_backward",
         _like(operands),
         (operands, outputs, cotangents),
-        rows=(
-            (_rows_of_nonlinear(operands), True, True),
-            _rows_of_nonlinear(operands),
-        ),
+        rows=((rows, True, True), rows),
         flags=flags[0],
         leak=bits_of(flags[1]),
     )
+    return (gradients,)
 
 
-def _nonlinear_scan_backward_forward(flags, *given):
-    return _nonlinear_scan_backward(flags, *given), given
-
-
-def _nonlinear_scan_backward_cotangents(flags, given, cotangents):
-    operands, outputs, upstream = given
-    kept = upstream[0].shape[1]
+def _plain_nonlinear_backward(flags, _, kept, cotangents):
+    operands, _ = kept
+    steps = cotangents[0].shape[1]
 
     def states(operands):
         outputs, final_state = nonlinear_recurrence.with_last_state(
             loop, dynamics_of(*flags), nonlinear_recurrence.Operands(*operands)
         )
-        return outputs[:, :kept], final_state
+        return outputs[:, :steps], final_state
 
-    def gradients(operands, upstream):
-        return jax.vjp(states, operands)[1](upstream)[0]
-
-    d_operands, d_upstream = jax.vjp(gradients, operands, upstream)[1](
-        cotangents
-    )
-    # The outputs are a function of the operands: what depends on them is in
-    # the plain form's gradient already.
-    return d_operands, jnp.zeros_like(outputs), d_upstream
+    return jax.vjp(states, operands)[1](cotangents)
 
 
-_nonlinear_scan_backward.defvjp(
-    _nonlinear_scan_backward_forward, _nonlinear_scan_backward_cotangents
+_nonlinear_scan = twice_differentiable(
+    _nonlinear_forward,
+    _remember_nonlinear,
+    _nonlinear_backward,
+    _plain_nonlinear_backward,
+    settings=2,
 )

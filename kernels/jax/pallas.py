@@ -28,20 +28,13 @@ from keras_linrec.kernels.jax.pallas_nonlinear import (
     nonlinear_scan as nonlinear_scan,
 )
 from keras_linrec.kernels.jax.scan import associative
+from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.projected_scan import with_final_state
 
 # Steps that a program reads before it takes the first of them: memory is
 # hundreds of cycles away on a GPU, Triton keeps reads and writes in their
 # order, and only reads that are under way together share that time.
 _STEPS_AHEAD = 8
-
-
-# A program of the GPU takes a step in about a microsecond, however few they
-# are; a tree of products over all of time takes more work and fewer steps.
-# Reasoned, not measured: below so many states, and beyond so many steps a
-# state, the tree is taken.
-_FEW_STATES = 2**12
-_MANY_STEPS = 2**12
 
 
 def scan(decay, inputs, initial_state, reverse=False, interpret=False):
@@ -52,9 +45,6 @@ def scan(decay, inputs, initial_state, reverse=False, interpret=False):
     def tree(*arguments):
         return with_final_state(associative)(*arguments, reverse)
 
-    batch, time, channels = inputs[0].shape
-    if batch * channels < _FEW_STATES and time > _MANY_STEPS:
-        return tree(decay, inputs, initial_state)
     kernel = partial(_scan, bool(reverse), False)
     # Where there is a GPU, part of a program may run on the CPU all the same.
     return lax.platform_dependent(
@@ -65,8 +55,7 @@ def scan(decay, inputs, initial_state, reverse=False, interpret=False):
     )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scan(reverse, interpret, decay, inputs, initial_state):
+def _forward(reverse, interpret, decay, inputs, initial_state):
     plan = _plan(decay, inputs, reverse)
     outputs, final_state = _call(
         partial(_scan_kernel, plan),
@@ -78,28 +67,14 @@ def _scan(reverse, interpret, decay, inputs, initial_state):
     return outputs, _without_axis(final_state)
 
 
-def _scan_forward(reverse, interpret, decay, inputs, initial_state):
+def _remember(reverse, interpret, decay, inputs, initial_state):
     results = _scan(reverse, interpret, decay, inputs, initial_state)
     return results, (decay, results[0], initial_state)
 
 
-def _scan_backward(reverse, interpret, residuals, cotangents):
-    return _gradient(reverse, interpret, *residuals, *cotangents)
-
-
-_scan.defvjp(_scan_forward, _scan_backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gradient(
-    reverse,
-    interpret,
-    decay,
-    outputs,
-    initial_state,
-    d_outputs,
-    d_final_state,
-):
+def _backward(reverse, interpret, kept, cotangents):
+    decay, outputs, initial_state = kept
+    d_outputs, d_final_state = cotangents
     # It begins where the scan ended.
     plan = _plan(decay, outputs, not reverse)
     d_decay, d_inputs, d_initial_state = _call(
@@ -121,25 +96,17 @@ def _gradient(
     return d_decay, d_inputs, _without_axis(d_initial_state)
 
 
-def _gradient_forward(reverse, interpret, *arguments):
-    return _gradient(reverse, interpret, *arguments), arguments
-
-
-def _gradient_backward(reverse, interpret, arguments, cotangents):
+def _plain_backward(reverse, interpret, kept, cotangents):
     def outputs_of(decay, inputs, initial_state, reverse):
         return _scan(reverse, interpret, decay, inputs, initial_state)[0]
 
-    def plain(decay, outputs, initial_state, d_outputs, d_final_state):
-        return adjoint(
-            outputs_of,
-            *(decay, outputs, initial_state),
-            *(d_outputs, reverse, d_final_state),
-        )
-
-    return jax.vjp(plain, *arguments)[1](cotangents)
+    d_outputs, d_final_state = cotangents
+    return adjoint(outputs_of, *kept, d_outputs, reverse, d_final_state)
 
 
-_gradient.defvjp(_gradient_forward, _gradient_backward)
+_scan = twice_differentiable(
+    _forward, _remember, _backward, _plain_backward, settings=2
+)
 
 
 class _Plan(NamedTuple):

@@ -17,16 +17,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from keras_linrec import activations
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels.jax.loop import loop
-from keras_linrec.kernels.native import few_steps
-from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 
-# Bytes of the matrices, in all and in a thread: half of the registers.
-_MOST_BYTES = 2**17
+# Bytes of the matrices in a thread: half of the registers.
 _BYTES_A_THREAD = 2**8
 
 
@@ -34,21 +31,10 @@ def nonlinear_scan(dynamics, operands, keep_all=True, interpret=False):
     """What `Kernel.nonlinear_scan` of the registry computes."""
     operands = Operands(*operands)
     plain = partial(_plain, dynamics)
-    if few_steps(operands.inputs.shape[1]) or not _takes(dynamics, operands):
-        return plain(*operands)
     kernel = partial(_scan, dynamics, interpret)
     if interpret:
         return kernel(*operands)
     return lax.platform_dependent(*operands, cuda=kernel, default=plain)
-
-
-def _takes(dynamics, operands):
-    if nonlinear_flags(dynamics, operands) is None:
-        return False
-    pairs = dynamics.activation in (activations.oplu, activations.modrelu)
-    numbers = _parts(operands) * _width(operands) ** 2
-    itemsize = operands.inputs.dtype.itemsize
-    return not pairs and numbers * itemsize <= _MOST_BYTES
 
 
 def _plain(dynamics, *operands):
@@ -57,15 +43,15 @@ def _plain(dynamics, *operands):
     )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scan(dynamics, interpret, *operands):
+def _forward(dynamics, interpret, *operands):
     operands = Operands(*operands)
     width = _width(operands)
     drive = _drive(operands)
     batch, time, _ = drive.shape
     return _call(
         partial(_scan_kernel, dynamics),
-        *(operands, interpret),
+        operands,
+        interpret,
         (
             _padded(drive.reshape(batch, time, 1 + dynamics.gated, -1), width),
             jnp.broadcast_to(operands.step_size, (batch, time)),
@@ -75,20 +61,13 @@ def _scan(dynamics, interpret, *operands):
     )
 
 
-def _scan_forward(dynamics, interpret, *operands):
-    outputs, final_state = _scan(dynamics, interpret, *operands)
-    return (outputs, final_state), (operands, outputs)
+def _remember(dynamics, interpret, *operands):
+    results = _scan(dynamics, interpret, *operands)
+    return results, (operands, results[0])
 
 
-def _scan_backward(dynamics, interpret, residuals, cotangents):
-    return _gradient(dynamics, interpret, *residuals, *cotangents)
-
-
-_scan.defvjp(_scan_forward, _scan_backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gradient(dynamics, interpret, operands, outputs, d_outputs, d_final_state):
+def _backward(dynamics, interpret, kept, cotangents):
+    operands, outputs = kept
     operands = Operands(*operands)
     width = _width(operands)
     before = jnp.concatenate(
@@ -96,11 +75,11 @@ def _gradient(dynamics, interpret, operands, outputs, d_outputs, d_final_state):
     )
     d_states, d_initial_state = _call(
         partial(_gradient_kernel, dynamics),
-        *(operands, interpret),
+        operands,
+        interpret,
         (
             _padded(_factors(dynamics, operands, before), width),
-            _padded(d_outputs, width),
-            _padded(d_final_state, width),
+            *(_padded(cotangent, width) for cotangent in cotangents),
         ),
         ((*outputs.shape[:2], width), (outputs.shape[0], width)),
     )
@@ -111,8 +90,12 @@ def _gradient(dynamics, interpret, operands, outputs, d_outputs, d_final_state):
             for part in (before, _drive(operands))
         )
         states = nonlinear_recurrence.next_state(
-            *(dynamics, states, drive, operands[3:5]),
-            *(operands.step_size.reshape(-1, 1), operands.modulus_bias),
+            dynamics,
+            states,
+            drive,
+            weights=operands[3:5],
+            step_size=operands.step_size.reshape(-1, 1),
+            modulus_bias=operands.modulus_bias,
         )
         return states.reshape(before.shape)
 
@@ -121,26 +104,14 @@ def _gradient(dynamics, interpret, operands, outputs, d_outputs, d_final_state):
     return (*gradients[:-1], d_initial_state)
 
 
-def _gradient_forward(dynamics, interpret, *given):
-    return _gradient(dynamics, interpret, *given), given
+def _plain_backward(dynamics, _, kept, cotangents):
+    operands, _ = kept
+    return jax.vjp(partial(_plain, dynamics), *operands)[1](cotangents)
 
 
-def _gradient_backward(dynamics, interpret, given, cotangents):
-    operands, outputs, *upstream = given
-
-    def gradients(operands, upstream):
-        _, pull_back = jax.vjp(partial(_plain, dynamics), *operands)
-        return pull_back(tuple(upstream))
-
-    d_operands, d_upstream = jax.vjp(gradients, operands, upstream)[1](
-        cotangents
-    )
-    # The outputs are a function of the operands: what depends on them is in
-    # the plain form's gradient already.
-    return d_operands, jnp.zeros_like(outputs), *d_upstream
-
-
-_gradient.defvjp(_gradient_forward, _gradient_backward)
+_scan = twice_differentiable(
+    _forward, _remember, _backward, _plain_backward, settings=2
+)
 
 
 def _factors(dynamics, operands, before):

@@ -40,14 +40,6 @@ class Devices(NamedTuple):
         axis = self.batch_axis
         return axis if axis and batch % self.mesh.shape[axis] == 0 else None
 
-    def context(self):
-        """A context in which JAX compiles anew what it compiled without."""
-        return self.mesh if _context is None else _context(self)
-
-
-# Before JAX had this, the mesh itself was among what it compiles for.
-_context = getattr(jax, "make_user_context", lambda: None)()
-
 
 def devices(mesh, time_axis, batch_axis):
     """`Devices`, of a mesh of Keras' or of JAX' own."""

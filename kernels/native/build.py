@@ -40,6 +40,8 @@ SOURCE = Path(__file__).parent / "source"
 _CACHE_VARIABLE = "KERAS_LINREC_CACHE_DIR"
 _THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
 
+_ADAPTERS = ("cuda", "jax", "tensorflow")
+
 _X86_SETS = {
     "avx512": (
         *("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"),
@@ -157,10 +159,11 @@ class _Recipe:
     def key(self):
         digest = hashlib.sha256()
         for path in sorted(SOURCE.iterdir()):
-            # Headers are everyone's, but CUDA's; another's source is not ours.
-            header = path.suffix == ".h" and (
-                self.adapter == "cuda" or not path.stem.startswith("cuda")
-            )
+            # Headers are everyone's, but an adapter's; another's source is
+            # not ours.
+            owner = path.stem.split("_")[0]
+            others = owner in _ADAPTERS and owner != self.adapter
+            header = path.suffix == ".h" and not others
             if header or path.name in dict(self.objects):
                 digest.update(path.read_bytes())
         digest.update(repr((self.objects, self.link, self.notes)).encode())

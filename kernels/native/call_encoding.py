@@ -30,7 +30,7 @@ def number_of(bits):
     return struct.unpack("d", struct.pack("q", bits))[0]
 
 
-# Of nonlinear scans: see `source/core.h` and `source/kernels.h`.
+# Of nonlinear scans: see `source/core.h`.
 _LINEAR, _GATED, _STEP_GRADIENT = 16, 32, 64
 _SOLVER_BIT, _ACTIVATION_BIT = 8, 12
 _SOLVERS = (None, "euler", "rk2", "rk4")

@@ -1,5 +1,8 @@
 """TensorFlow: time in blocks, or a `tf.while_loop` over the steps."""
 
+from contextlib import nullcontext
+
+from keras_linrec import config
 from keras_linrec.kernels.tensorflow.loop import loop as loop
 from keras_linrec.kernels.tensorflow.scan import associative as associative
 from keras_linrec.kernels.tensorflow.scan import sequential as sequential
@@ -20,6 +23,44 @@ def compiled():
     from keras_linrec.kernels.tensorflow import native
 
     return native
+
+
+def platform():
+    """The platform that graphs run on."""
+    import tensorflow as tf
+
+    return "cuda" if tf.config.get_visible_devices("GPU") else "cpu"
+
+
+def describe(tensor):
+    """What a `Case` says of the tensors that a call was given."""
+    return {"platform": platform()}
+
+
+def exporting():
+    """Whether a scope says so, or `tf.saved_model.save` is tracing."""
+    from tensorflow.python.saved_model import save_context
+
+    return config.current_export() is not None or save_context.in_save_context()
+
+
+def over_devices(kernel):
+    """The `Kernel`: no devices share the time here."""
+    return kernel
+
+
+def checking():
+    """The scope in which a kernel is checked."""
+    return nullcontext()
+
+
+def trace(function, shape, dtype):
+    """Trace a function of one tensor."""
+    import tensorflow as tf
+
+    tf.function(function, autograph=False).get_concrete_function(
+        tf.TensorSpec(shape, dtype)
+    )
 
 
 def vjp(function, tensors, cotangents):

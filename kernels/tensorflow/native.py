@@ -13,7 +13,6 @@ from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
-from keras_linrec.kernels.native import few_steps
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
@@ -50,8 +49,6 @@ def projected_scan(
     decay, (inputs,), *rest = _tensors(
         decay, (inputs,), input_kernel, output_kernel, initial_state
     )
-    if few_steps(inputs.shape[1]):
-        return projection.projected_scan(scan, decay, inputs, *rest, reverse)
     outputs, final_state, _ = _operations.keras_linrec_projected_scan(
         *(decay, inputs, *rest),
         reverse=bool(reverse),
@@ -75,8 +72,6 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
         *map(tf.convert_to_tensor, operands)
     )
     flags = nonlinear_flags(dynamics, operands)
-    if flags is None or few_steps(operands.inputs.shape[1]):
-        return nonlinear_recurrence.with_last_state(loop, dynamics, operands)
     return _operations.keras_linrec_nonlinear_scan(
         *operands, flags=flags[0], leak=bits_of(flags[1])
     )

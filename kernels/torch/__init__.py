@@ -1,5 +1,10 @@
 """PyTorch: time in blocks, or a loop over unbound steps."""
 
+from contextlib import contextmanager
+
+import keras
+
+from keras_linrec import config
 from keras_linrec.kernels.torch.loop import loop as loop
 from keras_linrec.kernels.torch.scan import associative as associative
 from keras_linrec.kernels.torch.scan import sequential as sequential
@@ -35,10 +40,84 @@ def vjp(function, tensors, cotangents):
     return [part.detach() for part in (*outputs, *gradients)]
 
 
-def tracing():
-    """Whether a function is traced, and not by PyTorch's compiler."""
+def platform():
+    """The platform of tensors that are made without a word on theirs."""
     import torch
 
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def describe(tensor):
+    """What a `Case` says of the tensors that a call was given."""
+    import torch
+
+    device = tensor.device.type
+    return {
+        "platform": "cpu" if device == "meta" else device,
+        "operators": _operators_run(device),
+        "unrolled": torch.compiler.is_compiling(),
+    }
+
+
+def _operators_run(device):
+    """Whether custom operators run on a device, here and now."""
+    # Nothing is computed on "meta": Keras traces shapes there.
+    if device not in ("cpu", "cuda", "meta") or _is_differentiated_by_func():
+        return False
+    if device != "cuda":
+        return True
+    from keras_linrec.kernels.torch.operators import cuda_library
+
+    return cuda_library() is not None
+
+
+def _is_differentiated_by_func():
+    """Whether `torch.func` differentiates, which custom operators forbid.
+
+    `torch.vmap` by itself is no obstacle.
+    """
+    import torch
+
+    if torch.compiler.is_compiling():
+        return False
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    levels = torch._C._functorch.get_interpreter_stack()
+    return any(
+        level.key() != torch._C._functorch.TransformType.Vmap
+        for level in levels
+    )
+
+
+def exporting():
+    """Whether a scope says so, or PyTorch writes an ONNX file."""
+    import torch
+
+    # Its compiler makes no files, and would look for the scope at each call.
     if torch.compiler.is_dynamo_compiling():
         return False
-    return torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
+    return config.current_export() is not None or torch.onnx.is_in_onnx_export()
+
+
+def over_devices(kernel):
+    """The `Kernel`: no devices share the time here."""
+    return kernel
+
+
+@contextmanager
+def checking():
+    """The scope in which a kernel is checked."""
+    import torch
+
+    # Keras traces shapes on PyTorch's meta device, which holds no values; and
+    # in inference mode there are no gradients to check.
+    with keras.device(platform()), torch.inference_mode(False):
+        yield
+
+
+def trace(function, shape, dtype):
+    """Run a function of one tensor, on zeros."""
+    import torch
+
+    with torch.no_grad():
+        function(keras.ops.zeros(shape, dtype))

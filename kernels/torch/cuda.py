@@ -1,11 +1,11 @@
 """The scan on NVIDIA GPUs, linear or not, by kernels of our own.
 
-Plain functions without gradients of their own: `native.py` makes operators of
-them. The library is built from `native/source/cuda.cu`; a C++ compiler makes
+Plain functions without gradients of their own: `operators.py` makes operators
+of them. The library is built from `native/source/cuda.cu`; a C++ compiler makes
 one of it that computes on the CPU, which is how it is tested without a GPU.
 
-Quantities are tuples of one tensor (real) or two (complex), which may all have
-further axes in front: systems of their own.
+Quantities are sequences of one tensor (real) or two (complex), which may all
+have further axes in front: systems of their own.
 """
 
 import ctypes
@@ -16,23 +16,19 @@ from typing import NamedTuple
 import keras
 import torch
 
-from keras_linrec import activations
 from keras_linrec.kernels.native.call_encoding import COMPLEX
-from keras_linrec.kernels.native.call_encoding import FLOAT64
 from keras_linrec.kernels.native.call_encoding import PER_STEP
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.torch.tensors import empty_like
+from keras_linrec.kernels.torch.tensors import flatten
+from keras_linrec.kernels.torch.tensors import number_flag
 
 # As many as a large GPU holds at a time, within a factor of two.
 _THREADS = 2**17
-
-# A block reads the recurrent matrix at each step. Beyond so many units that is
-# slower than a product of all rows, for all its launches: reasoned, as are the
-# other choices for the nonlinear scan, which no GPU has run yet.
-_MOST_UNITS = 512
 
 
 def nvcc_flags():
@@ -54,40 +50,45 @@ def nvcc_flags():
 class Library:
     """A library compiled from `cuda.cu`."""
 
+    FUNCTIONS = (
+        "scan",
+        "scan_backward",
+        "nonlinear_scan",
+        "nonlinear_scan_backward",
+    )
+
     def __init__(self, path):
         library = ctypes.CDLL(str(path))
         arrays = ctypes.POINTER(ctypes.c_void_p)
         sizes = ctypes.POINTER(ctypes.c_int64)
-        self.scan = library.keras_linrec_cuda_scan
-        self.scan_backward = library.keras_linrec_cuda_scan_backward
-        self.nonlinear_scan = library.keras_linrec_cuda_nonlinear_scan
-        self.nonlinear_scan_backward = (
-            library.keras_linrec_cuda_nonlinear_scan_backward
-        )
-        for function in (
-            *(self.scan, self.scan_backward),
-            *(self.nonlinear_scan, self.nonlinear_scan_backward),
-        ):
+        for name in self.FUNCTIONS:
+            function = getattr(library, f"keras_linrec_cuda_{name}")
             function.argtypes = (
-                *(ctypes.c_int, sizes, arrays, arrays),
+                ctypes.c_int,
+                sizes,
+                arrays,
+                arrays,
                 ctypes.c_void_p,
             )
+            setattr(self, name, function)
         self._error = library.keras_linrec_cuda_error
         self._error.restype = ctypes.c_char_p
 
-    def call(self, function, flags, sizes, arguments, results):
+    def call(self, name, flags, sizes, arguments, results):
         """Queue a call of one of the functions on the current stream.
 
-        `arguments` and `results` are quantities in the order of the C
-        function's. Nothing waits for the result.
+        `arguments` and `results` are tensors and quantities in the order of
+        the C function's; the flags lack that of the number type. Nothing
+        waits for the result.
         """
-        arguments = [part.contiguous() for parts in arguments for part in parts]
-        results = [part for parts in results for part in parts]
-        device = results[0].device
+        arguments = [part.contiguous() for part in flatten(arguments)]
+        results = flatten(results)
+        flags |= number_flag(name, arguments)
+        device = _device(name, arguments)
         gpu = device.type == "cuda"
         with torch.cuda.device(device) if gpu else nullcontext():
             stream = torch.cuda.current_stream().cuda_stream if gpu else None
-            error = function(
+            error = getattr(self, name)(
                 flags,
                 (ctypes.c_int64 * len(sizes))(*sizes),
                 _pointers(arguments),
@@ -101,12 +102,22 @@ class Library:
             )
 
 
+def _device(name, tensors):
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        raise ValueError(
+            f"`torch.ops.keras_linrec.{name}` takes tensors of one device. "
+            f"Received: devices={sorted(map(str, devices))}"
+        )
+    return devices.pop()
+
+
 def scan(library, decay, inputs, initial_state, reverse=False):
     """`(outputs, final_state)` of h_t = decay_t * h_{t-1} + inputs_t."""
     sizes = _sizes(inputs)
-    outputs, final_state = _empty_like(inputs), _empty_like(initial_state)
+    outputs, final_state = empty_like(inputs), empty_like(initial_state)
     library.call(
-        library.scan,
+        "scan",
         _flags(decay, inputs, reverse),
         sizes,
         (decay, inputs, initial_state),
@@ -124,13 +135,13 @@ def scan_backward(
     d_final_state,
     reverse=False,
 ):
-    """Cotangents of `(decay, inputs, initial_state)`, each a tuple."""
+    """Cotangents of `(decay, inputs, initial_state)`, each a list."""
     sizes = _sizes(outputs)
     per_step = decay[0].ndim == outputs[0].ndim
-    d_decay = _empty_like(decay) if per_step else _of_chunks(outputs, sizes)
-    d_inputs, d_initial_state = _empty_like(outputs), _empty_like(initial_state)
+    d_decay = empty_like(decay) if per_step else _of_chunks(outputs, sizes)
+    d_inputs, d_initial_state = empty_like(outputs), empty_like(initial_state)
     library.call(
-        library.scan_backward,
+        "scan_backward",
         _flags(decay, outputs, reverse),
         sizes,
         (decay, outputs, initial_state, d_outputs, d_final_state),
@@ -139,9 +150,7 @@ def scan_backward(
     if not per_step:
         # Each thread has left its own sum, and these are added in a fixed
         # order: the same numbers every time.
-        d_decay = tuple(
-            part.sum((1, 2)).reshape(decay[0].shape) for part in d_decay
-        )
+        d_decay = [part.sum((1, 2)).reshape(decay[0].shape) for part in d_decay]
     return d_decay, d_inputs, d_initial_state
 
 
@@ -169,20 +178,14 @@ def _flags(decay, sequences, reverse):
         COMPLEX * (len(decay) == 2)
         + PER_STEP * (decay[0].ndim == sequences[0].ndim)
         + REVERSE * bool(reverse)
-        + FLOAT64 * (decay[0].dtype == torch.float64)
     )
-
-
-def _empty_like(parts):
-    # Not `empty_like`, which would keep a transposed order.
-    return tuple(part.new_empty(part.shape) for part in parts)
 
 
 def _of_chunks(sequences, sizes):
     """A quantity of one number for each row, chunk and channel."""
     groups, batch, _, channels, chunks = sizes
     shape = (groups, batch, chunks, channels)
-    return tuple(part.new_empty(shape) for part in sequences)
+    return [part.new_empty(shape) for part in sequences]
 
 
 def _scratch(sequences, sizes):
@@ -200,14 +203,6 @@ def _pointers(tensors):
 # kernels take the steps, and large products do the rest for all steps at once.
 
 
-def takes(dynamics, operands):
-    """Whether the kernels run a nonlinear scan that the core can run."""
-    if dynamics.activation in (activations.oplu, activations.modrelu):
-        return False
-    known = operands.inputs.dtype in (torch.float32, torch.float64)
-    return known and operands.initial_state.shape[-1] <= _MOST_UNITS
-
-
 def nonlinear_scan(library, flags, leak, keep, operands):
     """States of all steps, or of none if not `keep`, and the last one.
 
@@ -222,15 +217,13 @@ def nonlinear_scan(library, flags, leak, keep, operands):
             (groups, batch, time if keep else 0, units)
         )
         final_state = given.inputs.new_empty((groups, batch, units))
-        arguments = (
-            *(_drive(given), _matrix(given)),
-            *(given.step_size, given.initial_state),
-        )
+        drive, matrix = _drive(given), _matrix(given)
         library.call(
-            library.nonlinear_scan,
-            *_nonlinear_call(flags, leak, given, keep),
-            [(argument,) for argument in arguments],
-            [(outputs,), (final_state,)],
+            "nonlinear_scan",
+            flags,
+            (*_shape(given), int(keep), bits_of(leak)),
+            (drive, matrix, given.step_size, given.initial_state),
+            (outputs, final_state),
         )
         leading = operands[0].shape[:-3]
         return [
@@ -259,12 +252,13 @@ def nonlinear_scan_backward(
         factors = torch.stack([stage.factors for stage in stages])
         d_slopes = outputs.new_empty((len(stages), *outputs.shape))
         d_initial_state = outputs.new_empty(given.initial_state.shape)
-        arguments = factors, _matrix(given).mT, d_outputs, d_final_state
+        kept = d_outputs.shape[2] > 0
         library.call(
-            library.nonlinear_scan_backward,
-            *_nonlinear_call(flags, leak, given, d_outputs.shape[2] > 0),
-            [(argument,) for argument in arguments],
-            [(d_slopes,), (d_initial_state,)],
+            "nonlinear_scan_backward",
+            flags,
+            (*_shape(given), int(kept), bits_of(leak)),
+            (factors, _matrix(given).mT, d_outputs, d_final_state),
+            (d_slopes, d_initial_state),
         )
         gradients = _gradients(dynamics, given, stages, d_slopes)
         return [
@@ -340,7 +334,9 @@ def _gradients(dynamics, given, stages, d_slopes):
         _multiply(d_drive, given.input_kernel.mT),
         _summed_product(given.inputs, d_drive),
         d_drive.sum((1, 2)),
-        *(d_recurrent, d_expansion, d_step_size),
+        d_recurrent,
+        d_expansion,
+        d_step_size,
         torch.zeros_like(given.modulus_bias),
     )
 
@@ -380,13 +376,6 @@ def _with_systems(operands):
             for part, count in zip(operands, axes)
         )
     )
-
-
-def _nonlinear_call(flags, leak, given, kept):
-    """Flags and sizes, as the library takes them."""
-    if given.inputs.dtype == torch.float64:
-        flags |= FLOAT64
-    return flags, (*_shape(given), int(kept), bits_of(leak))
 
 
 def _shape(given):

@@ -4,7 +4,7 @@ import torch
 
 
 def gradient(function):
-    """What `keras_linrec.analysis._autodiff` says."""
+    """What `keras_linrec.ops.differentiation` says."""
 
     def run(tensors, constants):
         with torch.enable_grad():
@@ -15,7 +15,7 @@ def gradient(function):
 
 
 def hessian_vector_product(function):
-    """What `keras_linrec.analysis._autodiff` says."""
+    """What `keras_linrec.ops.differentiation` says."""
 
     def run(tensors, vectors, constants):
         # The recurrent layers of cuDNN can be differentiated once only.

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from autodiff import to_numpy
+from selection import standing_for_all
 from units import DEFINITIONS
 from units import UNITS
 from units import array
@@ -70,19 +71,12 @@ EVERY_FORM_AND_CELL = pytest.mark.parametrize(
     ids=[*MAKERS, "rotrnn-bidirectional"],
 )
 
-# A linear recurrence, a nonlinear one and a convolution. Where frameworks
-# compile for most of the time, these stand for all in what is no layer's own.
-EVERY_KIND = pytest.mark.parametrize(
-    "name",
-    UNITS
-    if keras.backend.backend() == "torch"
-    else ["lssl", "orthogonal_rnn", "rotrnn"],
-)
+# A linear recurrence, a nonlinear one and a convolution: these stand for all in
+# what is no layer's own, in the selection, where frameworks compile.
+KINDS = ("lssl", "orthogonal_rnn", "rotrnn")
+EVERY_KIND = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
 EVERY_KIND_AND_CELL = pytest.mark.parametrize(
-    "name",
-    MAKERS
-    if keras.backend.backend() == "torch"
-    else ["lssl", "orthogonal_rnn", "rotrnn", "orthogonal_rnn_cell"],
+    "name", standing_for_all(MAKERS, (*KINDS, "orthogonal_rnn_cell"))
 )
 # TensorFlow traces a program for seconds that it runs for milliseconds.
 EAGERLY = {"run_eagerly": keras.backend.backend() == "tensorflow"}

@@ -16,11 +16,11 @@ template <class Real>
 const Kernels<Real>& kernels();
 template <>
 inline const Kernels<float>& kernels<float>() {
-  return instruction_set().single;
+  return instruction_set().single_precision;
 }
 template <>
 inline const Kernels<double>& kernels<double>() {
-  return instruction_set().twofold;
+  return instruction_set().double_precision;
 }
 
 // A quantity's one or two arrays, from some element on.
@@ -45,7 +45,8 @@ using Out = Parts<Real*>;
 template <class Real, class Void>
 class Reader {
  public:
-  Reader(Void* const* arrays, bool complex) : next_(arrays), complex_(complex) {}
+  Reader(Void* const* arrays, bool complex)
+      : next_(arrays), complex_(complex) {}
   template <class Pointer>
   Parts<Pointer> take(bool complex) {
     Parts<Pointer> parts;
@@ -63,8 +64,8 @@ class Reader {
   bool complex_;
 };
 
-template <class Real>
-void assign(const Parts<const Real*>& from, const Real* (&to)[2]) {
+template <class From, class To>
+void assign(const Parts<From>& from, To (&to)[2]) {
   to[0] = from[0];
   to[1] = from[1];
 }

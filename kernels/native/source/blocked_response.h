@@ -12,7 +12,7 @@
 #pragma once
 #include <algorithm>
 
-#include "arrays.h"
+#include "panels.h"
 #include "structured_state.h"
 
 namespace keras_linrec {
@@ -31,121 +31,33 @@ struct Blocks {
   int64_t powers() const { return count > 1 ? doublings + 1 : doublings; }
 };
 
-// Rows of a right factor that a product takes at once: see projected_scan.cpp.
-constexpr int64_t inner_at_once = 512;
-
-// --- matrices in panels, as the products want them (kernels.h) ------------
-
-struct Matrix {
-  int64_t rows, columns, panel, panels;
-  std::vector<double> numbers;
-  Matrix(int64_t rows, int64_t columns)
-      : rows(rows),
-        columns(columns),
-        panel(kernels<double>().panel),
-        panels((columns + panel - 1) / panel),
-        numbers(rows * panels * panel) {}
-  // A number, and those of its row that follow in its panel.
-  double* at(int64_t row, int64_t column) {
-    return numbers.data() + (column / panel * rows + row) * panel +
-           column % panel;
-  }
-  const double* at(int64_t row, int64_t column) const {
-    return const_cast<Matrix*>(this)->at(row, column);
-  }
-  // Calls use(column, count) for each panel.
-  template <class Use>
-  void for_each_panel(Use use) const {
-    for (int64_t c = 0; c < columns; c += panel)
-      use(c, std::min(panel, columns - c));
-  }
-};
-
-// Some rows of a matrix.
-struct Rows {
-  Matrix& matrix;
-  int64_t first, count;
-  double* at(int64_t row, int64_t column) const {
-    return matrix.at(first + row, column);
-  }
-};
-
-inline Rows all(Matrix& matrix) {
-  return {matrix, 0, matrix.rows};
-}
-
-// to = a b, or to += a b
-inline void multiply(const Rows& a, const Rows& b, const Rows& to,
-              bool add = false) {
-  const int64_t panel = a.matrix.panel, inner = b.count;
-  Product<double> product{};
-  product.rows = a.count;
-  product.a_row = product.b_row = product.c_row = panel;
-  product.a_outer = a.matrix.rows * panel;
-  product.a_inner = 1;
-  to.matrix.for_each_panel([&](int64_t column, int64_t) {
-    product.c = to.at(0, column);
-    product.add = add;
-    for (int64_t k = 0; k < inner;) {
-      const int64_t whole = std::min(inner - k, inner_at_once) / panel;
-      product.outer = whole ? whole : 1;
-      product.inner = whole ? panel : inner - k;
-      product.a = a.at(0, k);
-      product.b = b.at(k, column);
-      kernels<double>().product(product);
-      product.add = true;
-      k += product.outer * product.inner;
-    }
-  });
-}
-
-// to = a^T b, or to += a^T b
-inline void multiply_transposed(const Rows& a, const Rows& b,
-                         const Rows& to, bool add = false) {
-  const int64_t panel = a.matrix.panel;
-  Product<double> product{};
-  product.outer = 1;
-  product.a_row = 1;
-  product.a_inner = product.b_row = product.c_row = panel;
-  to.matrix.for_each_panel([&](int64_t column, int64_t) {
-    for (int64_t k = 0; k < a.count; k += inner_at_once) {
-      product.inner = std::min(inner_at_once, a.count - k);
-      product.b = b.at(k, column);
-      product.add = add || k > 0;
-      a.matrix.for_each_panel([&](int64_t row, int64_t count) {
-        product.rows = count;
-        product.a = a.at(k, row);
-        product.c = to.at(row, column);
-        kernels<double>().product(product);
-      });
-    }
-  });
-}
+typedef Matrix<double> Rows;
 
 // to += factor * from
 inline void add_rows(const Rows& from, const Rows& to, double factor = 1.0) {
-  to.matrix.for_each_panel([&](int64_t column, int64_t) {
-    const double* source = from.at(0, column);
-    double* target = to.at(0, column);
-    for (int64_t i = 0; i < to.count * to.matrix.panel; i++)
+  const int64_t panel = to.row;
+  for (int64_t p = 0; p * panel < to.columns; p++) {
+    const double* source = from.at(p);
+    double* target = to.at(p);
+    for (int64_t i = 0; i < to.rows * panel; i++)
       target[i] += factor * source[i];
-  });
+  }
 }
 
 // to = from + from b, in which the product is added up by itself: beside the
 // larger number, its sum would lose digits.
-inline void advance(const Rows& from, Matrix& b, const Rows& to) {
-  multiply(from, all(b), to);
+inline void advance(const Rows& from, Panels<double>& b, const Rows& to) {
+  multiply(from, b.all(), to);
   add_rows(from, to);
 }
 
-inline void transpose(const Rows& from, Matrix& to) {
+inline void transpose(const Panels<double>& from, Panels<double>& to) {
   const int64_t panel = to.panel;
-  from.matrix.for_each_panel([&](int64_t column, int64_t count) {
-    for (int64_t first = 0; first < from.count; first += panel) {
-      const int64_t rows = std::min(panel, from.count - first);
-      const double* source = from.at(first, column);
-      double* target = to.at(column, first);
+  from.for_each_panel([&](int64_t p, int64_t column, int64_t count) {
+    for (int64_t first = 0; first < from.rows; first += panel) {
+      const int64_t rows = std::min(panel, from.rows - first);
+      const double* source = from.at(p, first);
+      double* target = to.at(first / panel, column);
       for (int64_t i = 0; i < count; i++)
         for (int64_t r = 0; r < rows; r++)
           target[i * panel + r] = source[r * panel + i];
@@ -156,7 +68,7 @@ inline void transpose(const Rows& from, Matrix& to) {
 // --- the discretisation ---------------------------------------------------
 
 // One feature's (Abar - I)^T = F Z, F = Q (D T^T + I), M^T Z = dt Q^-1, as
-// many columns at a time as `kernels.h` names.
+// many columns at a time as band_kernels.h names.
 class Discretisation {
  public:
   Discretisation(const Parameters& parameters, double alpha)
@@ -179,26 +91,29 @@ class Discretisation {
 
   void begin(double timescale) { system_.begin(timescale); }
 
-  void give_input_vector(const Rows& to) const {
-    for (int64_t n = 0; n < size_; n++) *to.at(0, n) = input(n);
+  // Into the first row.
+  void give_input_vector(Panels<double>& to) const {
+    to.for_each_panel([&](int64_t p, int64_t column, int64_t count) {
+      for (int64_t i = 0; i < count; i++) to.at(p)[i] = input(column + i);
+    });
   }
 
-  void give_transition(Matrix& to) {
+  void give_transition(Panels<double>& to) {
     for (int64_t first = 0; first < size_; first += band_columns) {
       solve_columns(first);
       multiply_bands(left_, middle_, right_, columns_, products_);
-      for_each_panel_of(first, to, [&](int64_t panel, int64_t count) {
+      for_each_panel_of(first, to, [&](int64_t p, int64_t place,
+                                       int64_t count) {
         for (int64_t n = 0; n < size_; n++)
-          std::copy_n(row(products_, n) + panel, count,
-                      to.at(n, first + panel));
+          std::copy_n(row(products_, n) + place, count, to.at(p, n));
       });
     }
   }
 
   // Adds to `gradient`, and returns the timescale's. `d_transition` is null
-  // where the transition was not needed.
-  double backward(const Matrix* d_transition, const Rows& d_input,
-                  Parameters& gradient) {
+  // where the transition was not needed; the first row of `d_input` counts.
+  double backward(const Panels<double>* d_transition,
+                  const Panels<double>& d_input, Parameters& gradient) {
     System::Sums sums(size_);
     if (d_transition) {
       // Of the bands of F.
@@ -219,10 +134,12 @@ class Discretisation {
       }
     }
     Numbers slopes(size_);
-    for (int64_t n = 0; n < size_; n++) {
-      slopes[n] = *d_input.at(0, n) / w_.q[n];
-      gradient.q[n] -= slopes[n] * input(n);
-    }
+    d_input.for_each_panel([&](int64_t p, int64_t column, int64_t count) {
+      for (int64_t n = column; n < column + count; n++) {
+        slopes[n] = d_input.at(p)[n - column] / w_.q[n];
+        gradient.q[n] -= slopes[n] * input(n);
+      }
+    });
     system_.backward_input(slopes, sums, gradient);
     return system_.backward_elimination(sums, gradient);
   }
@@ -236,21 +153,23 @@ class Discretisation {
     return system_.timescale() * system_.solution()[n] / w_.q[n];
   }
 
-  // Calls use(column, count) for each panel of so many columns.
+  // Calls use(panel, its place among the columns, count) for each panel of so
+  // many columns.
   template <class Use>
-  void for_each_panel_of(int64_t first, const Matrix& matrix, Use use) const {
+  void for_each_panel_of(int64_t first, const Panels<double>& matrix,
+                         Use use) const {
     const int64_t columns = std::min(band_columns, size_ - first);
     for (int64_t c = 0; c < columns; c += matrix.panel)
-      use(c, std::min(matrix.panel, columns - c));
+      use((first + c) / matrix.panel, c, std::min(matrix.panel, columns - c));
   }
 
   // products_ = some columns of the matrix
-  void load_columns(const Matrix& matrix, int64_t first) {
+  void load_columns(const Panels<double>& matrix, int64_t first) {
     std::fill(products_.begin(), products_.end(), 0.0);
-    for_each_panel_of(first, matrix, [&](int64_t panel, int64_t count) {
+    for_each_panel_of(first, matrix, [&](int64_t p, int64_t place,
+                                         int64_t count) {
       for (int64_t n = 0; n < size_; n++)
-        std::copy_n(matrix.at(n, first + panel), count,
-                    row(products_, n) + panel);
+        std::copy_n(matrix.at(p, n), count, row(products_, n) + place);
     });
   }
 
@@ -326,7 +245,7 @@ class BlockedResponse {
         // Going forward, only the last is needed to make the next.
         powers_(backward ? blocks.powers()
                          : std::min<int64_t>(blocks.powers(), 2),
-                Matrix(s.state, s.state)),
+                Panels<double>(s.state, s.state)),
         transposed_(s.state, blocks.powers() ? s.state : 0),
         columns_(blocks.size, s.state),
         columns_transposed_(s.state, backward ? 0 : blocks.size),
@@ -343,8 +262,8 @@ class BlockedResponse {
                Real* response) {
     make_columns(*timescale);
     make_rows(output_matrix);
-    transpose(all(columns_), columns_transposed_);
-    multiply(all(rows_), all(columns_transposed_), all(result_));
+    transpose(columns_, columns_transposed_);
+    multiply(rows_.all(), columns_transposed_.all(), result_.all());
     for_each_run([&](const double* from, int64_t at, int64_t count) {
       std::copy_n(from, count, response + at);
     });
@@ -359,37 +278,38 @@ class BlockedResponse {
     for_each_run([&](double* to, int64_t at, int64_t count) {
       std::copy_n(d_response + at, count, to);
     });
-    multiply(all(result_), all(columns_), all(d_rows_));
-    multiply_transposed(all(result_), all(rows_), all(d_columns_));
+    multiply(result_.all(), columns_.all(), d_rows_.all());
+    multiply_transposed(result_.all(), rows_.all(), d_columns_.all());
     backward_rows();
     for (int64_t m = 0; m < s_.channels; m++)
-      d_rows_.for_each_panel([&](int64_t column, int64_t count) {
-        std::copy_n(d_rows_.at(m, column), count,
+      d_rows_.for_each_panel([&](int64_t p, int64_t column, int64_t count) {
+        std::copy_n(d_rows_.at(p, m), count,
                     d_output_matrix + m * s_.state + column);
       });
     backward_columns();
     *d_timescale = static_cast<Real>(
         discretisation_.backward(blocks_.powers() ? &d_power_ : nullptr,
-                                 Rows{d_columns_, 0, 1}, gradient));
+                                 d_columns_, gradient));
   }
 
  private:
-  Matrix& power(int64_t k) { return powers_[k % powers_.size()]; }
+  Panels<double>& power(int64_t k) { return powers_[k % powers_.size()]; }
 
   // columns_ = rows of Abar^i Bbar, and the powers of Abar on the way.
   void make_columns(double timescale) {
     discretisation_.begin(timescale);
-    discretisation_.give_input_vector(Rows{columns_, 0, 1});
+    discretisation_.give_input_vector(columns_);
     for (int64_t k = 0; k < blocks_.powers(); k++) {
       if (k == 0) {
         discretisation_.give_transition(power(0));
       } else {
-        multiply(all(power(k - 1)), all(power(k - 1)), all(power(k)));
-        add_rows(all(power(k - 1)), all(power(k)), 2.0);
+        multiply(power(k - 1).all(), power(k - 1).all(), power(k).all());
+        add_rows(power(k - 1).all(), power(k).all(), 2.0);
       }
       const int64_t half = int64_t{1} << k;
       if (half < blocks_.size)
-        advance(Rows{columns_, 0, half}, power(k), Rows{columns_, half, half});
+        advance(columns_.rows_from(0, half), power(k),
+                columns_.rows_from(half, half));
     }
   }
 
@@ -397,32 +317,31 @@ class BlockedResponse {
   template <class Real>
   void make_rows(const Real* output_matrix) {
     for (int64_t m = 0; m < s_.channels; m++)
-      rows_.for_each_panel([&](int64_t column, int64_t count) {
+      rows_.for_each_panel([&](int64_t p, int64_t column, int64_t count) {
         std::copy_n(output_matrix + m * s_.state + column, count,
-                    rows_.at(m, column));
+                    rows_.at(p, m));
       });
     if (blocks_.count == 1) return;
-    transpose(all(power(blocks_.doublings)), transposed_);
+    transpose(power(blocks_.doublings), transposed_);
     for (int64_t j = 1; j < blocks_.count; j++)
       advance(block_of(rows_, j - 1), transposed_, block_of(rows_, j));
   }
 
-  Rows block_of(Matrix& rows, int64_t block) const {
-    return {rows, block * s_.channels, s_.channels};
+  Rows block_of(Panels<double>& rows, int64_t block) const {
+    return rows.rows_from(block * s_.channels, s_.channels);
   }
 
   // Calls use(numbers, place, count) for each run of the response in result_,
   // which has a row for each channel of each block.
   template <class Use>
   void for_each_run(Use use) {
-    result_.for_each_panel([&](int64_t column, int64_t width) {
+    result_.for_each_panel([&](int64_t p, int64_t column, int64_t width) {
       for (int64_t j = 0; j < blocks_.count; j++) {
         const int64_t first = j * blocks_.size + column;
         const int64_t count = std::min(width, s_.time - first);
         if (count <= 0) return;
         for (int64_t m = 0; m < s_.channels; m++)
-          use(result_.at(j * s_.channels + m, column), m * s_.time + first,
-              count);
+          use(result_.at(p, j * s_.channels + m), m * s_.time + first, count);
       }
     });
   }
@@ -430,31 +349,32 @@ class BlockedResponse {
   void backward_rows() {
     if (blocks_.count == 1) return;
     for (int64_t j = blocks_.count - 1; j > 0; j--) {
-      advance(block_of(d_rows_, j), power(blocks_.doublings), all(step_));
-      add_rows(all(step_), block_of(d_rows_, j - 1));
+      advance(block_of(d_rows_, j), power(blocks_.doublings), step_.all());
+      add_rows(step_.all(), block_of(d_rows_, j - 1));
     }
     const int64_t steps = rows_.rows - s_.channels;
-    multiply_transposed(Rows{d_rows_, s_.channels, steps},
-                        Rows{rows_, 0, steps}, all(d_power_));
+    multiply_transposed(d_rows_.rows_from(s_.channels, steps),
+                        rows_.rows_from(0, steps), d_power_.all());
   }
 
   // From the last power to the first, of which d_power_ is the cotangent.
   void backward_columns() {
     for (int64_t k = blocks_.doublings - 1; k >= 0; k--) {
-      transpose(all(power(k)), transposed_);
+      transpose(power(k), transposed_);
       const bool squared = k + 1 < blocks_.powers();
       if (squared) {
-        multiply(all(d_power_), all(transposed_), all(d_power_before_));
-        multiply_transposed(all(power(k)), all(d_power_), all(d_power_before_),
-                            true);
-        add_rows(all(d_power_), all(d_power_before_), 2.0);
+        multiply(d_power_.all(), transposed_.all(), d_power_before_.all());
+        multiply_transposed(power(k).all(), d_power_.all(),
+                            d_power_before_.all(), true);
+        add_rows(d_power_.all(), d_power_before_.all(), 2.0);
       }
       const int64_t half = int64_t{1} << k;
-      const Rows first{d_columns_, 0, half}, second{d_columns_, half, half};
-      multiply_transposed(Rows{columns_, 0, half}, second, all(d_power_before_),
-                          squared);
+      const Rows first = d_columns_.rows_from(0, half);
+      const Rows second = d_columns_.rows_from(half, half);
+      multiply_transposed(columns_.rows_from(0, half), second,
+                          d_power_before_.all(), squared);
       // The second half of the columns themselves is of no more use.
-      const Rows scratch{columns_, half, half};
+      const Rows scratch = columns_.rows_from(half, half);
       advance(second, transposed_, scratch);
       add_rows(scratch, first);
       std::swap(d_power_before_.numbers, d_power_.numbers);
@@ -464,9 +384,9 @@ class BlockedResponse {
   const Sizes& s_;
   const Blocks& blocks_;
   Discretisation discretisation_;
-  std::vector<Matrix> powers_;  // (Abar^(2^k) - I)^T
-  Matrix transposed_, columns_, columns_transposed_, rows_, result_;
-  Matrix d_rows_, d_columns_, d_power_, d_power_before_, step_;
+  std::vector<Panels<double>> powers_;  // (Abar^(2^k) - I)^T
+  Panels<double> transposed_, columns_, columns_transposed_, rows_, result_;
+  Panels<double> d_rows_, d_columns_, d_power_, d_power_before_, step_;
 };
 
 }  // namespace keras_linrec

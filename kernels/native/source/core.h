@@ -15,7 +15,7 @@ enum KerasLinrecFlags {
   kKerasLinrecGated = 32,
   kKerasLinrecStepGradient = 64,  // that of the step sizes is wanted
   // From these bits on: a solver (0 none, 1 Euler, 2 midpoint, 3 classical
-  // Runge-Kutta), and an activation (kernels.h).
+  // Runge-Kutta), and an activation (activation_kernels.h).
   kKerasLinrecSolverBit = 8,
   kKerasLinrecActivationBit = 12,
 };

@@ -23,6 +23,10 @@ __global__ void run(Body body, int64_t threads) {
   if (thread < threads) body(thread);
 }
 
+// An error that someone else's call has left, and that would be reported as
+// ours: a launch's own is known by the same function only.
+void forget_earlier_errors() { cudaGetLastError(); }
+
 // Nothing waits for the GPU and nothing is allocated: a CUDA graph can
 // capture it.
 template <class Body>
@@ -31,6 +35,7 @@ int launch(const Body& body, int64_t threads, void* stream) {
   const int64_t blocks = (threads + block - 1) / block;
   // More than a grid can have, which a cast would hide.
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+  forget_earlier_errors();
   run<<<static_cast<unsigned>(blocks), block, 0,
         static_cast<cudaStream_t>(stream)>>>(body, threads);
   return cudaGetLastError();
@@ -52,6 +57,7 @@ int launch_blocks(const Pass& pass, int64_t blocks, int64_t bytes,
       run_blocks<Pass>, cudaFuncAttributeMaxDynamicSharedMemorySize,
       static_cast<int>(bytes));
   if (failed) return failed;
+  forget_earlier_errors();
   run_blocks<<<static_cast<unsigned>(blocks), pass.threads(), bytes,
                static_cast<cudaStream_t>(stream)>>>(pass);
   return cudaGetLastError();
@@ -130,8 +136,8 @@ int enter_chunks(const Sizes& sizes, Ends ends, const In<Real, parts>& initial,
   entering = ends.ends;
   const int failed = launch(ends, sizes.states() * sizes.chunks, stream);
   if (failed) return failed;
-  return launch(HandOn<Real, parts, backward>{sizes, ends.products, initial,
-                                              ends.ends},
+  return launch(CarryStates<Real, parts, backward>{sizes, ends.products,
+                                                   initial, ends.ends},
                 sizes.states(), stream);
 }
 
@@ -226,12 +232,6 @@ int nonlinear(const NonlinearSizes& sizes, const void* const* from,
 template <template <class, int> class Pass>
 int call_nonlinear(int flags, const int64_t* numbers, const void* const* from,
                    void* const* to, void* stream) {
-  const Method methods[] = {
-      {1, {0}, {1}},
-      {1, {0}, {1}},
-      {2, {0, 0.5}, {0, 1}},
-      {4, {0, 0.5, 0.5, 1}, {1 / 6., 1 / 3., 1 / 3., 1 / 6.}},
-  };
   const int solver = flags >> kKerasLinrecSolverBit & 3;
   NonlinearSizes sizes{numbers[0],
                        numbers[1],

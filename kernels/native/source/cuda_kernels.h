@@ -6,7 +6,7 @@
 // Time is cut into chunks, so that a long sequence fills the GPU even if it
 // has few rows and channels. Three passes, each of which waits for the last:
 // every chunk from zero, for its last state and the product of its decays; the
-// states handed from chunk to chunk; every chunk again from the right state.
+// states carried from chunk to chunk; every chunk again from the right state.
 // One chunk needs the third pass only. The gradient goes the same way.
 #pragma once
 #include <cstdint>
@@ -237,7 +237,7 @@ struct ScanBackwardEnds {
 // The second pass of both: a thread for each row and channel puts what enters
 // a chunk in the place of what left it.
 template <class Real, int parts, bool backward>
-struct HandOn {
+struct CarryStates {
   Sizes sizes;
   In<Real, parts> products, initial;
   Out<Real, parts> carries;

@@ -12,8 +12,9 @@
 #include <cmath>
 #include <cstdint>
 
+#include "activation_kernels.h"
 #include "cuda_kernels.h"
-#include "kernels.h"
+#include "runge_kutta.h"
 
 #ifdef __CUDACC__
 #include <cuda_pipeline.h>
@@ -109,12 +110,6 @@ struct Memory {
     used += count * sizeof(Type);
     return taken;
   }
-};
-
-// An explicit Runge-Kutta method, as in recurrence.py.
-struct Method {
-  int stages;
-  double shifts[4], shares[4];
 };
 
 struct NonlinearSizes {

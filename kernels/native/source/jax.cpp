@@ -1,75 +1,41 @@
 // The core as XLA FFI handlers, for JAX. Shapes are read from the buffers, so
 // that a call exported with unknown sizes runs with any. What `jax.vmap` adds
 // are leading axes on every buffer: the core's groups.
-#include <cstdint>
-#include <vector>
-
-#include "core.h"
-#include "xla/ffi/api/ffi.h"
+#include "xla_calls.h"
 
 namespace {
 
 namespace ffi = xla::ffi;
+using keras_linrec::Core;
 
-struct Arrays {
-  std::vector<const void*> from;
-  std::vector<ffi::AnyBuffer> buffers;
-  std::vector<void*> to;
-  std::vector<ffi::AnyBuffer> results;
-  ffi::Error error = ffi::Error::Success();
-
-  Arrays(ffi::RemainingArgs arguments, ffi::RemainingRets results) {
-    for (size_t i = 0; i < arguments.size(); i++) {
-      auto buffer = arguments.get<ffi::AnyBuffer>(i);
-      if (buffer.has_error()) {
-        error = buffer.error();
-        return;
-      }
-      buffers.push_back(*buffer);
-      from.push_back(buffer->untyped_data());
-    }
-    for (size_t i = 0; i < results.size(); i++) {
-      auto buffer = results.get<ffi::AnyBuffer>(i);
-      if (buffer.has_error()) {
-        error = buffer.error();
-        return;
-      }
-      this->results.push_back(**buffer);
-      to.push_back((*buffer)->untyped_data());
-    }
-  }
+struct Arrays : keras_linrec::Buffers {
+  using Buffers::Buffers;
 
   // An axis of a buffer, counted from the last: 1 is the last itself.
   int64_t axis(size_t buffer, size_t from_the_end) const {
-    const auto shape = buffers[buffer].dimensions();
+    const auto shape = arguments[buffer].dimensions();
     return shape[shape.size() - from_the_end];
   }
 
   // The product of the axes before the last `known`.
   int64_t groups(size_t buffer, size_t known) const {
-    const auto shape = buffers[buffer].dimensions();
+    const auto shape = arguments[buffer].dimensions();
     int64_t product = 1;
     for (size_t i = 0; i + known < shape.size(); i++) product *= shape[i];
     return product;
   }
 
-  int flags(int64_t given) const {
-    const bool wide = buffers[0].element_type() == ffi::DataType::F64;
-    return static_cast<int>(given) | (wide ? kKerasLinrecFloat64 : 0);
+  template <Core core>
+  ffi::Error run(int64_t flags, const int64_t* sizes) const {
+    const bool wide = arguments[0].element_type() == ffi::DataType::F64;
+    return keras_linrec::run(
+        "keras_linrec", core,
+        static_cast<int>(flags) | (wide ? kKerasLinrecFloat64 : 0), sizes, from,
+        to);
   }
 };
 
 size_t parts_of(int64_t flags) { return flags & kKerasLinrecComplex ? 2 : 1; }
-
-ffi::Error error_of(int status) {
-  if (status == kKerasLinrecDone) return ffi::Error::Success();
-  if (status == kKerasLinrecOutOfMemory)
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted,
-                      "keras_linrec: out of memory");
-  return ffi::Error::InvalidArgument("keras_linrec: sizes that do not fit");
-}
-
-typedef int (*Core)(int, const int64_t*, const void* const*, void* const*);
 
 template <Core core>
 ffi::Error scan(ffi::RemainingArgs arguments, ffi::RemainingRets results,
@@ -79,8 +45,7 @@ ffi::Error scan(ffi::RemainingArgs arguments, ffi::RemainingRets results,
   const size_t inputs = parts_of(flags);
   const int64_t sizes[] = {arrays.groups(inputs, 3), arrays.axis(inputs, 3),
                            arrays.axis(inputs, 2), arrays.axis(inputs, 1)};
-  return error_of(core(arrays.flags(flags), sizes, arrays.from.data(),
-                       arrays.to.data()));
+  return arrays.run<core>(flags, sizes);
 }
 
 template <Core core>
@@ -98,8 +63,7 @@ ffi::Error projected_scan(ffi::RemainingArgs arguments,
                            arrays.axis(output_kernel, 2),
                            arrays.axis(output_kernel, 1),
                            block};
-  return error_of(core(arrays.flags(flags), sizes, arrays.from.data(),
-                       arrays.to.data()));
+  return arrays.run<core>(flags, sizes);
 }
 
 template <Core core>
@@ -116,8 +80,7 @@ ffi::Error impulse_response(ffi::RemainingArgs arguments,
                            time,
                            alpha,
                            0};
-  return error_of(core(arrays.flags(0), sizes, arrays.from.data(),
-                       arrays.to.data()));
+  return arrays.run<core>(0, sizes);
 }
 
 template <Core core>
@@ -139,8 +102,7 @@ ffi::Error nonlinear_scan(ffi::RemainingArgs arguments,
                            backward ? time : outputs[outputs.size() - 2],
                            backward ? arrays.axis(d_outputs, 2) : 0,
                            leak};
-  return error_of(core(arrays.flags(flags), sizes, arrays.from.data(),
-                       arrays.to.data()));
+  return arrays.run<core>(flags, sizes);
 }
 
 auto scan_binding() {

@@ -118,7 +118,7 @@ void narrow(const Out<double>& from, const Out<Real>& to, int64_t count) {
 }
 
 // state = product * before + state, or with the product's conjugate
-void hand_on(const Out<double>& product, const Out<double>& before,
+void carry_state(const Out<double>& product, const Out<double>& before,
              const Out<double>& state, bool conjugate, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
     // Silence stays silent under a decay whose product overflows.
@@ -218,7 +218,7 @@ int scan(const Sizes& s, const void* const* from, void* const* to) {
 
   if (plan.parts > 1) {
     // First each part from zero, for its last state alone; then these are
-    // handed on, and each part starts from the state that it should.
+    // carried on, and each part starts from the state that it should.
     State products(states * plan.parts, s.complex);
     for_each_job(s, plan, [&](const Job& job) {
       const int64_t here = job.part * states + job.state_at(s);
@@ -234,7 +234,7 @@ int scan(const Sizes& s, const void* const* from, void* const* to) {
       decay.product(s, job, products.at(here));
     });
     for (int64_t part = 0; part + 1 < plan.parts; part++)
-      hand_on(products.at(part * states), entering.at(part * states),
+      carry_state(products.at(part * states), entering.at(part * states),
               entering.at((part + 1) * states), false, states);
   }
   for_each_job(s, plan, [&](const Job& job) {
@@ -313,7 +313,7 @@ int scan_backward(const Sizes& s, const void* const* from, void* const* to) {
       decay.product(s, job, products.at(here));
     });
     for (int64_t part = plan.parts - 1; part > 0; part--)
-      hand_on(products.at(part * states), entering.at(part * states),
+      carry_state(products.at(part * states), entering.at(part * states),
               entering.at((part - 1) * states), true, states);
   }
   for_each_job(s, plan, [&](const Job& job) {

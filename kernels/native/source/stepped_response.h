@@ -244,7 +244,7 @@ class SteppedResponse {
   int64_t row_, run_, runs_;
   // T D + I and its transpose, by rows
   Numbers left_, middle_, right_, transposed_left_, transposed_right_;
-  // By lanes: see kernels.h.
+  // By lanes: see lane_kernels.h.
   Numbers factors_, inverses_, above_, transposed_factors_, transposed_above_;
   Numbers read_out_, states_, scratch_, outputs_, kept_;
   Numbers d_state_, d_read_out_, d_bands_, eliminated_, slopes_;

@@ -13,33 +13,31 @@ from keras import ops
 
 from keras_linrec import config
 from keras_linrec import kernels
-from keras_linrec.ops import generating_function
-from keras_linrec.ops import structured_state
+from keras_linrec.ops import impulse_response as module
+from keras_linrec.ops.discretization import discretise
 from keras_linrec.ops.fft_convolution import fft_convolution
-from keras_linrec.ops.generating_function import generating_function_response
 from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.hippo import hippo
-from keras_linrec.ops.structured_state import Blocks
-from keras_linrec.ops.structured_state import blocked_response
-from keras_linrec.ops.structured_state import discretise
-from keras_linrec.ops.structured_state import impulse_response
-from keras_linrec.ops.structured_state import krylov_response
+from keras_linrec.ops.impulse_response import impulse_response
+from keras_linrec.ops.impulse_response import krylov_response
 from keras_linrec.ops.structured_step import varying_response
+from keras_linrec.ops.transition_powers import TransitionPowers
+from keras_linrec.ops.transition_powers import chunked_response
 
 TIMESCALES = [1e-3, 1e-2, 1e-1]
 
 
 def krylov(*arguments):
-    *arguments, output_matrix, time, alpha = arguments
-    delta, input_vector = discretise(*arguments, alpha)
+    *transition, timescale, output_matrix, time, alpha = arguments
+    delta, input_vector = discretise(transition, timescale, alpha)
     return krylov_response(delta, input_vector, output_matrix, time)
 
 
-def blocked(*arguments):
-    *arguments, output_matrix, time, alpha = arguments
-    delta, input_vector = discretise(*arguments, alpha)
-    blocks = Blocks(delta, time)
-    return blocked_response(blocks, input_vector, output_matrix)
+def chunked(*arguments):
+    *transition, timescale, output_matrix, time, alpha = arguments
+    delta, input_vector = discretise(transition, timescale, alpha)
+    powers = TransitionPowers(delta, time)
+    return chunked_response(powers, input_vector, output_matrix)
 
 
 def varying(*arguments):
@@ -61,17 +59,8 @@ def varying(*arguments):
     return outputs
 
 
-FORMS = {
-    "krylov": krylov,
-    "blocked": blocked,
-    "generating_function": generating_function_response,
-}
+FORMS = {"krylov": krylov, "chunked": chunked}
 forms = pytest.mark.parametrize("form", FORMS)
-# Of the other form only the solution of the tridiagonal systems is, and the
-# first one has that too.
-written_by_hand = pytest.mark.parametrize(
-    "form", ["krylov", "generating_function"]
-)
 
 
 def compiled(function):
@@ -169,19 +158,15 @@ def test_the_response_equals_the_definition(form, size, time, perturbations):
             got = to_numpy([run(tensors(arguments))])[0]
             expected = expected_response(arguments, time)
             error = by_feature_error(got, expected)
-            # Close to instability, digits are lost: see its docstring.
-            hard = form == "generating_function" and perturbation == 0.3
-            limit = 2e-3 if hard else 5e-5
-            assert error < limit, (measure, perturbation, error)
+            assert error < 5e-5, (measure, perturbation, error)
 
 
-@written_by_hand
 @pytest.mark.parametrize(
     ("alpha", "time_deltas"), [(1.0, [0.03, 1.0]), (0.0, [1e-3, 2e-3])]
 )
-def test_other_discretisations(form, alpha, time_deltas):
+def test_other_discretisations(alpha, time_deltas):
     arguments = systems(size=20, perturbation=0.1, time_deltas=time_deltas)
-    assert response_error(form, arguments, 63, alpha) < 1e-5
+    assert response_error("krylov", arguments, 63, alpha) < 1e-5
 
 
 @forms
@@ -208,7 +193,6 @@ def slopes(function, arguments, weights):
     return to_numpy(compiled(slope)(tensors(arguments)))
 
 
-@written_by_hand
 @pytest.mark.parametrize(
     ("measure", "size", "channels", "time", "alpha"),
     [
@@ -218,17 +202,13 @@ def slopes(function, arguments, weights):
         ("lagt", 9, 3, 63, 0.0),
     ],
 )
-def test_gradients_of_every_argument(
-    form, measure, size, channels, time, alpha
-):
+def test_gradients_of_every_argument(measure, size, channels, time, alpha):
     arguments = systems(measure, size, channels, perturbation=0.1 * (size > 1))
     # Euler's method is stable for short steps only.
     arguments[5] *= 1.0 if alpha else 0.05
     shape = (len(TIMESCALES), channels, time)
     weights = np.random.default_rng(1).standard_normal(shape)
-    got = slopes(
-        lambda *given: FORMS[form](*given, time, alpha), arguments, weights
-    )
+    got = slopes(lambda *given: krylov(*given, time, alpha), arguments, weights)
     assert got[3][0, -1] == got[3][2, -1] == 0.0
     nowhere = [np.zeros(values.shape) for values in arguments]
     for index, direction in enumerate(directions_for(arguments)):
@@ -243,10 +223,7 @@ def test_gradients_of_every_argument(
 
 # The last on PyTorch alone, which differentiates what a gradient by hand
 # computes and nothing before it; the others take a minute to compile it.
-@pytest.mark.parametrize(
-    "form",
-    [krylov, generating_function_response] + [varying] * (BACKEND == "torch"),
-)
+@pytest.mark.parametrize("form", [krylov] + [varying] * (BACKEND == "torch"))
 def test_second_derivatives(form):
     # More than one of the blocks that a gradient takes the steps in.
     time = 18 if form is varying else 40
@@ -280,31 +257,11 @@ def test_second_derivatives(form):
         assert relative_error(second, (up - down) / 0.02) < 2e-3
 
 
-def test_features_in_groups_give_what_all_at_once_give(monkeypatch):
-    arguments = systems(size=5, channels=2, perturbation=0.1)
-
-    def run():
-        def function(*given):
-            return generating_function_response(*given, 12, 0.5)
-
-        response = to_numpy([function(*tensors(arguments))])[0]
-        return [response, *slopes(function, arguments, np.ones((3, 2, 12)))]
-
-    expected = run()
-    # Room for two of the three features.
-    points = generating_function.fast_length(48) // 2 + 1
-    monkeypatch.setattr(generating_function, "_ENTRIES", 2 * 5 * points)
-    for got, wanted in zip(run(), expected):
-        assert relative_error(got, wanted) < 1e-6
-
-
 def test_rows_in_a_loop_give_what_doubled_ones_give(monkeypatch):
     arguments = systems(size=6, channels=2)
     expected = expected_response(arguments, 45)
     for plan in [(0, 0), (0, 6), (3, 1)]:
-        monkeypatch.setattr(
-            structured_state, "doublings", lambda *_, plan=plan: plan
-        )
+        monkeypatch.setattr(module, "doublings", lambda *_, plan=plan: plan)
         got = to_numpy([krylov(*tensors(arguments), 45, 0.5)])[0]
         assert by_feature_error(got, expected) < 5e-6, plan
 
@@ -312,11 +269,8 @@ def test_rows_in_a_loop_give_what_doubled_ones_give(monkeypatch):
 def test_doublings_reach_the_end_and_go_no_further():
     for state_size in (1, 64, 512):
         for time in (1, 2, 3, 63, 784, 16384):
-            within, whole = structured_state.doublings(state_size, time, 1)
-            assert 2 ** (within + whole) < 2 * time
-    few, many = (
-        sum(structured_state.doublings(size, 784, 1)) for size in (8, 512)
-    )
+            assert 2 ** sum(module.doublings(state_size, time, 1)) < 2 * time
+    few, many = (sum(module.doublings(size, 784, 1)) for size in (8, 512))
     assert many < few
 
 
@@ -325,27 +279,6 @@ def portable():
     config.set_kernel("sequential")
     yield
     config.set_kernel(None)
-
-
-def the_form_taken(monkeypatch, arguments, time):
-    taken = []
-    for name in ("krylov_response", "generating_function_response"):
-        monkeypatch.setattr(
-            structured_state, name, lambda *_, name=name: taken.append(name)
-        )
-    impulse_response(arguments[:5], *arguments[5:], time)
-    return taken
-
-
-def test_matrices_that_would_fill_the_memory_are_not_formed(
-    portable, monkeypatch
-):
-    arguments = tensors(systems(size=4))
-    assert the_form_taken(monkeypatch, arguments, 9) == ["krylov_response"]
-    monkeypatch.setattr(structured_state, "_MANY_ENTRIES", 3 * 4 * 4)
-    assert the_form_taken(monkeypatch, arguments, 9) == [
-        "generating_function_response"
-    ]
 
 
 def test_a_kernel_that_has_the_response_computes_it(monkeypatch):
@@ -387,11 +320,11 @@ def test_a_length_that_is_known_only_when_it_runs():
         assert by_feature_error(got, expected) < 5e-6
 
 
-def test_a_system_that_grows_keeps_its_digits_in_blocks():
+def test_a_system_that_grows_keeps_its_digits():
     """An unstable A: the largest number is the last."""
     arguments = systems(size=5, time_deltas=[0.02])
     arguments[0] *= -1.0
-    for form in ("krylov", "blocked"):
+    for form in ("krylov", "chunked"):
         assert response_error(form, arguments, 63) < 1e-5
 
 
@@ -473,8 +406,8 @@ def test_float64_keeps_its_digits():
         for values in arguments
     ]
     expected = expected_response(arguments, 63)
-    for form, tolerance in (("krylov", 1e-12), ("generating_function", 1e-9)):
-        got = FORMS[form](*given, 63, 0.5)
+    for form in FORMS.values():
+        got = form(*given, 63, 0.5)
         assert keras.backend.standardize_dtype(got.dtype) == "float64"
         got = keras.ops.convert_to_numpy(got)
-        assert by_feature_error(got, expected) < tolerance
+        assert by_feature_error(got, expected) < 1e-12

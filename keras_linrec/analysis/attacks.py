@@ -1,15 +1,15 @@
-"""How a classifier answers to attacks and to noise."""
+"""How a classifier answers to attacks that know it."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from keras import ops
 
-from keras_linrec.analysis import _autodiff
 from keras_linrec.analysis._classifier import Classifier
 from keras_linrec.analysis._classifier import arrays
 from keras_linrec.analysis._classifier import batches
 from keras_linrec.analysis._classifier import class_numbers
+from keras_linrec.ops import differentiation
 from keras_linrec.validation import require_count
 
 
@@ -41,19 +41,6 @@ class AdversarialExamples:
     def clean_accuracy(self):
         """The share of right answers without it."""
         return float(np.mean(self.clean_predictions == self.labels))
-
-
-@dataclass(frozen=True)
-class ResponseCurve:
-    """Accuracy by the amount of noise.
-
-    Attributes:
-        levels: array (count,).
-        accuracies: array (count,).
-    """
-
-    levels: np.ndarray
-    accuracies: np.ndarray
 
 
 def pgd(
@@ -119,7 +106,7 @@ def pgd(
         outputs = classifier.outputs(weights, tensors[0])
         return classifier.mean_loss(labels, outputs)
 
-    slope = _autodiff.gradient(mean_loss)
+    slope = differentiation.gradient(mean_loss)
     results = []
     for part in batches(len(inputs), batch_size):
         clean = moved = inputs[part]
@@ -213,7 +200,7 @@ def deepfool(
         outputs = classifier.outputs(weights, tensors[0])
         return ops.sum(classifier.scores(outputs) * choice)
 
-    slope = _autodiff.gradient(chosen_score)
+    slope = differentiation.gradient(chosen_score)
     results = []
     for part in batches(len(inputs), batch_size):
         clean = moved = inputs[part]
@@ -262,138 +249,6 @@ def _step_to_boundary(slope, moved, weights, scores, ranking, norm):
         length = _like(np.where(nearer, distance, 0), moved)
         best = np.where(_like(nearer, moved), length * direction, best)
     return best
-
-
-def white_noise_response(
-    model, inputs, labels, levels, seed=None, loss=None, batch_size=128
-):
-    """Accuracy under white noise, by its standard deviation (figure 2a).
-
-    Args:
-        model: a built Keras classifier with one input of floats and outputs
-            (batch, classes), or (batch, 1) for two classes.
-        inputs: array (examples, ...).
-        labels: array (examples, ...): class numbers or one-hot rows.
-        levels: floats, the standard deviations.
-        seed: integer or `None`, the default. The same noise, scaled, is added
-            at every level.
-        loss: tells logits from probabilities, which matters with one output
-            only. Defaults to `None`: the one the model is compiled with.
-        batch_size: integer. Defaults to 128.
-
-    Returns:
-        `ResponseCurve`.
-
-    Raises:
-        ValueError: for a model that is not built, inputs and labels of
-            different lengths, no loss, or a negative level.
-
-    Reference:
-        [Lipschitz Recurrent Neural Networks](
-        https://arxiv.org/abs/2006.12070), section 7, figure 2.
-
-    Example:
-
-    >>> import keras
-    >>> import numpy as np
-    >>> from keras_linrec.analysis import white_noise_response
-    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-    >>> model.set_weights([np.eye(2), np.zeros(2)])
-    >>> model.compile(loss="sparse_categorical_crossentropy")
-    >>> curve = white_noise_response(model, np.eye(2), [0, 1], [0, 1e-3])
-    >>> [float(accuracy) for accuracy in curve.accuracies]
-    [1.0, 1.0]
-    """
-
-    def perturb(inputs, level, generator):
-        noise = generator.standard_normal(inputs.shape, "float32")
-        return inputs + np.float32(level) * noise
-
-    _require_levels(levels, np.inf)
-    return _response(
-        model, inputs, labels, levels, perturb, seed, loss, batch_size
-    )
-
-
-def salt_and_pepper_response(
-    model,
-    inputs,
-    labels,
-    levels,
-    low=None,
-    high=None,
-    seed=None,
-    loss=None,
-    batch_size=128,
-):
-    """Accuracy under salt-and-pepper noise, by its share (figure 2b).
-
-    Args:
-        model: a built Keras classifier with one input of floats and outputs
-            (batch, classes), or (batch, 1) for two classes.
-        inputs: array (examples, ...).
-        labels: array (examples, ...): class numbers or one-hot rows.
-        levels: floats in [0, 1], the probability with which an entry is
-            replaced, by `low` or `high` at even odds.
-        low, high: floats. Default to `None`: the smallest and the largest
-            number in `inputs`.
-        seed: integer or `None`, the default. The entries that are replaced at
-            one level are among those of every higher one.
-        loss: tells logits from probabilities, which matters with one output
-            only. Defaults to `None`: the one the model is compiled with.
-        batch_size: integer. Defaults to 128.
-
-    Returns:
-        `ResponseCurve`.
-
-    Raises:
-        ValueError: for a model that is not built, inputs and labels of
-            different lengths, no loss, or a level out of its range.
-
-    Reference:
-        [Lipschitz Recurrent Neural Networks](
-        https://arxiv.org/abs/2006.12070), section 7, figure 2.
-
-    Example:
-
-    >>> import keras
-    >>> import numpy as np
-    >>> from keras_linrec.analysis import salt_and_pepper_response
-    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-    >>> model.set_weights([np.eye(2), np.zeros(2)])
-    >>> model.compile(loss="sparse_categorical_crossentropy")
-    >>> curve = salt_and_pepper_response(model, np.eye(2), [0, 1], [0.0])
-    >>> [float(accuracy) for accuracy in curve.accuracies]
-    [1.0]
-    """
-    low = np.min(inputs) if low is None else low
-    high = np.max(inputs) if high is None else high
-
-    def perturb(inputs, level, generator):
-        replaced = generator.random(inputs.shape, "float32") < level
-        salt = generator.random(inputs.shape, "float32") < 0.5
-        grains = np.where(salt, np.float32(high), np.float32(low))
-        return np.where(replaced, grains, inputs)
-
-    _require_levels(levels, 1)
-    return _response(
-        model, inputs, labels, levels, perturb, seed, loss, batch_size
-    )
-
-
-def _response(model, inputs, labels, levels, perturb, seed, loss, batch_size):
-    require_count("batch_size", batch_size)
-    classifier = Classifier(model, loss)
-    inputs, labels = arrays(inputs, labels)
-    labels = class_numbers(labels)
-    if seed is None:
-        seed = np.random.SeedSequence().entropy
-    accuracies = []
-    for level in levels:
-        noisy = perturb(inputs, level, np.random.default_rng(seed))
-        predictions = classifier.predict(noisy, batch_size)
-        accuracies.append(np.mean(predictions == labels))
-    return ResponseCurve(np.asarray(levels), np.array(accuracies))
 
 
 def _slope(slope, inputs, constants):
@@ -448,13 +303,4 @@ def _require_attack(radius, step_size, iterations, clip, batch_size):
     if clip is not None and (np.shape(clip) != (2,) or clip[0] >= clip[1]):
         raise ValueError(
             f"`clip` should be a pair (low, high). Received: clip={clip}"
-        )
-
-
-def _require_levels(levels, highest):
-    levels = np.asarray(levels)
-    if levels.ndim != 1 or not ((levels >= 0) & (levels <= highest)).all():
-        raise ValueError(
-            f"`levels` should be numbers in [0, {highest}]. "
-            f"Received: levels={levels}"
         )

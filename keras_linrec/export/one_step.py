@@ -1,0 +1,143 @@
+"""Layers that run one time step of a layer with states."""
+
+import keras
+from keras import ops
+
+from keras_linrec.models.residual_block import serialize_unbuilt
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class OneStep(keras.layers.Layer):
+    """One time step of a layer that has states, as a layer without them.
+
+    Args:
+        layer: the layer.
+        **kwargs: `name`.
+
+    Call arguments:
+        inputs: (batch, 1, features).
+        states: list of tensors, the states in a row.
+        time_deltas: (batch, 1), for a layer that takes them.
+        step_rescale: for a layer that takes it.
+
+    Output: a list of what the layer gives for a sequence of one step, and the
+    new states in a row.
+    """
+
+    def __init__(self, layer, **kwargs):
+        # The layer casts what it is given as it does in its own model.
+        super().__init__(autocast=False, **kwargs)
+        self.layer = layer
+
+    def build(
+        self,
+        inputs_shape,
+        states_shape=None,
+        time_deltas_shape=None,
+        step_rescale_shape=None,
+    ):
+        if not self.layer.built:
+            self.layer.build(inputs_shape)
+
+    def compute_output_spec(self, inputs, states, *args, **kwargs):
+        outputs = self.layer.compute_output_spec(inputs)
+        return [
+            keras.tree.flatten(outputs)[0],
+            *(keras.KerasTensor(state.shape, state.dtype) for state in states),
+        ]
+
+    def call(self, inputs, states, time_deltas=None, step_rescale=None):
+        options = {}
+        if time_deltas is not None:
+            options["time_deltas"] = time_deltas[:, 0]
+        if step_rescale is not None:
+            options["step_rescale"] = step_rescale
+        layer = self.layer
+        states = keras.tree.pack_sequence_as(
+            layer.get_initial_state(1), list(states)
+        )
+        # A cell is called as it is; it has no options.
+        step = layer.cell if is_keras_rnn(layer) else layer.step
+        outputs, states = step(inputs[:, 0], states, **options)
+        if keeps_time(layer, inputs.shape):
+            outputs = ops.expand_dims(outputs, 1)
+        return [outputs, *keras.tree.flatten(states)]
+
+    def get_config(self):
+        config = serialize_unbuilt(self.layer)
+        if config["config"].get("stateful"):
+            # States come with the call; those within want a fixed batch.
+            config["config"]["stateful"] = False
+        return {**super().get_config(), "layer": config}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        layer = keras.saving.deserialize_keras_object(
+            config.pop("layer"), custom_objects=custom_objects
+        )
+        return cls(layer, **config)
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class RunningPool(keras.layers.Layer):
+    """Global pooling over the steps so far.
+
+    Args:
+        kind: `"mean"` or `"max"`.
+        **kwargs: `name`, `dtype`.
+    """
+
+    def __init__(self, kind, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.kind = kind
+        self.features = None
+
+    def build(self, inputs_shape):
+        self.features = inputs_shape[-1]
+
+    def compute_output_spec(self, inputs):
+        shape = (inputs.shape[0], inputs.shape[-1])
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def get_initial_state(self, batch_size):
+        """What was pooled so far, and the number of steps."""
+        return [
+            ops.zeros((batch_size, width), dtype=self.variable_dtype)
+            for width in (self.features, 1)
+        ]
+
+    def step(self, inputs, states):
+        """One time step."""
+        pooled, count = states
+        inputs = ops.cast(inputs, self.variable_dtype)
+        if self.kind == "mean":
+            pooled = pooled + (inputs - pooled) / (count + 1)
+        else:
+            # Nothing was seen before the first step, not zeros.
+            pooled = ops.where(count > 0, ops.maximum(pooled, inputs), inputs)
+        return ops.cast(pooled, self.compute_dtype), [pooled, count + 1]
+
+    def get_config(self):
+        return {**super().get_config(), "kind": self.kind}
+
+
+def is_keras_rnn(layer):
+    """Whether the cell of a layer is what steps."""
+    return isinstance(layer, keras.layers.RNN)
+
+
+def has_states(layer):
+    """Whether a layer runs by its own `step`, or by that of its cell."""
+    return is_keras_rnn(layer) or all(
+        callable(getattr(layer, name, None))
+        for name in ("get_initial_state", "step")
+    )
+
+
+def keeps_time(layer, shape):
+    """Whether a layer's output has a time axis."""
+    keeps = getattr(layer, "return_sequences", None)
+    if keeps is not None:
+        return keeps
+    output = layer.compute_output_spec(keras.KerasTensor((None, *shape[1:])))
+    return len(keras.tree.flatten(output)[0].shape) > 2

@@ -1,0 +1,151 @@
+"""What treats every time step alike, and so runs on one as on many."""
+
+from functools import cache
+
+import keras
+from keras import layers
+from keras import ops
+
+# As long as no axis they have is that of time, no kernel is wider than a step
+# and nothing is masked.
+_LAYERS = {
+    layers.Activation,
+    layers.ActivityRegularization,
+    layers.Add,
+    layers.AlphaDropout,
+    layers.Average,
+    layers.BatchNormalization,
+    layers.Concatenate,
+    layers.Conv1D,
+    layers.Dense,
+    layers.Dropout,
+    layers.ELU,
+    layers.Embedding,
+    layers.GaussianDropout,
+    layers.GaussianNoise,
+    layers.Identity,
+    layers.LayerNormalization,
+    layers.LeakyReLU,
+    layers.Maximum,
+    layers.Minimum,
+    layers.Multiply,
+    layers.Normalization,
+    layers.RMSNormalization,
+    layers.ReLU,
+    layers.Rescaling,
+    layers.Softmax,
+    layers.SpatialDropout1D,
+    layers.Subtract,
+    layers.TimeDistributed,
+    layers.UnitNormalization,
+}
+_FUNCTIONS = (
+    ops.absolute,
+    ops.cos,
+    ops.elu,
+    ops.exp,
+    ops.expm1,
+    ops.gelu,
+    ops.leaky_relu,
+    ops.log,
+    ops.log1p,
+    ops.negative,
+    ops.relu,
+    ops.sigmoid,
+    ops.silu,
+    ops.sin,
+    ops.softplus,
+    ops.sqrt,
+    ops.square,
+    ops.tanh,
+    lambda x: ops.cast(x, "int32"),
+    lambda x: ops.clip(x, 0, 1),
+    lambda x: ops.concatenate([x, x]),
+)
+_FUNCTIONS_OF_TWO = (
+    ops.add,
+    ops.divide,
+    ops.maximum,
+    ops.minimum,
+    ops.multiply,
+    ops.power,
+    ops.subtract,
+    ops.true_divide,
+)
+
+
+def is_known(operation):
+    """Whether a layer or an operation may treat every step alike."""
+    return type(operation) in _LAYERS | _operations()
+
+
+def mixes_steps(operation, rank):
+    """Whether what is known otherwise does not, as it is configured."""
+    # Embeddings and single numbers have no axis behind that of time.
+    axes = keras.tree.flatten(getattr(operation, "axis", ()))
+    return any(axis % rank < 2 for axis in axes) or _is_wide(operation)
+
+
+def is_last_step(operation, args):
+    """Whether an operation is `x[:, -1]`."""
+    if type(operation) is not _indexing() or len(args) != 2:
+        return False
+    key = args[1]
+    return isinstance(key, tuple) and key[:2] == (slice(None), -1)
+
+
+def masks(layer):
+    """Whether a layer begins a mask."""
+    return isinstance(layer, layers.Masking) or getattr(
+        layer, "mask_zero", False
+    )
+
+
+def reason_against(operation):
+    """Why a layer is not known to treat every step alike."""
+    if isinstance(operation, layers.Bidirectional):
+        return "it reads the sequence from its end"
+    if masks(operation):
+        return (
+            "it masks time steps. Stream with a model without it, and leave "
+            "masked steps out: the states then stay as they are"
+        )
+    return (
+        "it is not known to treat every time step alike. If it does, name its "
+        "class in `position_wise`; if it has states, give it the methods "
+        "`get_initial_state(batch_size)` and `step(inputs, states)`"
+    )
+
+
+def _is_wide(layer):
+    """Whether a convolution takes more than its own step."""
+    sizes = [
+        *getattr(layer, "kernel_size", ()),
+        *getattr(layer, "strides", ()),
+    ]
+    last = getattr(layer, "data_format", None) != "channels_first"
+    return not last or any(size > 1 for size in sizes)
+
+
+# The classes of `keras.ops` have no public names: a graph shows them.
+
+
+@cache
+def _operations():
+    return {
+        *(_class_behind(function) for function in _FUNCTIONS),
+        *(
+            _class_behind(lambda x, function=function: function(x, x))
+            for function in _FUNCTIONS_OF_TWO
+        ),
+    }
+
+
+@cache
+def _indexing():
+    return _class_behind(lambda x: x[:, -1])
+
+
+def _class_behind(function):
+    inputs = keras.KerasTensor((1, 1))
+    return type(keras.Function(inputs, function(inputs)).operations[-1])

@@ -1,0 +1,261 @@
+"""A model's graph with one step in the place of a sequence."""
+
+from dataclasses import dataclass
+
+import keras
+from keras import ops
+
+from keras_linrec.export.functional_graph import run_through
+from keras_linrec.export.one_step import OneStep
+from keras_linrec.export.one_step import RunningPool
+from keras_linrec.export.one_step import has_states
+from keras_linrec.export.one_step import keeps_time
+from keras_linrec.export.position_wise import is_known
+from keras_linrec.export.position_wise import is_last_step
+from keras_linrec.export.position_wise import masks
+from keras_linrec.export.position_wise import mixes_steps
+from keras_linrec.export.position_wise import reason_against
+
+_POOLINGS = {
+    keras.layers.GlobalAveragePooling1D: "mean",
+    keras.layers.GlobalMaxPooling1D: "max",
+}
+
+
+@dataclass(eq=False)
+class _Timed:
+    """A symbolic tensor that has a time axis, of one step here."""
+
+    tensor: keras.KerasTensor
+
+
+class StepGraph:
+    """The one-step form of a model, as its graph is followed.
+
+    Args:
+        name: the model's.
+        position_wise: classes of layers that the user vouches for.
+
+    Attributes:
+        states, new_states: lists of symbolic tensors, before and after a step.
+    """
+
+    def __init__(self, name, position_wise):
+        self.name = name
+        self.position_wise = position_wise
+        self.states = []
+        self.new_states = []
+        self.steps = {}
+
+    def follow(self, model):
+        """Lists of the inputs and the outputs of one step of the model."""
+        if isinstance(model, (keras.Function, keras.Sequential)):
+            tensors = model.inputs
+        else:
+            shape = _input_shape(model)
+            tensors = [keras.KerasTensor(shape, model.input_dtype, name="step")]
+        inputs, inside = zip(*map(_input_of_step, tensors))
+        outputs = self._apply(model, inside if len(inside) > 1 else inside[0])
+        return inputs, [*map(_of_step, keras.tree.flatten(outputs))]
+
+    def _apply(self, operation, *args, **kwargs):
+        """What an operation gives for a step."""
+        if not any(_has_time(part) for part in _leaves(args, kwargs)):
+            return operation(*args, **kwargs)
+        # A functional model holds what computes the masks too, in any order.
+        for layer in getattr(operation, "layers", ()):
+            if masks(layer):
+                self._refuse(layer, reason_against(layer))
+        if isinstance(operation, keras.Sequential):
+            (outputs,) = args
+            for layer in operation.layers:
+                outputs = self._apply(layer, outputs)
+            return outputs
+        if isinstance(operation, keras.Function):
+            return run_through(operation, args[0], self._apply)
+        pool = _POOLINGS.get(type(operation))
+        if pool is not None:
+            self._require_plain_pooling(operation)
+            return self._step(operation, *args, kind=pool)
+        if has_states(operation):
+            return self._step(operation, *args, **kwargs)
+        if is_last_step(operation, args):
+            return operation(args[0].tensor, *args[1:])
+        return self._position_wise(operation, *args, **kwargs)
+
+    def _step(self, layer, inputs, kind=None, **options):
+        self._require_streaming(layer)
+        options = {
+            name: value
+            for name, value in options.items()
+            if value is not None and name != "training"
+        }
+        for name in set(options) - {"time_deltas", "step_rescale"}:
+            self._refuse(layer, f"it is called with `{name}`")
+        if not isinstance(inputs, _Timed):
+            self._refuse(layer, "what it is called with has no time axis")
+        step = self._one_step(layer, kind, inputs.tensor.shape)
+        states = self._new_inputs(layer, step.layer)
+        outputs, *new_states = step(
+            inputs.tensor,
+            states,
+            **keras.tree.map_structure(_tensor, options),
+        )
+        self.states.extend(states)
+        self.new_states.extend(new_states)
+        if keeps_time(step.layer, inputs.tensor.shape):
+            outputs = _Timed(outputs)
+        if getattr(layer, "return_state", False):
+            return (outputs, *new_states)
+        return outputs
+
+    def _one_step(self, layer, kind, shape):
+        if id(layer) not in self.steps:
+            stepped = layer
+            if kind is not None:
+                stepped = RunningPool(
+                    kind, name=layer.name, dtype=layer.dtype_policy
+                )
+                stepped.build(shape)
+            self.steps[id(layer)] = OneStep(stepped, name=f"{layer.name}_step")
+        return self.steps[id(layer)]
+
+    def _new_inputs(self, layer, stepped):
+        """Inputs for the states of one call of a layer."""
+        before = [state.name for state in self.states]
+        inputs = []
+        for state in keras.tree.flatten(stepped.get_initial_state(1)):
+            if ops.convert_to_numpy(ops.any(ops.not_equal(state, 0))):
+                self._refuse(layer, "its states do not start from zero")
+            names = (f"{layer.name}_state_{n}" for n in range(10**6))
+            name = next(n for n in names if n not in before)
+            before.append(name)
+            inputs.append(
+                keras.Input(
+                    tuple(state.shape[1:]),
+                    dtype=keras.backend.standardize_dtype(state.dtype),
+                    name=name,
+                )
+            )
+        return inputs
+
+    def _position_wise(self, operation, *args, **kwargs):
+        self._require_position_wise(operation, args, kwargs)
+        args, kwargs = keras.tree.map_structure(_tensor, (args, kwargs))
+        outputs = operation(*args, **kwargs)
+        for part in keras.tree.flatten(outputs):
+            if len(part.shape) < 2 or part.shape[1] != 1:
+                self._refuse(
+                    operation, "it gives more than one step for a step"
+                )
+        return keras.tree.map_structure(_Timed, outputs)
+
+    # What cannot stream.
+
+    def _refuse(self, operation, reason):
+        raise ValueError(
+            f"The layer '{operation.name}' ({type(operation).__name__}) cannot "
+            f"run one step at a time: {reason}. Received: the model "
+            f"'{self.name}'"
+        )
+
+    def _require_streaming(self, layer):
+        for part in _parts(layer):
+            for name in ("go_backwards", "bidirectional"):
+                if getattr(part, name, False):
+                    self._refuse(
+                        part, f"it reads the sequence from its end ({name})"
+                    )
+            if isinstance(part, keras.layers.Bidirectional):
+                self._refuse(part, reason_against(part))
+            if not (has_states(part) or type(part) in _POOLINGS):
+                self._refuse(part, "it has no method `step`")
+
+    def _require_plain_pooling(self, layer):
+        if layer.keepdims or layer.data_format != "channels_last":
+            self._refuse(
+                layer,
+                "it keeps the time axis, or has its channels before it "
+                f"(keepdims={layer.keepdims}, "
+                f"data_format={layer.data_format})",
+            )
+
+    def _require_position_wise(self, operation, args, kwargs):
+        tensors = [
+            part
+            for part in _leaves(args, kwargs)
+            if isinstance(part, (_Timed, keras.KerasTensor))
+        ]
+        if not all(map(_has_time, tensors)):
+            self._refuse(
+                operation,
+                "it takes tensors with a time axis and tensors without one",
+            )
+        if isinstance(operation, self.position_wise):
+            return
+        if not is_known(operation):
+            self._refuse(operation, reason_against(operation))
+        if mixes_steps(operation, len(tensors[0].tensor.shape)):
+            self._refuse(operation, "it mixes time steps")
+
+
+def _input_shape(model):
+    """The shape that a model was built for, which is not functional."""
+    shape = (model.get_build_config() or {}).get("input_shape")
+    if not has_states(model) or shape is None or len(shape) != 3:
+        raise ValueError(
+            "`model` should be a functional or Sequential model, or one of "
+            "keras_linrec.models that is built for (batch, time, features). "
+            f"Received: the model '{model.name}', {type(model).__name__}, "
+            f"built for {shape}"
+        )
+    return tuple(shape)
+
+
+def _input_of_step(tensor):
+    """An input for one step, and what stands for `tensor` in the graph."""
+    shape = tensor.shape
+    kind = keras.backend.is_int_dtype(tensor.dtype)
+    has_time = len(shape) > 2 or (
+        len(shape) == 2 and (kind or shape[1] is None)
+    )
+    given = keras.Input(
+        shape[2 if has_time else 1 :], dtype=tensor.dtype, name=tensor.name
+    )
+    if not has_time:
+        return given, given
+    reshape = keras.layers.Reshape(
+        (1, *shape[2:]), name=f"{tensor.name}_in_time", dtype=tensor.dtype
+    )
+    return given, _Timed(reshape(given))
+
+
+def _of_step(output):
+    """An output of the model as that of one step, (batch, ...)."""
+    if not _has_time(output):
+        return output
+    tensor = output.tensor
+    reshape = keras.layers.Reshape(
+        tensor.shape[2:], name=f"{tensor.name}_of_step", dtype=tensor.dtype
+    )
+    return reshape(tensor)
+
+
+def _parts(layer):
+    """A layer and those that it steps itself."""
+    yield layer
+    for inner in (*getattr(layer, "blocks", ()), getattr(layer, "unit", None)):
+        if isinstance(inner, keras.layers.Layer):
+            yield from _parts(inner)
+
+
+def _leaves(args, kwargs):
+    return keras.tree.flatten([args, kwargs])
+
+
+def _has_time(part):
+    return isinstance(part, _Timed)
+
+
+def _tensor(part):
+    return part.tensor if isinstance(part, _Timed) else part

@@ -1,0 +1,21 @@
+"""From continuous systems with A = P (D + T^-1) Q to discrete ones."""
+
+from keras_linrec.kernels import discretization
+from keras_linrec.kernels import tridiagonal
+
+
+def discretise(transition, timescale, alpha):
+    """Abar - I and Bbar of the generalised bilinear transform (LSSL, eq. 3).
+
+    Args:
+        transition: `StructuredTransition` of tensors.
+        timescale: tensor (features,), dt.
+        alpha: float in [0, 1]; 0.5 is the bilinear method.
+
+    Returns:
+        `(transition_minus_identity, input_vector)`: (features, N, N) and
+        (features, N).
+    """
+    return discretization.discretise(
+        tridiagonal.solve, *transition, timescale, alpha
+    )

@@ -1,0 +1,202 @@
+"""Powers of the transitions of state-space systems, and what they answer to.
+
+All that follows works with Abar - I and never forms Abar: close to the
+identity, where small timescales put it, float32 would keep few digits of the
+difference that matters.
+"""
+
+import math
+
+from keras import ops
+
+from keras_linrec.ops import packing
+
+# Where the number of steps is unknown until it runs: the steps in a chunk, and
+# how often chunks may double, which reaches 4 million steps.
+_CHUNK = 64
+_CHUNK_DOUBLINGS = 16
+
+
+class TransitionPowers:
+    """The powers of Abar that sequences of some length need.
+
+    Step jS + i of a sequence is reached by i steps within a chunk of S and j
+    steps of a whole chunk, so that sqrt(time) of each are enough.
+
+    Args:
+        transition_minus_identity: tensor (features, N, N), Abar - I.
+        time: the number of steps; an integer, or a tensor if it is unknown
+            until it runs.
+        size: integer, S, a power of 2. Defaults to `None`: sqrt(time), or 64
+            where that is unknown.
+
+    Attributes:
+        intra_chunk: list of tensors, Abar^(2^k) - I for 2^k < S.
+        inter_chunk: list of tensors, Abar^(S 2^k) - I.
+        size: integer, S.
+        count: how many chunks the sequences have.
+    """
+
+    def __init__(self, transition_minus_identity, time, size=None):
+        self.transition_minus_identity = transition_minus_identity
+        self.time = time
+        static = isinstance(time, int)
+        if size is None and static:
+            size = 2 ** math.ceil(math.log2(time) / 2)
+        self.size = size or _CHUNK
+        self.count = -(-time // self.size)
+        self.intra_chunk = [transition_minus_identity]
+        while 2 ** len(self.intra_chunk) <= self.size:
+            self.intra_chunk.append(doubled(self.intra_chunk[-1]))
+        self.inter_chunk = [self.intra_chunk.pop()]
+        doublings = self.count.bit_length() if static else _CHUNK_DOUBLINGS
+        for power in range(1, doublings):
+            last = self.inter_chunk[-1]
+            if not static:
+                last = self._unless_too_long(2**power, last)
+            self.inter_chunk.append(doubled(last))
+
+    def _unless_too_long(self, chunks, delta):
+        """Zero, which stays as it is, where no sequence is so many chunks.
+
+        An unstable system would overflow there, and infinity times the zero
+        gradients of what is not used is NaN.
+        """
+        return ops.where(chunks <= self.count, delta, 0.0)
+
+    def columns(self, vectors):
+        """Abar^i v for i < S: (..., features, N) to (..., features, N, S)."""
+        columns = vectors[..., None]
+        for delta in self.intra_chunk:
+            columns = ops.concatenate(
+                [columns, advanced(delta, columns, "s")], axis=-1
+            )
+        return columns
+
+    def rows(self, vectors):
+        """c Abar^(jS) for j < count: (features, M, N) to (count, ...)."""
+        return rows_of_powers(self.inter_chunk, vectors, self.count)
+
+    def fold(self, states):
+        """sum_j Abar^(S (count - j)) x_j over the first axis, count + 1 long.
+
+        Args:
+            states: tensor (count + 1, batch, features, N).
+        """
+        for delta in self.inter_chunk:
+            odd = ops.zeros_like(states[: ops.shape(states)[0] % 2])
+            states = ops.concatenate([odd, states], axis=0)
+            states = advanced(delta, states[0::2]) + states[1::2]
+        return states[0]
+
+    def apply(self, states, exponents):
+        """Abar^e x for exponents (batch,) below S."""
+        for bit, delta in enumerate(self.intra_chunk):
+            applies = (exponents // 2**bit) % 2 == 1
+            states = ops.where(
+                applies[:, None, None], advanced(delta, states), states
+            )
+        return states
+
+
+def rows_of_powers(deltas, vectors, count):
+    """c Abar^(jS) for j < count: (features, M, N) to (count, ...).
+
+    Args:
+        deltas: list of tensors, Abar^(S 2^k) - I.
+        vectors: tensor (features, M, N), c.
+        count: how many rows are wanted, an integer or a tensor.
+    """
+    rows = vectors[None]
+    for delta in deltas:
+        more = rows[: count - ops.shape(rows)[0]]
+        more = more + ops.einsum("jfmn,fnk->jfmk", more, delta)
+        rows = ops.concatenate([rows, more], axis=0)
+    return rows
+
+
+def doubled(delta):
+    """Abar^(2k) - I from Abar^k - I."""
+    return 2.0 * delta + delta @ delta
+
+
+def advanced(delta, states, columns=""):
+    """Abar x for states (..., features, N), or (..., features, N, columns)."""
+    # Not by `matmul`: where an operand of rank 4 meets one of rank 3,
+    # TensorFlow 2.20 and 2.21 write beyond their buffer (tensorflow#117700).
+    return states + ops.einsum(
+        f"fnm,...fm{columns}->...fn{columns}", delta, states
+    )
+
+
+def chunked_response(powers, input_vector, output_matrix):
+    """K_k = C Abar^k Bbar, the output k steps after a unit impulse.
+
+    Args:
+        powers: `TransitionPowers` of Abar.
+        input_vector: tensor (features, N), Bbar.
+        output_matrix: tensor (features, channels, N), C.
+
+    Returns:
+        A tensor (features, channels, time).
+    """
+    rows = powers.rows(output_matrix)
+    response = ops.einsum("jfmn,fni->fmji", rows, powers.columns(input_vector))
+    shape = ops.shape(output_matrix)[:2]
+    response = ops.reshape(response, (*shape, powers.count * powers.size))
+    return response[:, :, : powers.time]
+
+
+def free_response(powers, states, output_matrix):
+    """C Abar^(k+1) x, the output at step k of a system left to itself.
+
+    Args:
+        powers: `TransitionPowers` of Abar.
+        states: tensor (batch, features, N), x before the first step.
+        output_matrix: tensor (features, channels, N).
+
+    Returns:
+        A tensor (batch, features, channels, time).
+    """
+    rows = powers.rows(output_matrix)
+    first = advanced(powers.transition_minus_identity, states)
+    response = ops.einsum("jfmn,bfni->bfmji", rows, powers.columns(first))
+    shape = (*ops.shape(first)[:2], output_matrix.shape[1])
+    response = ops.reshape(response, (*shape, powers.count * powers.size))
+    return response[..., : powers.time]
+
+
+def final_states(powers, input_vector, inputs, states, lengths):
+    """The states after `lengths` steps of each row.
+
+    Args:
+        powers: `TransitionPowers` of Abar.
+        input_vector: tensor (features, N), Bbar.
+        inputs: tensor (batch, time, features).
+        states: tensor (batch, features, N), x before the first step.
+        lengths: integer tensor (batch,).
+
+    Returns:
+        A tensor (batch, features, N).
+    """
+    size, count = powers.size, powers.count
+    lengths = ops.cast(lengths, "int32")
+    # Moved to the end of the last chunk, all rows end together, and the zeros
+    # before them leave a state of zero as it is.
+    source = ops.arange(count * size, dtype="int32") - count * size
+    source = source[None] + lengths[:, None]
+    aligned = packing.take(inputs, ops.maximum(source, 0))
+    aligned = ops.where(source[:, :, None] >= 0, aligned, 0.0)
+    batch, _, features = ops.shape(inputs)
+    aligned = ops.reshape(aligned, (batch, count, size, features))
+    columns = ops.flip(powers.columns(input_vector), axis=-1)
+    additions = ops.einsum("fni,bjif->jbfn", columns, aligned)
+    additions = ops.pad(additions, [[1, 0], [0, 0], [0, 0], [0, 0]])
+
+    # The state before the first step makes the steps that fill no chunk by
+    # itself, and joins behind the chunk that they are in.
+    full = lengths // size
+    joining = powers.apply(states, lengths - full * size)
+    place = ops.arange(count + 1, dtype="int32")[:, None]
+    joins = (place == count - full)[:, :, None, None]
+    return powers.fold(additions + ops.where(joins, joining, 0.0))

@@ -1,0 +1,101 @@
+"""Calls of native code, which a program has only where it can run.
+
+A program may be lowered for another platform than that of the process, for
+several, or for a file, which is to run where this package is not installed.
+JAX says so when it lowers a program, long after it has traced it: so what is
+traced is a primitive of our own, which becomes native code or the portable
+form then.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from functools import partial
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import batching
+from jax.interpreters import mlir
+
+_native_or_portable = Primitive("keras_linrec_native_or_portable")
+_native_or_portable.multiple_results = True
+
+
+def native_or_portable(native, portable, results, arguments, platform="cpu"):
+    """What `native` gives where it can run, and `portable` elsewhere.
+
+    Args:
+        native, portable: functions of arrays that return a list of arrays;
+            they are traced when a program is lowered. Those of the same call
+            are equal, so that JAX knows it again.
+        results: the shapes and dtypes of these, `jax.ShapeDtypeStruct`s.
+        arguments: list of arrays.
+        platform: where `native` runs, unless it is for a file; `None` is
+            everywhere. Defaults to `"cpu"`.
+    """
+    return _native_or_portable.bind(
+        *arguments,
+        native=native,
+        portable=portable,
+        results=tuple(jax.core.ShapedArray(r.shape, r.dtype) for r in results),
+        platform=platform,
+    )
+
+
+@_native_or_portable.def_abstract_eval
+def _shapes(*arguments, results, **_):
+    return list(results)
+
+
+@_native_or_portable.def_impl
+def _run(*arguments, **parameters):
+    return _program(tuple(sorted(parameters.items())))(*arguments)
+
+
+@lru_cache(maxsize=512)
+def _program(parameters):
+    # Outside of programs JAX compiles each operation by itself, and knows it
+    # again by its parameters.
+    return jax.jit(partial(_native_or_portable.bind, **dict(parameters)))
+
+
+def _lower(context, *arguments, native, portable, results, platform):
+    module = context.module_context
+    settings = getattr(module, "lowering_parameters", None)
+    for_file = getattr(settings, "for_export", False)
+    here = platform is None or tuple(module.platforms) == (platform,)
+    here = here and not for_file
+    lower = mlir.lower_fun(native if here else portable, multiple_results=True)
+    return lower(context, *arguments)
+
+
+mlir.register_lowering(_native_or_portable, _lower)
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """What `jax.vmap` makes of a function; equal to another such."""
+
+    function: object
+    axes: tuple
+
+    def __call__(self, *arguments):
+        return jax.vmap(self.function, self.axes)(*arguments)
+
+
+def _batch(arguments, axes, *, native, portable, results, platform):
+    (size,) = {
+        argument.shape[axis]
+        for argument, axis in zip(arguments, axes)
+        if axis is not None
+    }
+    outputs = native_or_portable(
+        _Mapped(native, tuple(axes)),
+        _Mapped(portable, tuple(axes)),
+        [result.update(shape=(size, *result.shape)) for result in results],
+        arguments,
+        platform,
+    )
+    return outputs, [0] * len(outputs)
+
+
+batching.primitive_batchers[_native_or_portable] = _batch

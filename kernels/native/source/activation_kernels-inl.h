@@ -1,0 +1,210 @@
+// The activations of nonlinear recurrences.
+#pragma once
+#include "activation_kernels.h"
+#include "vectors-inl.h"
+
+namespace keras_linrec {
+namespace {
+
+// exp(x) for x <= 0, or exp(x) - 1, to the last digits also where it is small.
+template <class Real, bool minus_1>
+INLINE typename Types<Real>::Vector exponential(
+    typename Types<Real>::Vector x) {
+  typedef Types<Real> T;
+  typedef typename T::Vector Vector;
+  typedef typename T::Bits Bits;
+  // Added to a number, this leaves its whole part in the last bits.
+  constexpr Real shifter = Real(3) * (int64_t{1} << (T::fraction_bits - 1));
+  // Few bits: times n it is exact.
+  constexpr Real log2_high = 0.693145751953125;
+  constexpr Real log2_low = 1.42860682030941723212e-6;
+  const Vector least = Vector{} + T::least_exponent;
+  x = x < least ? least : x;
+  const Vector shifted = x * Real(1.44269504088896340736) + shifter;
+  const Vector whole = shifted - shifter;
+  const Vector r = (x - whole * log2_high) - whole * log2_low;
+  double coefficient = 1;
+  for (int k = 2; k <= T::exp_terms; k++) coefficient /= k;
+  Vector series = Vector{} + static_cast<Real>(coefficient);
+  for (int k = T::exp_terms; k > 2; k--) {
+    coefficient *= k;
+    series = series * r + static_cast<Real>(coefficient);
+  }
+  series = series * r * r + r;
+  // By their bits: the power of two whose exponent `whole` is.
+  Bits bits;
+  __builtin_memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits + T::exponent_bias) << T::fraction_bits;
+  Vector power;
+  __builtin_memcpy(&power, &bits, sizeof power);
+  return power * series + (minus_1 ? power - 1 : power);
+}
+
+template <class Real>
+INLINE typename Types<Real>::Vector hyperbolic_tangent(
+    typename Types<Real>::Vector x) {
+  const auto negative = x < 0;
+  const auto e = exponential<Real, true>(negative ? x + x : -(x + x));
+  const auto t = e / (e + 2);
+  return negative ? t : -t;
+}
+
+template <class Real>
+INLINE typename Types<Real>::Vector logistic(typename Types<Real>::Vector x) {
+  const auto negative = x < 0;
+  const auto e = exponential<Real, false>(negative ? x : -x);
+  const typename Types<Real>::Vector one = typename Types<Real>::Vector{} + 1;
+  return (negative ? e : one) / (1 + e);
+}
+
+INLINE float root(float x) { return __builtin_sqrtf(x); }
+INLINE double root(double x) { return __builtin_sqrt(x); }
+
+// Complex numbers, and what modReLU does to them: scale = 1 + bias / modulus,
+// or 0. `inverse` is that of the modulus, or 0.
+template <class Real>
+struct Moduli {
+  typename Types<Real>::Vector scale, inverse;
+  INLINE Moduli(const Pair<Real>& z, const Real* bias) {
+    const auto square = z.part[0] * z.part[0] + z.part[1] * z.part[1];
+    for (int i = 0; i < Types<Real>::width; i++) {
+      const Real modulus = root(square[i]);
+      inverse[i] = modulus > 0 ? 1 / modulus : 0;
+      const Real factor = 1 + bias[i] * inverse[i];
+      scale[i] = modulus > 0 && factor > 0 ? factor : 0;
+      // A modulus that is NaN is to be seen.
+      if (modulus != modulus) scale[i] = modulus;
+    }
+  }
+};
+
+template <class Real, int activation>
+INLINE Pair<Real> activated(const Pair<Real>& x, const Respond<Real>& s,
+                            Pair<Real>* slope) {
+  typedef typename Types<Real>::Vector Vector;
+  Pair<Real> y = x;
+  *slope = x;
+  if (activation == kOplu) {
+    const auto swapped = x.part[0] < x.part[1];
+    y.part[0] = swapped ? x.part[1] : x.part[0];
+    y.part[1] = swapped ? x.part[0] : x.part[1];
+  }
+  if (activation == kModrelu) {
+    const Moduli<Real> moduli(x, s.modulus_bias);
+    for (int p = 0; p < 2; p++) y.part[p] = x.part[p] * moduli.scale;
+  }
+  for (int p = 0; p < 2; p++) {
+    const Vector one = Vector{} + 1, none = Vector{};
+    if (activation == kLinear) slope->part[p] = one;
+    if (activation == kRelu || activation == kLeakyRelu) {
+      const Real leak = activation == kRelu ? 0 : s.leak;
+      // Not so for NaN, which is to be seen.
+      const auto below = x.part[p] <= 0;
+      y.part[p] = below ? leak * x.part[p] : x.part[p];
+      slope->part[p] = x.part[p] > 0 ? one : none + leak;
+    }
+    if (activation == kTanh) {
+      y.part[p] = hyperbolic_tangent<Real>(x.part[p]);
+      slope->part[p] = 1 - y.part[p] * y.part[p];
+    }
+    if (activation == kSigmoid) {
+      y.part[p] = logistic<Real>(x.part[p]);
+      slope->part[p] = y.part[p] * (1 - y.part[p]);
+    }
+  }
+  return y;
+}
+
+template <class Real, int activation>
+void respond_with(const Respond<Real>& s) {
+  typedef Pair<Real> P;
+  constexpr int64_t panel = 2 * P::width;
+  const P bias = P::load(s.bias);
+  for (int64_t at = 0; at < s.rows * panel; at += panel) {
+    P x = P::load(s.argument + at), slope, product{};
+    x = x + bias;
+    if (s.product) {
+      product = P::load(s.product + at);
+      x = x + product;
+    }
+    P y = activated<Real, activation>(x, s, &slope);
+    if (s.memory) slope.store(s.memory + at);
+    if (s.linear) y = y + P::load(s.linear + at);
+    if (s.gate) {
+      P gate = P::load(s.gate + at) + P::load(s.gate_bias) + product;
+      for (auto& part : gate.part) part = logistic<Real>(part);
+      gate.store(s.gate + at);
+      if (s.change) y.store(s.change + at);
+      y = y * gate;
+    }
+    if (s.response) y.store(s.response + at);
+  }
+}
+
+template <class Real, int activation>
+void respond_backward_with(const RespondBackward<Real>& s) {
+  typedef Pair<Real> P;
+  constexpr int64_t panel = 2 * P::width;
+  for (int64_t at = 0; at < s.rows * panel; at += panel) {
+    P d = P::load(s.d_response + at);
+    if (s.gate) {
+      const P gate = P::load(s.gate + at), change = P::load(s.change + at);
+      P d_gate;
+      for (int p = 0; p < 2; p++) {
+        d_gate.part[p] = d.part[p] * change.part[p] * gate.part[p] *
+                         (1 - gate.part[p]);
+      }
+      d = d * gate;
+      d_gate.store(s.d_gate + at);
+    }
+    if (s.d_linear) d.store(s.d_linear + at);
+    const P memory = P::load(s.memory + at);
+    P result{};
+    if (!is_of_pairs(activation)) result = d * memory;
+    if (activation == kOplu) {
+      const auto swapped = memory.part[0] < memory.part[1];
+      result.part[0] = swapped ? d.part[1] : d.part[0];
+      result.part[1] = swapped ? d.part[0] : d.part[1];
+    }
+    if (activation == kModrelu) {
+      const Moduli<Real> moduli(memory, s.modulus_bias);
+      const auto along = d.part[0] * memory.part[0] +
+                         d.part[1] * memory.part[1];
+      for (int i = 0; i < P::width; i++) {
+        if (moduli.scale[i] == 0) {
+          result.part[0][i] = result.part[1][i] = 0;
+          continue;
+        }
+        const Real inverse = moduli.inverse[i];
+        const Real turn = s.modulus_bias[i] * inverse * inverse * inverse;
+        for (int p = 0; p < 2; p++)
+          result.part[p][i] = moduli.scale[i] * d.part[p][i] -
+                              turn * along[i] * memory.part[p][i];
+        s.d_modulus_bias[i] += along[i] * inverse;
+      }
+    }
+    result.store(s.d_argument + at);
+  }
+}
+
+template <class Real>
+void respond(const Respond<Real>& s) {
+  static constexpr void (*with[])(const Respond<Real>&) = {
+      respond_with<Real, kLinear>,    respond_with<Real, kRelu>,
+      respond_with<Real, kLeakyRelu>, respond_with<Real, kTanh>,
+      respond_with<Real, kSigmoid>,   respond_with<Real, kOplu>,
+      respond_with<Real, kModrelu>};
+  with[s.activation](s);
+}
+
+template <class Real>
+void respond_backward(const RespondBackward<Real>& s) {
+  // What is kept are slopes, whatever the activation, but for pairs.
+  if (s.activation == kOplu) return respond_backward_with<Real, kOplu>(s);
+  if (s.activation == kModrelu)
+    return respond_backward_with<Real, kModrelu>(s);
+  respond_backward_with<Real, kLinear>(s);
+}
+
+}  // namespace
+}  // namespace keras_linrec

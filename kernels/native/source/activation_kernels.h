@@ -1,0 +1,63 @@
+// What the activations of nonlinear recurrences are told: see kernels.h.
+#pragma once
+#include <cstdint>
+
+namespace keras_linrec {
+
+// The activations of nonlinear recurrences. In those of pairs the first half of
+// a panel's columns holds the first numbers of pairs, the second half the
+// others.
+enum Activation {
+  kLinear,
+  kRelu,
+  kLeakyRelu,
+  kTanh,
+  kSigmoid,
+  kOplu,     // pairs: the larger, the smaller
+  kModrelu,  // pairs: a real and an imaginary part
+  kActivations,
+};
+
+// Static: each instruction set has a copy of its own, see kernels.h.
+static inline constexpr bool is_of_pairs(int activation) {
+  return activation == kOplu || activation == kModrelu;
+}
+
+// response = activation(argument + bias), or, with the optional parts,
+//   gate = sigmoid(gate + gate_bias + product),
+//   response = gate * (linear + activation(argument + bias + product)),
+// on `rows` rows of a panel. Null is an optional part that is not there.
+template <class Real>
+struct Respond {
+  int64_t rows;
+  Activation activation;
+  Real leak;                 // of kLeakyRelu
+  const Real* modulus_bias;  // of kModrelu: half a panel's width
+  const Real* bias;       // a number a column
+  const Real* gate_bias;
+  const Real* product;
+  const Real* argument;
+  const Real* linear;
+  Real* gate;
+  Real* change;    // linear + activation(argument); only if there is a gate
+  Real* response;  // may be `argument`, or null: only `memory` is wanted
+  Real* memory;    // for the gradient; may be `argument`, or null
+};
+
+template <class Real>
+struct RespondBackward {
+  int64_t rows;
+  Activation activation;
+  Real leak;
+  const Real* modulus_bias;
+  const Real* memory;
+  const Real* gate;
+  const Real* change;
+  const Real* d_response;
+  Real* d_argument;
+  Real* d_gate;    // of the gate's own argument
+  Real* d_linear;
+  Real* d_modulus_bias;  // added to
+};
+
+}  // namespace keras_linrec

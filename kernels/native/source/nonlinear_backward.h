@@ -1,0 +1,340 @@
+// The backward pass of a nonlinear recurrence, and what it adds up.
+#pragma once
+#include "nonlinear_pass.h"
+
+namespace keras_linrec {
+namespace nonlinear {
+
+template <class Real>
+void add(const std::vector<Real>& from, std::vector<Real>& to) {
+  for (size_t i = 0; i < from.size(); i++) to[i] += from[i];
+}
+
+// What the gradients of weights add up to.
+template <class Real>
+struct Sums {
+  // Of an input kernel, and of its bias behind.
+  std::vector<Panels<Real>> input;
+  std::vector<Panels<Real>> recurrent;
+  std::vector<Real> modulus_bias;
+  double step = 0;
+  explicit Sums(const Weights<Real>& w) : modulus_bias(w.modulus_bias.size()) {
+    for (size_t part = 0; part < w.input.size(); part++)
+      input.emplace_back(w.driving.size(), w.units.size());
+    for (const auto& matrix : w.recurrent)
+      recurrent.emplace_back(matrix.rows, matrix.panels * matrix.panel);
+  }
+  void operator+=(const Sums& other) {
+    for (size_t i = 0; i < input.size(); i++)
+      add(other.input[i].numbers, input[i].numbers);
+    for (size_t i = 0; i < recurrent.size(); i++)
+      add(other.recurrent[i].numbers, recurrent[i].numbers);
+    add(other.modulus_bias, modulus_bias);
+    step += other.step;
+  }
+};
+
+template <class Real>
+struct Cotangents {
+  const Real *outputs, *d_outputs, *d_final;
+  Real *d_inputs, *d_steps, *d_initial;
+};
+
+// The cotangents that a stage gives, for all rows of a block.
+template <class Real>
+struct StageBackward {
+  Panels<Real> linear, drive, product, inner, start;
+  StageBackward(const Weights<Real>& w, int64_t rows)
+      : linear(w.s.linear ? rows : 0, w.units.size()),
+        drive(rows, (1 + w.s.gated) * w.units.size()),
+        product(w.s.gated ? rows : 0, w.units.size()),
+        inner(w.s.rank ? rows : 0, w.ranks.size()),
+        start(rows, w.units.size()) {}
+  // Of R h: the drive's, unless a gate takes a part of it.
+  const Panels<Real>& of_product() const {
+    return product.rows ? product : drive;
+  }
+};
+
+template <class Real>
+class Backward : Pass<Real> {
+  using Pass<Real>::w_;
+  using Pass<Real>::s_;
+  using Pass<Real>::drive_;
+  using Pass<Real>::factors_;
+  using Pass<Real>::stages_;
+
+ public:
+  Sums<Real> sums;
+
+  Backward(const Weights<Real>& weights, const Transposed<Real>& transposed,
+           int64_t share, int64_t steps)
+      : Pass<Real>(weights, share * steps),
+        sums(weights),
+        transposed_(transposed),
+        steps_(steps),
+        carry_(share, weights.units.size()),
+        total_(share, weights.units.size()),
+        d_slope_(share, weights.units.size()),
+        d_inputs_(share * steps, weights.features.size()),
+        inputs_(share * steps, weights.driving.size()),
+        backward_(stages_.size(), StageBackward<Real>(weights, share * steps)) {
+    const int64_t one = s_.features;
+    for (int64_t r = 0; r < inputs_.rows; r++)
+      inputs_.at(one / inputs_.panel, r)[one % inputs_.panel] = 1;
+  }
+
+  void run(int64_t first, int64_t rows, const Cotangents<Real>& c) {
+    for (int64_t r = 0; r < rows; r++)
+      w_.units.into(c.d_final + (first + r) * s_.units, carry_.at(0, r),
+                    carry_.stride());
+    for (int64_t end = s_.time; end > 0; end -= steps_) {
+      const int64_t begin = std::max<int64_t>(end - steps_, 0);
+      recompute(begin, end, first, rows, c);
+      for (int64_t t = end - 1; t >= begin; t--) {
+        if (c.d_outputs) add_cotangent(t, first, rows, c);
+        if (s_.solved)
+          step_back(t, (t - begin) * rows, first, rows, c);
+        else
+          map_back((t - begin) * rows, rows);
+      }
+      add_up(begin, end, first, rows, c);
+    }
+    for (int64_t r = 0; r < rows; r++)
+      w_.units.out_of(carry_.at(0, r), carry_.stride(),
+                      c.d_initial + (first + r) * s_.units);
+  }
+
+ private:
+  // All that the forward pass had in the steps from `begin` to `end`.
+  void recompute(int64_t begin, int64_t end, int64_t first, int64_t rows,
+                 const Cotangents<Real>& c) {
+    const int64_t all = (end - begin) * rows;
+    Panels<Real>& state = stages_[0].start;
+    for (int64_t t = begin; t < end; t++) {
+      const int64_t row = (t - begin) * rows;
+      w_.drive(t, first, rows, this->drive(), row);
+      w_.step_sizes(t, first, rows, &factors_[row]);
+      for (int64_t r = 0; r < rows; r++) {
+        const int64_t b = first + r;
+        w_.units.into(t ? c.outputs + (b * s_.time + t - 1) * s_.units
+                        : w_.arguments.initial + b * s_.units,
+                      state.at(0, row + r), state.stride());
+        in_panels(s_.features, inputs_, row + r,
+                  [x = w_.arguments.inputs + (b * s_.time + t) * s_.features](
+                      int64_t f, Real* to, int64_t count) {
+                    std::copy_n(x + f, count, to);
+                  });
+      }
+    }
+    const Method& method = s_.method();
+    for (int i = 0; i < method.stages; i++) {
+      if (i)
+        this->add_scaled(state, 0, stages_[i - 1].slope, 0, method.shifts[i],
+                         stages_[i].start, 0, all, factors_.data());
+      const bool slope = i + 1 < method.stages || s_.step_gradient;
+      this->respond(all, stages_[i], true, slope || s_.gated, slope);
+    }
+  }
+
+  void add_cotangent(int64_t t, int64_t first, int64_t rows,
+                     const Cotangents<Real>& c) {
+    for (int64_t r = 0; r < rows; r++) {
+      const Real* from = c.d_outputs + ((first + r) * s_.time + t) * s_.units;
+      for (int64_t p = 0; p < w_.panels; p++) {
+        Real* to = carry_.at(p, r);
+        for (int64_t i = 0; i < carry_.panel; i++) {
+          const int64_t u = w_.units.ordered()
+                                ? p * carry_.panel + i
+                                : w_.units.unit(p * carry_.panel + i);
+          if (u >= 0 && u < s_.units) to[i] += from[u];
+        }
+      }
+    }
+  }
+
+  // From the cotangent of a stage's response to that of its start.
+  void pull_back(int i, const Panels<Real>& d_response, int64_t row,
+                 int64_t rows, Panels<Real>& d_start, int64_t start_row) {
+    const Stage<Real>& stage = stages_[i];
+    StageBackward<Real>& back = backward_[i];
+    for (int64_t p = 0; p < w_.panels; p++) {
+      RespondBackward<Real> call{};
+      call.rows = rows;
+      call.activation = s_.activation;
+      call.leak = static_cast<Real>(s_.leak);
+      call.modulus_bias = w_.moduli(p);
+      call.memory = stage.argument.at(p, row);
+      call.d_response = d_response.at(p);
+      call.d_argument = back.drive.at(p, row);
+      if (s_.linear) call.d_linear = back.linear.at(p, row);
+      if (s_.gated) {
+        call.gate = stage.argument.at(w_.panels + p, row);
+        call.change = stage.change.at(p, row);
+        call.d_gate = back.drive.at(w_.panels + p, row);
+      }
+      if (!sums.modulus_bias.empty())
+        call.d_modulus_bias =
+            &sums.modulus_bias[p * w_.units.panel() / 2];
+      kernels<Real>().respond_backward(call);
+      if (!s_.gated) continue;
+      Real* to = back.product.at(p, row);
+      for (int64_t k = 0; k < rows * back.product.panel; k++)
+        to[k] = call.d_argument[k] + call.d_gate[k];
+    }
+    const Panels<Real>& d_product = back.of_product();
+    const auto left = left_factor(d_product, w_.units, row, rows);
+    const Matrix<Real> to = d_start.rows_from(start_row, rows);
+    if (s_.rank) {
+      multiply(left, transposed_.recurrent[1].all(),
+               back.inner.rows_from(row, rows));
+      for (int64_t p = 0; p < w_.panels; p++)
+        std::copy_n(d_product.at(p, row), rows * d_start.panel, to.at(p));
+      multiply(left_factor(back.inner, w_.ranks, row, rows),
+               transposed_.recurrent[0].all(), to, true);
+      return;
+    }
+    multiply(left, transposed_.recurrent.back().all(), to);
+    if (s_.linear)
+      multiply(left_factor(back.linear, w_.units, row, rows),
+               transposed_.recurrent[0].all(), to, true);
+  }
+
+  void map_back(int64_t row, int64_t rows) {
+    std::swap(carry_, total_);
+    pull_back(0, total_, row, rows, carry_, 0);
+  }
+
+  void step_back(int64_t t, int64_t row, int64_t first, int64_t rows,
+                 const Cotangents<Real>& c) {
+    const Method& method = s_.method();
+    const Real* steps = &factors_[row];
+    for (int64_t p = 0; p < w_.panels; p++)
+      std::copy_n(carry_.at(p), rows * carry_.panel, total_.at(p));
+    for (int i = method.stages - 1; i >= 0; i--) {
+      const bool last = i + 1 == method.stages;
+      std::fill(d_slope_.numbers.begin(), d_slope_.numbers.end(), Real{0});
+      this->add_scaled(d_slope_, 0, carry_, 0, method.shares[i], d_slope_, 0,
+                       rows, steps);
+      if (!last)
+        this->add_scaled(d_slope_, 0, backward_[i + 1].start, row,
+                         method.shifts[i + 1], d_slope_, 0, rows, steps);
+      if (s_.step_gradient) {
+        add_step(t, i, method.shares[i], carry_, 0, row, first, rows, c);
+        if (!last)
+          add_step(t, i, method.shifts[i + 1], backward_[i + 1].start, row, row,
+                   first, rows, c);
+      }
+      Panels<Real>& d_start = backward_[i].start;
+      pull_back(i, d_slope_, row, rows, d_start, row);
+      this->add_scaled(total_, 0, d_start, row, 1, total_, 0, rows, nullptr);
+    }
+    std::swap(carry_, total_);
+  }
+
+  // A step's length counts by factor * (cotangent, slope of stage i).
+  void add_step(int64_t t, int i, double factor, const Panels<Real>& cotangent,
+                int64_t from_row, int64_t row, int64_t first, int64_t rows,
+                const Cotangents<Real>& c) {
+    const Panels<Real>& slope = stages_[i].slope;
+    for (int64_t r = 0; r < rows; r++) {
+      double sum = 0;
+      for (int64_t p = 0; p < w_.panels; p++) {
+        const Real* one = cotangent.at(p, from_row + r);
+        const Real* other = slope.at(p, row + r);
+        for (int64_t k = 0; k < slope.panel; k++) sum += one[k] * other[k];
+      }
+      sum *= factor;
+      if (s_.per_step)
+        c.d_steps[(first + r) * s_.time + t] += static_cast<Real>(sum);
+      else
+        sums.step += sum;
+    }
+  }
+
+  void add_up(int64_t begin, int64_t end, int64_t first, int64_t rows,
+              const Cotangents<Real>& c) {
+    const int64_t all = (end - begin) * rows;
+    for (size_t i = 0; i < stages_.size(); i++) {
+      const auto start = stages_[i].start.rows_from(0, all);
+      const StageBackward<Real>& back = backward_[i];
+      const auto d_product =
+          back.of_product().rows_from(0, all).panels_from(0, w_.units.size());
+      if (s_.rank) {
+        const auto inner = stages_[i].inner.rows_from(0, all);
+        multiply_transposed(start, back.inner.rows_from(0, all),
+                            sums.recurrent[0].all(), true);
+        multiply_transposed(inner.panels_from(0, s_.rank), d_product,
+                            sums.recurrent[1].all(), true);
+      } else {
+        multiply_transposed(start, d_product, sums.recurrent.back().all(),
+                            true);
+      }
+      if (s_.linear)
+        multiply_transposed(start, back.linear.rows_from(0, all),
+                            sums.recurrent[0].all(), true);
+    }
+    // The driving inputs are the same in all stages.
+    Panels<Real>& d_drive = backward_[0].drive;
+    for (size_t i = 1; i < stages_.size(); i++)
+      for (int64_t p = 0; p < d_drive.panels; p++) {
+        const Real* from = backward_[i].drive.at(p);
+        Real* to = d_drive.at(p);
+        for (int64_t k = 0; k < all * d_drive.panel; k++) to[k] += from[k];
+      }
+    for (size_t part = 0; part < sums.input.size(); part++) {
+      multiply_transposed(
+          inputs_.rows_from(0, all).panels_from(0, s_.features + 1),
+          d_drive.rows_from(0, all).panels_from(part * w_.panels,
+                                                w_.units.size()),
+          sums.input[part].all(), true);
+      give_inputs(all, part, d_drive);
+    }
+    for (int64_t t = begin; t < end; t++)
+      for (int64_t r = 0; r < rows; r++)
+        in_panels(s_.features, d_inputs_, (t - begin) * rows + r,
+                  [dx = c.d_inputs + ((first + r) * s_.time + t) * s_.features](
+                      int64_t f, const Real* from, int64_t count) {
+                    std::copy_n(from, count, dx + f);
+                  });
+  }
+
+  // Calls use(first, place, count) for each panel's share of `columns`.
+  template <class Use>
+  static void in_panels(int64_t columns, Panels<Real>& tile, int64_t row,
+                        Use use) {
+    for (int64_t p = 0; p * tile.panel < columns; p++)
+      use(p * tile.panel, tile.at(p, row),
+          std::min(tile.panel, columns - p * tile.panel));
+  }
+
+  // The cotangents of the inputs. A product has the columns of a panel, and of
+  // few features most would be for nothing.
+  void give_inputs(int64_t all, int64_t part, const Panels<Real>& d_drive) {
+    if (s_.features > few_features) {
+      multiply(left_factor(d_drive, w_.units, 0, all, part * w_.panels),
+               transposed_.input[part].all(), d_inputs_.all(), part > 0);
+      return;
+    }
+    DotRows<Real> call{};
+    call.rows = all;
+    call.panels = w_.panels;
+    call.panel_stride = d_drive.stride();
+    call.to_row = d_inputs_.panel;
+    call.a = d_drive.at(part * w_.panels);
+    call.add = part > 0;
+    for (int64_t f = 0; f < s_.features; f++) {
+      call.b = &w_.input_rows[(part * s_.features + f) * w_.units.size()];
+      call.to = d_inputs_.at(0) + f;
+      kernels<Real>().dot_rows(call);
+    }
+  }
+
+  const Transposed<Real>& transposed_;
+  int64_t steps_;
+  Panels<Real> carry_, total_, d_slope_, d_inputs_, inputs_;
+  std::vector<StageBackward<Real>> backward_;
+};
+
+}  // namespace nonlinear
+}  // namespace keras_linrec

@@ -1,0 +1,283 @@
+// How a nonlinear recurrence's units and weights lie in panels.
+#pragma once
+#include <algorithm>
+
+#include "panels.h"
+#include "parallel.h"
+#include "runge_kutta.h"
+
+namespace keras_linrec {
+namespace nonlinear {
+
+// Multiplications and additions below which one thread is as fast.
+constexpr int64_t least_work_a_thread = 1 << 19;
+// Rows of a batch that go through time together: more than the products need.
+constexpr int64_t most_rows = 64;
+// Features so few that each is better off with a product of its own.
+constexpr int64_t few_features = 4;
+
+struct Sizes {
+  int64_t groups, batch, time, features, units, rank, kept, d_kept;
+  double leak;
+  bool linear, gated, per_step, step_gradient, solved;
+  Activation activation;
+  int solver;
+  Sizes(int flags, const int64_t* sizes)
+      : groups(sizes[0]),
+        batch(sizes[1]),
+        time(sizes[2]),
+        features(sizes[3]),
+        units(sizes[4]),
+        rank(sizes[5]),
+        kept(sizes[6]),
+        d_kept(sizes[7]),
+        linear(flags & kKerasLinrecLinear),
+        gated(flags & kKerasLinrecGated),
+        per_step(flags & kKerasLinrecPerStep),
+        step_gradient(flags & kKerasLinrecStepGradient),
+        activation(static_cast<Activation>(flags >> kKerasLinrecActivationBit &
+                                           15)),
+        solver(flags >> kKerasLinrecSolverBit & 15) {
+    std::memcpy(&leak, &sizes[8], sizeof(leak));
+    solved = solver > 0;
+  }
+  bool valid() const {
+    return groups >= 0 && batch >= 0 && time >= 1 && features >= 0 &&
+           units >= 1 && rank >= 0 && activation < kActivations &&
+           solver < 4 && (kept == 0 || kept == time) &&
+           (d_kept == 0 || d_kept == time) && (solved || !(linear || gated)) &&
+           !(linear && rank) && !(is_of_pairs(activation) && units % 2);
+  }
+  const Method& method() const { return methods[solver]; }
+  int64_t driven() const { return (1 + gated) * units; }
+  int64_t recurrent() const { return rank ? rank : (1 + linear) * units; }
+  int64_t biases() const { return activation == kModrelu ? units / 2 : 0; }
+  int64_t steps() const { return per_step ? batch * time : 1; }
+  int64_t work() const {
+    return batch * time * (rank ? 2 * rank : recurrent()) * units;
+  }
+  // The batch in so many shares of rows.
+  int64_t shares() const {
+    const int64_t most = std::min<int64_t>(keras_linrec::threads(), batch);
+    const int64_t threads = std::clamp<int64_t>(work() / least_work_a_thread, 1,
+                                                std::max<int64_t>(most, 1));
+    const int64_t rounds =
+        (batch + threads * most_rows - 1) / (threads * most_rows);
+    return std::min(std::max<int64_t>(rounds, 1) * threads, batch);
+  }
+  int threads() const {
+    return static_cast<int>(std::min<int64_t>(
+        std::max(keras_linrec::threads(), 1), std::max<int64_t>(shares(), 1)));
+  }
+};
+
+// Which unit a column of a tile is, or -1. The units of a pair lie half a panel
+// apart.
+template <class Real>
+class Columns {
+ public:
+  Columns(int64_t count, Activation activation = kLinear)
+      : count_(count),
+        panel_(kernels<Real>().panel),
+        panels_((count + panel_ - 1) / panel_),
+        ordered_(!is_of_pairs(activation)),
+        units_(size()) {
+    const int64_t half = panel_ / 2, pairs = count / 2;
+    for (int64_t c = 0; c < size(); c++) {
+      const int64_t pair = c / panel_ * half + c % half;
+      const int64_t second = c % panel_ >= half;
+      if (ordered_)
+        units_[c] = c < count ? c : -1;
+      else if (pair >= pairs)
+        units_[c] = -1;
+      else
+        units_[c] = activation == kOplu ? 2 * pair + second
+                                        : pair + second * pairs;
+    }
+  }
+  int64_t panel() const { return panel_; }
+  int64_t panels() const { return panels_; }
+  int64_t size() const { return panels_ * panel_; }
+  int64_t count() const { return count_; }
+  bool ordered() const { return ordered_; }
+  int64_t unit(int64_t column) const { return units_[column]; }
+
+  void into(const Real* from, Real* to, int64_t stride) const {
+    for_each_panel([&](int64_t p, const int64_t* units) {
+      if (units)
+        for (int64_t c = 0; c < panel_; c++)
+          to[p * stride + c] = units[c] < 0 ? 0 : from[units[c]];
+      else
+        std::copy_n(from + p * panel_, panel_, to + p * stride);
+    });
+  }
+  void out_of(const Real* from, int64_t stride, Real* to) const {
+    for_each_panel([&](int64_t p, const int64_t* units) {
+      if (units)
+        for (int64_t c = 0; c < panel_; c++) {
+          if (units[c] >= 0) to[units[c]] = from[p * stride + c];
+        }
+      else
+        std::copy_n(from + p * stride, panel_, to + p * panel_);
+    });
+  }
+
+ private:
+  // Calls use(panel, its units), without them where they are its columns.
+  template <class Use>
+  void for_each_panel(Use use) const {
+    for (int64_t p = 0; p < panels_; p++)
+      use(p, ordered_ && (p + 1) * panel_ <= count_ ? nullptr
+                                                    : &units_[p * panel_]);
+  }
+
+  int64_t count_, panel_, panels_;
+  bool ordered_;
+  std::vector<int64_t> units_;
+};
+
+template <class Real>
+Panels<Real> pack(const Real* from, const Columns<Real>& rows,
+                  const Columns<Real>& columns, int64_t row, int64_t column,
+                  Real sign = 1) {
+  Panels<Real> packed(rows.size(), columns.size());
+  for (int64_t c = 0; c < columns.size(); c++) {
+    const int64_t to_column = columns.unit(c);
+    if (to_column < 0) continue;
+    Real* to = packed.at(c / packed.panel) + c % packed.panel;
+    for (int64_t r = 0; r < rows.size(); r++) {
+      const int64_t to_row = rows.unit(r);
+      if (to_row >= 0)
+        to[r * packed.panel] = sign * from[to_row * row + to_column * column];
+    }
+  }
+  return packed;
+}
+
+template <class Real>
+void unpack(const Panels<Real>& packed, const Columns<Real>& rows,
+            const Columns<Real>& columns, Real* to, int64_t row,
+            Real sign = 1) {
+  for (int64_t c = 0; c < columns.size(); c++) {
+    const int64_t column = columns.unit(c);
+    if (column < 0) continue;
+    const Real* from = packed.at(c / packed.panel) + c % packed.panel;
+    for (int64_t r = 0; r < rows.size(); r++)
+      if (rows.unit(r) >= 0)
+        to[rows.unit(r) * row + column] = sign * from[r * packed.panel];
+  }
+}
+
+template <class Real>
+struct Arguments {
+  const Real *inputs, *input_kernel, *bias, *recurrent, *expansion, *steps,
+      *modulus_bias, *initial;
+};
+
+// What both passes know: the columns' order, and the right factors.
+template <class Real>
+struct Weights {
+  Sizes s;
+  // `driving` are the features and, to be multiplied by the bias, a one.
+  Columns<Real> units, features, driving, ranks;
+  int64_t panels;  // of the units
+  // The driving inputs' kernels and biases, a gate's behind; and the kernels'
+  // rows one by one.
+  std::vector<Panels<Real>> input;
+  std::vector<Real> input_rows;
+  std::vector<Real> bias;
+  // A (if there is one), then R; or R's factors, the second negated.
+  std::vector<Panels<Real>> recurrent;
+  std::vector<Real> modulus_bias;
+  const Arguments<Real> arguments;
+
+  Weights(const Sizes& s, const Arguments<Real>& a)
+      : s(s),
+        units(s.units, s.activation),
+        features(s.features),
+        driving(s.features + 1),
+        ranks(s.rank),
+        panels(units.panels()),
+        arguments(a) {
+    for (int part = 0; part <= s.gated; part++) {
+      input.push_back(pack(a.input_kernel + part * s.units, features, units,
+                           s.driven(), 1));
+      for (int64_t f = 0; s.features <= few_features && f < s.features; f++) {
+        input_rows.resize(input_rows.size() + units.size());
+        units.into(a.input_kernel + f * s.driven() + part * s.units,
+                   &input_rows[input_rows.size() - units.size()],
+                   units.panel());
+      }
+      bias.resize(bias.size() + units.size());
+      units.into(a.bias + part * s.units, &bias[part * units.size()],
+                 units.panel());
+    }
+    if (s.rank) {
+      recurrent.push_back(pack(a.recurrent, units, ranks, s.rank, 1));
+      recurrent.push_back(
+          pack(a.expansion, ranks, units, s.units, 1, Real{-1}));
+    } else {
+      for (int part = 0; part <= s.linear; part++)
+        recurrent.push_back(pack(a.recurrent + part * s.units, units, units,
+                                 s.recurrent(), 1));
+    }
+    if (!s.biases()) return;
+    // A pair's is its first number's column's.
+    modulus_bias.resize(panels * units.panel() / 2);
+    std::copy_n(a.modulus_bias, s.biases(), modulus_bias.begin());
+  }
+
+  const Real* moduli(int64_t panel) const {
+    return modulus_bias.empty() ? nullptr
+                                : &modulus_bias[panel * units.panel() / 2];
+  }
+
+  const Real* bias_of(int64_t part, int64_t panel) const {
+    return &bias[part * units.size() + panel * units.panel()];
+  }
+
+  // The driving inputs of step t, but for the bias, for `rows` rows of the
+  // batch from `first` on.
+  void drive(int64_t t, int64_t first, int64_t rows, Panels<Real>& to,
+             int64_t row) const {
+    const Matrix<const Real> inputs{
+        arguments.inputs + (first * s.time + t) * s.features, rows, s.features,
+        s.time * s.features, units.panel()};
+    for (size_t part = 0; part < input.size(); part++)
+      multiply(inputs, input[part].all(),
+               to.rows_from(row, rows).panels_from(part * panels,
+                                                   units.size()));
+  }
+
+  // The lengths of step t for the same rows.
+  void step_sizes(int64_t t, int64_t first, int64_t rows, Real* to) const {
+    for (int64_t r = 0; r < rows; r++)
+      to[r] = s.per_step ? arguments.steps[(first + r) * s.time + t]
+                         : arguments.steps[0];
+  }
+};
+
+// The right factors of the backward pass.
+template <class Real>
+struct Transposed {
+  std::vector<Panels<Real>> input, recurrent;
+  explicit Transposed(const Weights<Real>& w) {
+    const Sizes& s = w.s;
+    const Arguments<Real>& a = w.arguments;
+    for (int part = 0; part <= s.gated; part++)
+      input.push_back(pack(a.input_kernel + part * s.units, w.units, w.features,
+                           1, s.driven()));
+    if (s.rank) {
+      recurrent.push_back(pack(a.recurrent, w.ranks, w.units, 1, s.rank));
+      recurrent.push_back(
+          pack(a.expansion, w.units, w.ranks, 1, s.units, Real{-1}));
+    } else {
+      for (int part = 0; part <= s.linear; part++)
+        recurrent.push_back(pack(a.recurrent + part * s.units, w.units, w.units,
+                                 1, s.recurrent()));
+    }
+  }
+};
+
+}  // namespace nonlinear
+}  // namespace keras_linrec

@@ -1,0 +1,146 @@
+// Matrices whose columns lie in panels, as the micro-kernel takes them
+// (product_kernels.h), and their products.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "arrays.h"
+
+namespace keras_linrec {
+
+// Rows of a right factor that a product takes at once: with 32 columns in
+// float32 they are 64 KiB.
+constexpr int64_t inner_at_once = 512;
+
+// A matrix that lies somewhere: number (i, j) is at
+//
+//   numbers[j / panel * stride + i * row + j % panel].
+//
+// One in row-major order has its panels side by side: `stride` is their width.
+template <class Real>
+struct Matrix {
+  Real* numbers;
+  int64_t rows, columns;
+  int64_t row, stride;
+
+  Real* at(int64_t panel, int64_t i = 0) const {
+    return numbers + panel * stride + i * row;
+  }
+  Matrix rows_from(int64_t first, int64_t count) const {
+    return {at(0, first), count, columns, row, stride};
+  }
+  Matrix panels_from(int64_t first, int64_t columns) const {
+    return {at(first), rows, columns, row, stride};
+  }
+};
+
+template <class Real>
+Matrix<Real> row_major(Real* numbers, int64_t rows, int64_t columns) {
+  return {numbers, rows, columns, columns,
+          kernels<std::remove_const_t<Real>>().panel};
+}
+
+// A matrix of its own: panel by panel, row by row, and zero where there is no
+// column.
+template <class Real>
+struct Panels {
+  int64_t rows = 0, columns = 0, panel = 0, panels = 0;
+  std::vector<Real> numbers;
+
+  Panels() = default;
+  Panels(int64_t rows, int64_t columns)
+      : rows(rows),
+        columns(columns),
+        panel(kernels<Real>().panel),
+        panels((columns + panel - 1) / panel),
+        numbers(rows * panels * panel) {}
+
+  int64_t stride() const { return rows * panel; }
+  Real* at(int64_t p, int64_t i = 0) {
+    return numbers.data() + p * stride() + i * panel;
+  }
+  const Real* at(int64_t p, int64_t i = 0) const {
+    return numbers.data() + p * stride() + i * panel;
+  }
+  Matrix<Real> all() { return {at(0), rows, columns, panel, stride()}; }
+  Matrix<const Real> all() const {
+    return {at(0), rows, columns, panel, stride()};
+  }
+  Matrix<Real> rows_from(int64_t first, int64_t count) {
+    return all().rows_from(first, count);
+  }
+  Matrix<const Real> rows_from(int64_t first, int64_t count) const {
+    return all().rows_from(first, count);
+  }
+  // Calls use(panel, first column, count) for each panel.
+  template <class Use>
+  void for_each_panel(Use use) const {
+    for (int64_t p = 0; p < panels; p++)
+      use(p, p * panel, std::min(panel, columns - p * panel));
+  }
+};
+
+// c = a b, or c += a b, for as many panels as b has.
+template <class A, class B, class Real>
+void multiply(const Matrix<A>& a, const Matrix<B>& b, const Matrix<Real>& c,
+              bool add = false) {
+  const int64_t panel = kernels<Real>().panel;
+  const auto run = kernels<Real>().product;
+  Product<Real> product{};
+  product.rows = a.rows;
+  product.a_row = a.row;
+  product.a_outer = a.stride;
+  product.a_inner = 1;
+  product.b_row = b.row;
+  product.c_row = c.row;
+  for (int64_t p = 0; p * panel < b.columns; p++) {
+    product.c = c.at(p);
+    product.add = add;
+    int64_t k = 0;
+    do {
+      // Whole panels of `a`, and then what is left. A row in one piece needs
+      // no such cut.
+      const int64_t count = std::min(inner_at_once, a.columns - k);
+      const int64_t whole = a.stride == panel ? 0 : count / panel;
+      product.outer = whole ? whole : 1;
+      product.inner = whole ? panel : count;
+      product.a = a.at(k / panel);
+      product.b = b.at(p, k);
+      run(product);
+      product.add = true;
+      k += product.outer * product.inner;
+    } while (k < a.columns);
+  }
+}
+
+// c = a^T b, or c += a^T b, for as many panels as b has.
+template <class A, class B, class Real>
+void multiply_transposed(const Matrix<A>& a, const Matrix<B>& b,
+                         const Matrix<Real>& c, bool add = false) {
+  const int64_t panel = kernels<Real>().panel;
+  const auto run = kernels<Real>().product;
+  // Columns of `a` whose numbers follow each other.
+  const int64_t columns = a.stride == panel ? a.columns : panel;
+  Product<Real> product{};
+  product.outer = 1;
+  product.a_row = 1;
+  product.a_inner = a.row;
+  product.b_row = b.row;
+  product.c_row = c.row;
+  for (int64_t p = 0; p * panel < b.columns; p++)
+    for (int64_t k = 0; k < a.rows; k += inner_at_once) {
+      product.inner = std::min(inner_at_once, a.rows - k);
+      product.b = b.at(p, k);
+      product.add = add || k > 0;
+      for (int64_t i = 0; i < a.columns; i += columns) {
+        product.rows = std::min(columns, a.columns - i);
+        product.a = a.at(i / panel, k);
+        product.c = c.at(p, i);
+        run(product);
+      }
+    }
+}
+
+}  // namespace keras_linrec

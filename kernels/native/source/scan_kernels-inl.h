@@ -1,0 +1,250 @@
+// The scan of rows, and its gradient.
+#pragma once
+#include "scan_kernels.h"
+#include "vectors-inl.h"
+
+namespace keras_linrec {
+namespace {
+
+// As many numbers as fill a register in float64, or one number, for the
+// channels that are left over.
+template <bool scalar>
+struct Lanes {
+  static constexpr int64_t width = VECTOR_BYTES / 8;
+  typedef Doubles State;
+  template <class Real>
+  static INLINE State load(const Real* from) {
+    return __builtin_convertvector(
+        *reinterpret_cast<const typename Types<Real>::NarrowInMemory*>(from),
+        Doubles);
+  }
+  template <class Real>
+  static INLINE void store(Real* to, State value) {
+    *reinterpret_cast<typename Types<Real>::NarrowInMemory*>(to) =
+        __builtin_convertvector(value, typename Types<Real>::Narrow);
+  }
+};
+template <>
+struct Lanes<true> {
+  static constexpr int64_t width = 1;
+  typedef double State;
+  template <class Real>
+  static INLINE State load(const Real* from) {
+    return *from;
+  }
+  template <class Real>
+  static INLINE void store(Real* to, State value) {
+    *to = static_cast<Real>(value);
+  }
+};
+
+// One or two numbers, and the three operations the scans need.
+template <class State, bool complex>
+struct Number {
+  State real, imag;
+};
+
+template <class State, bool complex>
+INLINE Number<State, complex> multiply_add(Number<State, complex> a,
+                                           Number<State, complex> b,
+                                           Number<State, complex> c) {
+  if (!complex) return {a.real * b.real + c.real, c.imag};
+  // The products with the new input come first: only two operations depend
+  // on the step before.
+  return {a.real * b.real + (c.real - a.imag * b.imag),
+          a.real * b.imag + (c.imag + a.imag * b.real)};
+}
+
+// conj(a) * b
+template <class State, bool complex>
+INLINE Number<State, complex> conjugate_multiply(Number<State, complex> a,
+                                                 Number<State, complex> b) {
+  if (!complex) return {a.real * b.real, b.imag};
+  return {a.real * b.real + a.imag * b.imag, a.real * b.imag - a.imag * b.real};
+}
+
+template <bool scalar, bool complex>
+struct Access {
+  typedef Lanes<scalar> L;
+  typedef Number<typename L::State, complex> N;
+  template <class Pointer>
+  static INLINE N load(Pointer const* parts, int64_t at) {
+    typename L::State none = {};
+    return {L::load(parts[0] + at), complex ? L::load(parts[1] + at) : none};
+  }
+  template <class Real>
+  static INLINE void store(Real* const* parts, int64_t at, N value) {
+    L::store(parts[0] + at, value.real);
+    if (complex) L::store(parts[1] + at, value.imag);
+  }
+};
+
+// `groups` lane groups from channel `first` on, all steps, state in registers.
+template <class Real, bool scalar, bool complex, bool per_step, int groups>
+INLINE void scan_columns(const ScanRows<Real>& s, int64_t first) {
+  typedef Access<scalar, complex> A;
+  constexpr int64_t width = A::L::width;
+  typename A::N decay[groups], state[groups];
+  for (int g = 0; g < groups; g++) {
+    state[g] = A::load(s.state, first + g * width);
+    if (!per_step) decay[g] = A::load(s.decay, first + g * width);
+  }
+  const int64_t step = s.reverse ? -1 : 1;
+  int64_t t = s.reverse ? s.time - 1 : 0;
+  for (int64_t count = 0; count < s.time; count++, t += step) {
+#pragma GCC unroll 8
+    for (int g = 0; g < groups; g++) {
+      const int64_t column = first + g * width;
+      if (per_step) decay[g] = A::load(s.decay, t * s.decay_stride + column);
+      state[g] = multiply_add(decay[g], state[g],
+                              A::load(s.inputs, t * s.input_stride + column));
+      A::store(s.outputs, t * s.output_stride + column, state[g]);
+    }
+  }
+  for (int g = 0; g < groups; g++)
+    A::store(s.state, first + g * width, state[g]);
+}
+
+// All channels from `first` on, in groups as wide as there are channels for.
+template <class Real, bool complex, bool per_step, int groups>
+void scan_all_columns(const ScanRows<Real>& s, int64_t first) {
+  constexpr int64_t width = groups * Lanes<false>::width;
+  for (; first + width <= s.channels; first += width)
+    scan_columns<Real, false, complex, per_step, groups>(s, first);
+  if constexpr (groups > 1)
+    return scan_all_columns<Real, complex, per_step, groups / 2>(s, first);
+  for (; first < s.channels; first++)
+    scan_columns<Real, true, complex, per_step, 1>(s, first);
+}
+
+// Rows of one block of time, small enough that the column groups' later
+// passes over it find it in the cache.
+constexpr int64_t block_bytes = 1 << 16;
+
+template <class Real>
+int64_t block_rows(int64_t channels) {
+  int64_t rows = block_bytes / (channels * static_cast<int64_t>(sizeof(Real)));
+  return rows < 8 ? 8 : rows;
+}
+
+template <class Real, bool complex, bool per_step>
+void scan_rows_of(const ScanRows<Real>& s) {
+  const int64_t rows = block_rows<Real>(s.channels);
+  for (int64_t done = 0; done < s.time; done += rows) {
+    ScanRows<Real> block = s;
+    block.time = s.time - done < rows ? s.time - done : rows;
+    const int64_t first = s.reverse ? s.time - done - block.time : done;
+    for (int part = 0; part <= complex; part++) {
+      block.decay[part] += first * s.decay_stride;
+      block.inputs[part] += first * s.input_stride;
+      block.outputs[part] += first * s.output_stride;
+    }
+    constexpr int groups = complex ? 4 : 8;
+    scan_all_columns<Real, complex, per_step, groups>(block, 0);
+  }
+}
+
+template <class Real>
+void scan_rows(const ScanRows<Real>& s) {
+  if (s.inputs[1])
+    s.per_step ? scan_rows_of<Real, true, true>(s)
+               : scan_rows_of<Real, true, false>(s);
+  else
+    s.per_step ? scan_rows_of<Real, false, true>(s)
+               : scan_rows_of<Real, false, false>(s);
+}
+
+// --- the gradient ---------------------------------------------------------
+
+template <class Real, bool scalar, bool complex, bool per_step, int groups>
+INLINE void scan_columns_backward(const ScanRowsBackward<Real>& s,
+                                  int64_t first) {
+  typedef Access<scalar, complex> A;
+  constexpr int64_t width = A::L::width;
+  typename A::N decay[groups], carry[groups], sum[groups];
+  for (int g = 0; g < groups; g++) {
+    carry[g] = A::load(s.carry, first + g * width);
+    if (per_step) continue;
+    decay[g] = A::load(s.decay, first + g * width);
+    sum[g] = A::load(s.d_decay_sum, first + g * width);
+  }
+  // From the step taken last to the first.
+  const int64_t step = s.reverse ? 1 : -1;
+  int64_t t = s.reverse ? 0 : s.time - 1;
+  for (int64_t left = s.time; left > 0; left--, t += step) {
+#pragma GCC unroll 8
+    for (int g = 0; g < groups; g++) {
+      const int64_t column = first + g * width;
+      typename A::N gradient =
+          A::load(s.d_outputs, t * s.d_output_stride + column);
+      gradient.real += carry[g].real;
+      if (complex) gradient.imag += carry[g].imag;
+      const typename A::N before =
+          left > 1 ? A::load(s.outputs, (t + step) * s.output_stride + column)
+                   : A::load(s.initial, column);
+      const typename A::N slope = conjugate_multiply(before, gradient);
+      if (per_step) {
+        decay[g] = A::load(s.decay, t * s.decay_stride + column);
+        A::store(s.d_decay, t * s.d_decay_stride + column, slope);
+      } else {
+        sum[g].real += slope.real;
+        if (complex) sum[g].imag += slope.imag;
+      }
+      A::store(s.d_inputs, t * s.d_input_stride + column, gradient);
+      carry[g] = conjugate_multiply(decay[g], gradient);
+    }
+  }
+  for (int g = 0; g < groups; g++) {
+    A::store(s.carry, first + g * width, carry[g]);
+    if (!per_step) A::store(s.d_decay_sum, first + g * width, sum[g]);
+  }
+}
+
+template <class Real, bool complex, bool per_step, int groups>
+void scan_all_columns_backward(const ScanRowsBackward<Real>& s,
+                               int64_t first) {
+  constexpr int64_t width = groups * Lanes<false>::width;
+  for (; first + width <= s.channels; first += width)
+    scan_columns_backward<Real, false, complex, per_step, groups>(s, first);
+  if constexpr (groups > 1)
+    return scan_all_columns_backward<Real, complex, per_step, groups / 2>(
+        s, first);
+  for (; first < s.channels; first++)
+    scan_columns_backward<Real, true, complex, per_step, 1>(s, first);
+}
+
+template <class Real, bool complex, bool per_step>
+void scan_rows_backward_of(const ScanRowsBackward<Real>& s) {
+  const int64_t rows = block_rows<Real>(s.channels);
+  for (int64_t done = 0; done < s.time; done += rows) {
+    ScanRowsBackward<Real> block = s;
+    block.time = s.time - done < rows ? s.time - done : rows;
+    const int64_t first = s.reverse ? done : s.time - done - block.time;
+    // The state before the block is the output of the step before it.
+    const int64_t before = s.reverse ? first + block.time : first - 1;
+    for (int part = 0; part <= complex; part++) {
+      if (done + block.time < s.time)
+        block.initial[part] = s.outputs[part] + before * s.output_stride;
+      block.decay[part] += first * s.decay_stride;
+      if (per_step) block.d_decay[part] += first * s.d_decay_stride;
+      block.outputs[part] += first * s.output_stride;
+      block.d_outputs[part] += first * s.d_output_stride;
+      block.d_inputs[part] += first * s.d_input_stride;
+    }
+    constexpr int groups = complex ? 2 : 4;
+    scan_all_columns_backward<Real, complex, per_step, groups>(block, 0);
+  }
+}
+
+template <class Real>
+void scan_rows_backward(const ScanRowsBackward<Real>& s) {
+  if (s.outputs[1])
+    s.per_step ? scan_rows_backward_of<Real, true, true>(s)
+               : scan_rows_backward_of<Real, true, false>(s);
+  else
+    s.per_step ? scan_rows_backward_of<Real, false, true>(s)
+               : scan_rows_backward_of<Real, false, false>(s);
+}
+
+}  // namespace
+}  // namespace keras_linrec

@@ -1,0 +1,248 @@
+// The core's operations as TensorFlow sees them: their names, arguments and
+// results, and the results' shapes as far as they can be known ahead.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/shape_inference.h"
+#include "xla_calls.h"
+
+namespace keras_linrec {
+
+namespace tf = tensorflow;
+
+// Axes are letters: Batch, Time, Features, Channels, Units, blocKs of time,
+// Parts, the Numbers of a state; "3" is three and "0" none. Other letters are
+// sizes that an operation has of its own. A decay's are "c" or, where it
+// is given per step, "btc".
+constexpr char decay_axes[] = "decay";
+
+struct Quantity {
+  std::string name, axes;
+  // One tensor, even where the others are complex and have two parts.
+  bool real = false;
+  // Of a result: the argument that it may be written over, or -1.
+  int reuses = -1;
+
+  int parts(int parts) const { return real ? 1 : parts; }
+};
+
+// An operation's attributes, beside the number type.
+constexpr int has_parts = 1, has_reverse = 2, has_block = 4, has_time = 8,
+              has_alpha = 16, has_form = 32;
+constexpr int of_scan = has_parts | has_reverse;
+
+struct Operation {
+  const char* name;
+  Core core;
+  // The core's sizes behind its groups, of which there is one.
+  std::string sizes;
+  int attributes;
+  std::vector<Quantity> from, to;
+
+  bool has(int attribute) const { return attributes & attribute; }
+
+  // The first tensor of an argument.
+  int argument(int quantity, int parts) const {
+    int tensor = 0;
+    for (int q = 0; q < quantity; q++) tensor += from[q].parts(parts);
+    return tensor;
+  }
+};
+
+inline const Operation operations[] = {
+    {"KerasLinrecScan",
+     keras_linrec_scan,
+     "btc",
+     of_scan,
+     {{"decay", decay_axes}, {"inputs", "btc"}, {"initial_state", "bc"}},
+     {{"outputs", "btc", false, 1}, {"final_state", "bc"}}},
+    {"KerasLinrecScanBackward",
+     keras_linrec_scan_backward,
+     "btc",
+     of_scan,
+     {{"decay", decay_axes},
+      {"outputs", "btc"},
+      {"initial_state", "bc"},
+      {"d_outputs", "btc"},
+      {"d_final_state", "bc"}},
+     {{"d_decay", decay_axes},
+      {"d_inputs", "btc", false, 3},
+      {"d_initial_state", "bc"}}},
+    {"KerasLinrecProjectedScan",
+     keras_linrec_projected_scan,
+     "btfcu",
+     of_scan | has_block,
+     {{"decay", decay_axes},
+      {"inputs", "btf", true},
+      {"input_kernel", "fc"},
+      {"output_kernel", "cu"},
+      {"initial_state", "bc"}},
+     {{"outputs", "btu", true},
+      {"final_state", "bc"},
+      {"checkpoints", "bkpc", true}}},
+    // Its initial state is there for the gradient's own gradient. The core
+    // does not look at what comes after the arguments that it knows.
+    {"KerasLinrecProjectedScanBackward",
+     keras_linrec_projected_scan_backward,
+     "btfcu",
+     of_scan | has_block,
+     {{"decay", decay_axes},
+      {"inputs", "btf", true},
+      {"input_kernel", "fc"},
+      {"output_kernel", "cu"},
+      {"checkpoints", "bkpc", true},
+      {"d_outputs", "btu", true},
+      {"d_final_state", "bc"},
+      {"initial_state", "bc"}},
+     {{"d_decay", decay_axes},
+      {"d_inputs", "btf", true},
+      {"d_input_kernel", "fc"},
+      {"d_output_kernel", "cu"},
+      {"d_initial_state", "bc"}}},
+    {"KerasLinrecImpulseResponse",
+     keras_linrec_impulse_response,
+     "fcnt",
+     has_time | has_alpha,
+     {{"p", "n"},
+      {"d", "n"},
+      {"q", "n"},
+      {"t", "3n"},
+      {"b", "n"},
+      {"timescale", "f"},
+      {"output_matrix", "fcn"}},
+     {{"response", "fct"}}},
+    {"KerasLinrecImpulseResponseBackward",
+     keras_linrec_impulse_response_backward,
+     "fcnt",
+     has_time | has_alpha,
+     {{"p", "n"},
+      {"d", "n"},
+      {"q", "n"},
+      {"t", "3n"},
+      {"b", "n"},
+      {"timescale", "f"},
+      {"output_matrix", "fcn"},
+      {"d_response", "fct"}},
+     {{"d_p", "n"},
+      {"d_d", "n"},
+      {"d_q", "n"},
+      {"d_t", "3n"},
+      {"d_b", "n"},
+      {"d_timescale", "f"},
+      {"d_output_matrix", "fcn"}}},
+    {"KerasLinrecNonlinearScan",
+     keras_linrec_nonlinear_scan,
+     "btfnmt0",
+     has_form,
+     {{"inputs", "btf"},
+      {"input_kernel", "fg"},
+      {"bias", "g"},
+      {"recurrent", "nr"},
+      {"expansion", "mn"},
+      {"step_size", "ij"},
+      {"modulus_bias", "q"},
+      {"initial_state", "bn"}},
+     {{"outputs", "btn"}, {"final_state", "bn"}}},
+    {"KerasLinrecNonlinearScanBackward",
+     keras_linrec_nonlinear_scan_backward,
+     "btfnmtz",
+     has_form,
+     {{"inputs", "btf"},
+      {"input_kernel", "fg"},
+      {"bias", "g"},
+      {"recurrent", "nr"},
+      {"expansion", "mn"},
+      {"step_size", "ij"},
+      {"modulus_bias", "q"},
+      {"initial_state", "bn"},
+      {"outputs", "btn"},
+      {"d_outputs", "bzn"},
+      {"d_final_state", "bn"}},
+     {{"d_inputs", "btf"},
+      {"d_input_kernel", "fg"},
+      {"d_bias", "g"},
+      {"d_recurrent", "nr"},
+      {"d_expansion", "mn"},
+      {"d_step_size", "ij"},
+      {"d_modulus_bias", "q"},
+      {"d_initial_state", "bn"}}},
+};
+
+inline const Operation& operation_of(const std::string& name) {
+  for (const Operation& operation : operations)
+    if (name == operation.name) return operation;
+  LOG(FATAL) << "keras_linrec: there is no operation " << name;
+}
+
+inline std::string axes_of(const Quantity& quantity, bool per_step) {
+  if (quantity.axes != decay_axes) return quantity.axes;
+  return per_step ? "btc" : "c";
+}
+
+inline int64_t blocks_of(int64_t time, int64_t block) {
+  return time / block + 2;
+}
+
+// What operations look like, and the shapes of their results as far as they
+// can be known ahead.
+
+inline absl::Status infer_shapes(const Operation& operation,
+                          tf::shape_inference::InferenceContext* context) {
+  using tf::shape_inference::DimensionHandle;
+  using tf::shape_inference::ShapeHandle;
+  int parts = 1;
+  if (operation.has(has_parts))
+    TF_RETURN_IF_ERROR(context->GetAttr("parts", &parts));
+  const ShapeHandle decay = context->input(0);
+  const bool decay_known = context->RankKnown(decay);
+  const bool per_step = decay_known && context->Rank(decay) == 3;
+
+  std::map<char, DimensionHandle> axes;
+  axes['p'] = context->MakeDim(parts);
+  axes['3'] = context->MakeDim(3);
+  if (operation.has(has_time)) {
+    int64_t time;
+    TF_RETURN_IF_ERROR(context->GetAttr("time", &time));
+    axes['t'] = context->MakeDim(time);
+  }
+  auto axis = [&](char letter) -> DimensionHandle& {
+    return axes.emplace(letter, context->UnknownDim()).first->second;
+  };
+  int tensor = 0;
+  for (const Quantity& quantity : operation.from)
+    for (int p = 0; p < quantity.parts(parts); p++) {
+      ShapeHandle shape = context->input(tensor++);
+      if (quantity.axes == decay_axes && !decay_known) continue;
+      const std::string letters = axes_of(quantity, per_step);
+      TF_RETURN_IF_ERROR(context->WithRank(shape, letters.size(), &shape));
+      for (size_t i = 0; i < letters.size(); i++) {
+        DimensionHandle& known = axis(letters[i]);
+        TF_RETURN_IF_ERROR(
+            context->Merge(known, context->Dim(shape, i), &known));
+      }
+    }
+  if (operation.has(has_block) && context->ValueKnown(axis('t'))) {
+    int64_t block;
+    TF_RETURN_IF_ERROR(context->GetAttr("block", &block));
+    axes['k'] = context->MakeDim(blocks_of(context->Value(axes['t']), block));
+  }
+
+  tensor = 0;
+  for (const Quantity& quantity : operation.to)
+    for (int p = 0; p < quantity.parts(parts); p++) {
+      ShapeHandle shape = decay;
+      if (quantity.axes != decay_axes || decay_known) {
+        std::vector<DimensionHandle> dimensions;
+        for (char letter : axes_of(quantity, per_step))
+          dimensions.push_back(axis(letter));
+        shape = context->MakeShape(dimensions);
+      }
+      context->set_output(tensor++, shape);
+    }
+  return absl::OkStatus();
+}
+
+}  // namespace keras_linrec

@@ -1,0 +1,274 @@
+"""How an operation runs: `resolve` decides it, and nothing else does."""
+
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+import keras
+
+from keras_linrec import config
+from keras_linrec.kernels import backends
+from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.kernels import projected_scan as projection
+from keras_linrec.kernels import registry
+from keras_linrec.kernels.exporting import exporting
+from keras_linrec.kernels.final_state import final_state
+
+
+class Case(NamedTuple):
+    """What a call is, as far as it matters to how it runs."""
+
+    operation: str  # a key of `_FORMS`
+    # "cpu", "cuda" or "tpu". On JAX the likely one: what is compiled for
+    # another runs there in portable form (`jax/lowering.py`).
+    platform: str = "cpu"
+    dtype: str = "float32"
+    batch: int | None = None
+    # `None` where it is unknown until it runs; in what is exported for any
+    # length, a symbol.
+    time: int | None = None
+    channels: int | None = None  # numbers of state; two for a complex one
+    # Whether the outputs of all steps are wanted.
+    keep_all: bool = True
+    # Whether the decay differs by step.
+    per_step: bool = False
+    # Of a nonlinear scan: whether the native kernels know the activation,
+    # whether it mixes pairs, whether states are reset, and the number of
+    # matrices that a step multiplies by.
+    known_activation: bool = True
+    pairs: bool = False
+    resets: bool = False
+    matrices: int = 1
+    # Whether custom operators run on these tensors, here and now.
+    operators: bool = True
+    # Whether a compiler would write out a loop over time.
+    unrolled: bool = False
+    # Whether what is scanned is no time, which devices could share.
+    not_time: bool = False
+
+
+class Decision(NamedTuple):
+    """What runs: a kernel of the registry, in one of its forms, and why."""
+
+    case: Case
+    kernel: str
+    form: str
+    reason: str
+
+    def __str__(self):
+        case = self.case
+        return (
+            f"{case.operation} (batch {case.batch}, {case.time} steps, "
+            f"{case.channels} channels, {case.dtype}, {case.platform}): "
+            f"{self.kernel}, {self.form}: {self.reason}"
+        )
+
+
+def resolve(case):
+    """The `Decision` for a `Case`."""
+    name, reason = _kernel(case)
+    form, form_reason = _form(case, registry.load(name))
+    return Decision(case, name, form, form_reason or reason)
+
+
+def _kernel(case):
+    """The kernel's name, and why it is this one."""
+    if exporting():
+        return registry.portable(), "for a file, which runs anywhere"
+    if not case.operators:
+        return registry.portable(), "custom operators do not run here"
+    on_pallas = case.platform != "cpu" and keras.backend.backend() == "jax"
+    if on_pallas and case.operation == "linear_scan":
+        # A program of the GPU takes a step in about a microsecond, however few
+        # states there are; a tree of products over all of time takes more work
+        # and fewer steps. Reasoned, not measured.
+        known = isinstance(case.time, int) and None not in case[3:6]
+        if known and case.batch * case.channels < 2**12 < case.time:
+            return "associative", "few states and many steps"
+    wish = config.wanted_kernel()
+    name = registry.choose(wish)
+    if name == wish:
+        return name, "asked for"
+    return name, "the fastest that runs here"
+
+
+def _form(case, kernel):
+    """The form of an operation, and why, if not for the kernel alone."""
+    # The plain forms' products take all rows of a batch at once: forward and
+    # backward of a single step at (32, 1, 128) with 128 complex channels take
+    # 0.15 ms plain and 0.42 fused, on JAX. The native call of a nonlinear scan
+    # lays the weights out anew, which a few steps do not repay.
+    is_short = isinstance(case.time, int) and case.time < 4
+    is_short = is_short and not case.unrolled
+
+    if case.operation == "linear_scan":
+        return "scan", ""
+
+    if case.operation == "projected_scan":
+        is_symbol = not isinstance(case.time, (int, type(None)))
+        if not (case.keep_all or case.per_step or is_symbol):
+            return "blocks", "only the final state is wanted"
+        if is_short:
+            return "products", "a few steps"
+        if case.platform != "cpu":
+            return "products", "no fused kernel for this device yet"
+        return "fused", ""
+
+    if case.operation == "impulse_response":
+        if kernel.impulse_response is None:
+            return "blocks", "this kernel has no form of its own"
+        if not isinstance(case.time, int):
+            return "blocks", "the length is not known"
+        if case.dtype not in ("float32", "float64"):
+            return "blocks", "not in this precision"
+        if case.platform != "cpu":
+            return "blocks", "no kernel for this device yet"
+        return "fused", ""
+
+    if kernel.nonlinear_scan is None:
+        return "loop", "this kernel has no form of its own"
+    if case.resets:
+        return "loop", "states are reset"
+    if not case.known_activation:
+        return "loop", "an activation that no native kernel has"
+    if is_short:
+        return "loop", "a few steps"
+    if case.platform == "tpu":
+        return "loop", "XLA compiles the loop into one program"
+    if case.platform == "cuda":
+        if case.pairs:
+            return "loop", "an activation of pairs"
+        # On PyTorch a block reads the recurrent matrix at each step. Beyond so
+        # many units that is slower than a product of all rows, for all its
+        # launches. On JAX it lies in registers: half of them. Both reasoned.
+        if keras.backend.backend() == "jax":
+            width = 2 ** max(4, (case.channels - 1).bit_length())
+            itemsize = 8 if case.dtype == "float64" else 4
+            is_large = case.matrices * width**2 * itemsize > 2**17
+        else:
+            is_large = case.channels > 512
+        if is_large:
+            return "loop", "too large a matrix"
+    return "fused", ""
+
+
+def _blocks(kernel):
+    """A projected scan of which the final state alone is wanted."""
+
+    def run(decay, inputs, input_kernel, _, initial_state, reverse):
+        return None, final_state(
+            kernel.scan, decay, inputs, input_kernel, initial_state, reverse
+        )
+
+    return run
+
+
+def _loop(kernel):
+    """A nonlinear scan one step after another, with resets or without."""
+
+    def run(dynamics, operands, keep_all=True, resets=None):
+        loop = backends.current().loop
+        return nonlinear_recurrence.with_last_state(
+            loop, dynamics, operands, resets
+        )
+
+    return run
+
+
+# What computes an operation in a form, of a `Kernel`.
+_FORMS = {
+    "linear_scan": {"scan": lambda kernel: kernel.scan},
+    "projected_scan": {
+        "fused": lambda kernel: kernel.projected_scan,
+        "products": lambda kernel: partial(
+            projection.projected_scan, kernel.scan
+        ),
+        "blocks": _blocks,
+    },
+    "nonlinear_scan": {
+        "fused": lambda kernel: kernel.nonlinear_scan,
+        "loop": _loop,
+    },
+    # In blocks by the operations themselves, which then take no kernel.
+    "impulse_response": {
+        "fused": lambda kernel: kernel.impulse_response,
+        "blocks": lambda kernel: None,
+    },
+}
+
+# Where `explain` collects decisions.
+_listeners = []
+
+
+def implementation(case):
+    """What computes a case: a function of the operation's arguments."""
+    decision = resolve(case)
+    for listener in _listeners:
+        listener.append(decision)
+    kernel = registry.load(decision.kernel)
+    if not case.not_time:
+        kernel = backends.current().over_devices(kernel)
+    return _FORMS[case.operation][decision.form](kernel)
+
+
+class Explanation(tuple):
+    """The decisions for what `explain` was asked, in their order."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "\n".join(map(str, self))
+
+
+def explain(what, shape, dtype="float32", **options):
+    """How a layer, a model or an operation would run here, and why.
+
+    Args:
+        what: a layer or another function of one tensor, which is traced, or
+            on PyTorch run on zeros; or the name of an operation:
+            `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"` or
+            `"impulse_response"`.
+        shape: of the tensor; of an operation (batch, time, channels), with
+            two channels for a complex one.
+        dtype: of the tensor. Defaults to `"float32"`.
+        **options: of an operation, fields of `Case`, as `per_step=True`.
+
+    Returns:
+        A tuple of `Decision`s, which prints one a line.
+
+    Raises:
+        ValueError: for a name that is no operation.
+
+    Example:
+
+    >>> import keras_linrec
+    >>> from keras_linrec import kernels
+    >>> layer = keras_linrec.layers.RotRNN(4, state_size=8, num_heads=2)
+    >>> for decision in kernels.explain(layer, (2, 100, 3)):
+    ...     print(decision.case.operation)
+    projected_scan
+    """
+    if isinstance(what, str):
+        if what not in _FORMS:
+            raise ValueError(
+                f"`what` should be a layer, a function or one of "
+                f"{tuple(_FORMS)}. Received: what={what}"
+            )
+        platform = (
+            options.pop("platform", None) or backends.current().platform()
+        )
+        case = Case(what, platform, dtype, *shape)._replace(**options)
+        return Explanation([resolve(case)])
+    with _listening() as decisions:
+        backends.current().trace(what, tuple(shape), dtype)
+    return Explanation(decisions)
+
+
+@contextmanager
+def _listening():
+    decisions = []
+    _listeners.append(decisions)
+    try:
+        yield decisions
+    finally:
+        _listeners.remove(decisions)

@@ -1,0 +1,263 @@
+"""What autograd and `torch.vmap` do with the operators.
+
+Importing this module tells PyTorch so. An operator's gradient is an operator,
+and that one's gradient is the plain form's, which has derivatives of any
+order.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from keras_linrec.kernels import impulse_response
+from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.kernels import projected_scan
+from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.native.call_encoding import REVERSE
+from keras_linrec.kernels.native.call_encoding import dynamics_of
+from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.torch import operators
+from keras_linrec.kernels.torch.loop import loop
+from keras_linrec.kernels.torch.tensors import alike
+from keras_linrec.kernels.torch.tensors import counts
+from keras_linrec.kernels.torch.tensors import flatten
+from keras_linrec.kernels.torch.tensors import groups
+from keras_linrec.kernels.torch.tensors import nest
+
+
+def _register(operator, keep, backward, settings=1, materialise=True):
+    """Registers an operator's gradient, and its `torch.vmap`.
+
+    Args:
+        operator: the custom operator, whose first arguments are so many
+            `settings`: its flags, or other numbers that are no tensors.
+        keep: `keep(arguments, results)`, what `backward` needs of the forward
+            pass: a list of tensors and of lists of tensors.
+        backward: `backward(*settings, kept, cotangents)`, the gradients of
+            all other arguments in a flat sequence.
+        materialise: whether results that were not used have cotangents of
+            zeros, instead of `None`.
+    """
+
+    def setup_context(ctx, inputs, output):
+        # A result that nobody used has no cotangent, and not one of zeros.
+        ctx.set_materialize_grads(materialise)
+        arguments = inputs[settings:]
+        kept = keep(arguments, output)
+        ctx.settings = inputs[:settings]
+        ctx.kept, ctx.arguments = counts(kept), counts(arguments)
+        ctx.save_for_backward(*flatten(kept))
+
+    def run_backward(ctx, cotangents):
+        kept = nest(ctx.saved_tensors, ctx.kept)
+        gradients = backward(*ctx.settings, kept, cotangents)
+        return *(settings * (None,)), *nest(gradients, ctx.arguments)
+
+    def run_batched(info, in_dims, *given):
+        def to_front(tensor, dim):
+            if dim is None:
+                return tensor.expand(info.batch_size, *tensor.shape)
+            return tensor.movedim(dim, 0)
+
+        moved = [
+            to_front(argument, dims)
+            if isinstance(argument, Tensor)
+            else [to_front(*pair) for pair in zip(argument, dims)]
+            for argument, dims in zip(given[settings:], in_dims[settings:])
+        ]
+        results = operator(*given[:settings], *moved)
+        return results, [0] * len(results)
+
+    operator.register_autograd(run_backward, setup_context=setup_context)
+    operator.register_vmap(run_batched)
+
+
+def _register_backward(operator, plain, settings=1):
+    """`_register` for an operator that is another one's gradient.
+
+    `plain(*settings, *arguments)` computes the same by operations that
+    PyTorch differentiates.
+    """
+
+    def backward(*given):
+        *numbers, arguments, cotangents = given
+        return _pull_back(
+            partial(plain, *numbers),
+            arguments,
+            cotangents,
+            create_graph=torch.is_grad_enabled(),
+        )
+
+    _register(operator, lambda arguments, _: arguments, backward, settings)
+
+
+def _pull_back(function, arguments, cotangents, create_graph=True):
+    """Gradients of a plain function of nested arguments, in a flat sequence."""
+    with torch.enable_grad():
+        # Views, because one argument may have been computed from another, and
+        # these gradients are those of the function alone.
+        tensors = [
+            tensor.view_as(tensor)
+            if tensor.requires_grad
+            else tensor.detach().requires_grad_()
+            for tensor in flatten(arguments)
+        ]
+        results = flatten(function(*nest(tensors, counts(arguments))))
+        return torch.autograd.grad(
+            results,
+            tensors,
+            cotangents,
+            create_graph=create_graph,
+            materialize_grads=True,
+        )
+
+
+def _scan(decay, inputs, initial_state, reverse=False):
+    """The operator on tuples, which the plain forms take for their scan."""
+    decay, inputs, initial_state = alike(decay, inputs, initial_state)
+    results = operators.scan(
+        flags_of(decay, reverse), list(decay), list(inputs), list(initial_state)
+    )
+    return groups(results, (len(decay), len(decay)))
+
+
+# The scan.
+
+
+def _keep_of_scan(arguments, results):
+    decay, _, initial_state = arguments
+    return decay, results[: len(decay)], initial_state
+
+
+def _scan_gradient(flags, kept, cotangents):
+    field = len(kept[0])
+    return operators.scan_backward(
+        flags, *kept, list(cotangents[:field]), list(cotangents[field:])
+    )
+
+
+def _plain_scan_gradient(
+    flags, decay, outputs, initial_state, d_outputs, d_final_state
+):
+    return flatten(
+        adjoint(
+            lambda *call: _scan(*call)[0],
+            decay,
+            outputs,
+            initial_state,
+            d_outputs,
+            bool(flags & REVERSE),
+            d_final_state,
+        )
+    )
+
+
+_register(operators.scan, _keep_of_scan, _scan_gradient)
+_register_backward(operators.scan_backward, _plain_scan_gradient)
+
+
+# The projected scan.
+
+
+def _projected_gradient(flags, kept, cotangents):
+    *operands, initial_state, checkpoints = kept
+    d_outputs, *d_final_state, _ = cotangents
+    return operators.projected_scan_backward(
+        flags, *operands, checkpoints, d_outputs, d_final_state, initial_state
+    )
+
+
+def _plain_projected_gradient(flags, *arguments):
+    # The checkpoints are a function of the operands: what depends on them is
+    # in the plain form's gradient already.
+    *operands, _, d_outputs, d_final_state, initial_state = arguments
+
+    def plain(*operands):
+        outputs, final_state = projected_scan.projected_scan(
+            _scan, *operands, bool(flags & REVERSE)
+        )
+        return outputs, *final_state
+
+    return _pull_back(
+        plain, (*operands, initial_state), (d_outputs, *d_final_state)
+    )
+
+
+_register(
+    operators.projected_scan,
+    lambda arguments, results: (*arguments, results[-1]),
+    _projected_gradient,
+)
+_register_backward(operators.projected_scan_backward, _plain_projected_gradient)
+
+
+# The impulse response.
+
+
+def _response_gradient(time, alpha, kept, cotangents):
+    return operators.impulse_response_backward(time, alpha, *kept, *cotangents)
+
+
+def _plain_response_gradient(time, alpha, arguments, d_response):
+    def plain(arguments):
+        response = impulse_response.impulse_response(
+            _scan, *arguments, time, alpha
+        )
+        return [response]
+
+    return _pull_back(plain, [arguments], [d_response])
+
+
+_register(
+    operators.impulse_response,
+    lambda arguments, _: arguments,
+    _response_gradient,
+    settings=2,
+)
+_register_backward(
+    operators.impulse_response_backward, _plain_response_gradient, settings=2
+)
+
+
+# The nonlinear scan.
+
+
+def _nonlinear_gradient(flags, leak, keep, kept, cotangents):
+    operands, outputs = kept
+    d_outputs, d_final_state = cotangents
+    if d_outputs is None:
+        d_outputs = outputs[..., :0, :]
+    if d_final_state is None:
+        d_final_state = torch.zeros_like(operands[-1])
+    return operators.nonlinear_scan_backward(
+        flags, leak, operands, outputs, d_outputs, d_final_state
+    )
+
+
+def _plain_nonlinear_gradient(flags, leak, operands, _, *upstream):
+    # The outputs are a function of the operands: what depends on them is in
+    # the plain form's gradient already.
+    kept = upstream[0].shape[1]
+
+    def plain(operands):
+        outputs, final_state = nonlinear_recurrence.with_last_state(
+            loop,
+            dynamics_of(flags, leak),
+            nonlinear_recurrence.Operands(*operands),
+        )
+        return outputs[:, :kept], final_state
+
+    return _pull_back(plain, [operands], upstream)
+
+
+_register(
+    operators.nonlinear_scan,
+    lambda arguments, results: (arguments[0], results[0]),
+    _nonlinear_gradient,
+    settings=3,
+    materialise=False,
+)
+_register_backward(
+    operators.nonlinear_scan_backward, _plain_nonlinear_gradient, settings=2
+)

@@ -1,0 +1,72 @@
+"""Quantities, lists of one tensor (real) or two (complex), on their way to a
+core that takes addresses."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from keras_linrec.kernels.native.call_encoding import FLOAT64
+
+
+def flatten(arguments):
+    """The tensors of a sequence of tensors and of lists of tensors."""
+    return [
+        tensor
+        for argument in arguments
+        for tensor in ([argument] if isinstance(argument, Tensor) else argument)
+    ]
+
+
+def counts(arguments):
+    """How many tensors each argument has, for `nest`."""
+    return [None if isinstance(a, Tensor) else len(a) for a in arguments]
+
+
+def nest(tensors, counts):
+    """The inverse of `flatten`; a count of `None` is one tensor by itself."""
+    tensors = iter(tensors)
+    return [
+        next(tensors) if n is None else [next(tensors) for _ in range(n)]
+        for n in counts
+    ]
+
+
+def groups(tensors, counts):
+    """A flat sequence of tensors, cut into tuples of so many."""
+    tensors = iter(tensors)
+    return tuple(tuple(next(tensors) for _ in range(n)) for n in counts)
+
+
+def alike(*quantities):
+    """All in the first one's number type, which `torch.autocast` may change."""
+    dtype = quantities[0][0].dtype
+    return [tuple(p.to(dtype) for p in parts) for parts in quantities]
+
+
+def empty_like(tensors):
+    # Not `torch.empty_like`, which would keep a transposed order.
+    return [tensor.new_empty(tensor.shape) for tensor in tensors]
+
+
+def leading(tensor, axes):
+    """The size of all axes but the last ones."""
+    return math.prod(tensor.shape[: tensor.ndim - axes])
+
+
+def number_flag(name, tensors):
+    """The flag for their number type, one of the two that a core computes in.
+
+    Raises:
+        TypeError: if it is another, or not that of all. `name` is that of
+            the operator that took them.
+    """
+    dtypes = {tensor.dtype for tensor in tensors}
+    if dtypes == {torch.float64}:
+        return FLOAT64
+    if dtypes == {torch.float32}:
+        return 0
+    raise TypeError(
+        f"`torch.ops.keras_linrec.{name}` takes tensors that are all float32 "
+        f"or all float64. Received: dtypes={sorted(map(str, dtypes))}"
+    )

@@ -1,0 +1,164 @@
+"""Which tests a run takes: the selection, the rest, or all.
+
+The selection is what the README's line runs: every file under one backend at
+least, and under those for which it shows most. The rest is what it leaves out,
+which `.ci/run` runs besides. Together they are all tests under all backends,
+each once; plain pytest takes all that it is asked for.
+
+A test, or a parameter of one, that the selection leaves out is marked:
+
+    @pytest.mark.rest                        under every backend
+    @pytest.mark.rest("jax", "tensorflow")   under these
+
+`tests/run.py` says by two variables which part a process takes, and which of
+several slices of it.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+PART = "KERAS_LINREC_TEST_PART"
+SLICE = "KERAS_LINREC_TEST_SLICE"
+SELECTION, REST, ALL = "selection", "rest", "all"
+# Taken out: a pytest that a test starts runs what it is given.
+part = os.environ.pop(PART, ALL)
+slice_index, slice_count = map(int, os.environ.pop(SLICE, "1/1").split("/"))
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "keras_linrec"
+# These compile a program for what PyTorch just runs.
+COMPILING = ("jax", "tensorflow")
+
+# One backend's own code, or what is the same whichever runs: what knows no
+# framework, starts a process for each itself, or is about one only.
+ONLY_UNDER = {
+    "test_cuda.py": "torch",
+    "test_devices.py": "jax",
+    "test_docs.py": "torch",
+    "test_files_across_backends.py": "jax",
+    "test_native_build.py": "torch",
+    "test_native_core.py": "torch",
+    "test_native_jax.py": "jax",
+    "test_native_nonlinear_scan.py": "torch",
+    "test_native_tensorflow.py": "tensorflow",
+    "test_native_torch.py": "torch",
+    "test_pallas.py": "jax",
+    "test_readme.py": "torch",
+}
+# What the selection runs under some backends: examples and files, which do
+# nothing there that other tests do not do under each; and models, whose blocks
+# compile for a minute where packing, export and the conformance suite run such
+# models too.
+SELECTED_UNDER = {
+    "test_analysis.py": ("tensorflow", "torch"),
+    "test_canonical_form.py": ("torch",),
+    "test_ldstack.py": ("torch",),
+    "test_ldstack_examples.py": ("torch",),
+    "test_lssl_measures.py": ("torch",),
+    "test_models.py": ("tensorflow", "torch"),
+    "test_nlp_examples.py": ("torch",),
+    "test_nlp_texts.py": ("torch",),
+    "test_robustness.py": ("tensorflow", "torch"),
+    "test_sampling_rates.py": ("torch",),
+    "test_saved_files.py": ("torch",),
+    "test_sequential_digits.py": ("torch",),
+    "test_stable_examples.py": ("torch",),
+}
+# The examples of docstrings, of whose layers there are tests under each.
+EXAMPLES_SELECTED_UNDER = ("torch",)
+
+
+def standing_for_all(values, chosen, backends=COMPILING):
+    """Parameters, of which the selection takes some under these backends.
+
+    Each is a value or a tuple of several, of which the first is its name.
+    """
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=[] if value in chosen else pytest.mark.rest(*backends),
+        )
+        for value in values
+    ]
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "rest(*backends): not in the selection, under these backends or any",
+    )
+    missing = [
+        name
+        for name in (*ONLY_UNDER, *SELECTED_UNDER)
+        if not (TESTS / name).exists()
+    ]
+    if missing:
+        raise pytest.UsageError(
+            "tests/selection.py should name files of tests/. "
+            f"Received: {', '.join(missing)}"
+        )
+
+
+def pytest_ignore_collect(collection_path):
+    """True for a file of which this process takes no test."""
+    if collection_path.suffix != ".py":
+        return None
+    taken = is_taken(collection_path) and in_slice(collection_path)
+    return None if taken else True
+
+
+def pytest_collection_modifyitems(config, items):
+    if part == ALL:
+        return
+    taken = {True: [], False: []}
+    for item in items:
+        taken[is_selected(item) == (part == SELECTION)].append(item)
+    config.hook.pytest_deselected(items=taken[False])
+    items[:] = taken[True]
+
+
+def backend():
+    return os.environ["KERAS_BACKEND"]
+
+
+def is_taken(path):
+    """Whether this part of the tests has some of a file's."""
+    return selected_here(path) if part == SELECTION else runs_here(path)
+
+
+def runs_here(path):
+    """Whether a file has tests, and they make sense under this backend."""
+    if path.is_relative_to(PACKAGE):
+        return True
+    is_test = path.name.startswith("test_")
+    return is_test and ONLY_UNDER.get(path.name, backend()) == backend()
+
+
+def selected_here(path):
+    """Whether the selection has tests of a file under this backend."""
+    if path.is_relative_to(PACKAGE):
+        return backend() in EXAMPLES_SELECTED_UNDER
+    selected_under = SELECTED_UNDER.get(path.name, (backend(),))
+    return runs_here(path) and backend() in selected_under
+
+
+def is_selected(item):
+    """Whether the selection has a test under this backend."""
+    if not selected_here(item.path):
+        return False
+    marks = item.iter_markers("rest")
+    return not any(not mark.args or backend() in mark.args for mark in marks)
+
+
+def in_slice(path):
+    """Whether a file is in this process' slice, `"1/3"` the first of three.
+
+    Files are dealt out one after another, and the package's examples as one.
+    """
+    files = [
+        path for path in sorted(TESTS.rglob("test_*.py")) if is_taken(path)
+    ]
+    place = files.index(path) if path in files else len(files)
+    return place % slice_count == slice_index - 1

@@ -1,0 +1,102 @@
+"""Imports run one way: from what a user sees down to the kernels."""
+
+import ast
+from pathlib import Path
+
+import keras_linrec
+from keras_linrec import kernels
+
+# From the bottom up: a part imports parts that come before it, and itself.
+FOUNDATION = (
+    "activations",
+    "complex_pairs",
+    "config",
+    "double_precision",
+    "validation",
+    "version",
+)
+STOREYS = (
+    FOUNDATION,
+    ("kernels",),
+    ("ops",),
+    ("constraints", "initializers"),
+    ("layers",),
+    ("models",),
+    ("analysis", "export", "nlp"),
+    ("__init__",),
+)
+FRAMEWORKS = {"jax", "jaxlib", "tensorflow", "torch"}
+PACKAGE = Path(keras_linrec.__file__).parent
+KERNELS = Path(kernels.__file__).parent
+
+
+def files():
+    """Each file of the package, with its parts: ("ops", "scan")."""
+    for path in PACKAGE.rglob("*.py"):
+        yield path, path.relative_to(PACKAGE).with_suffix("").parts
+    for path in KERNELS.rglob("*.py"):
+        parts = path.relative_to(KERNELS).with_suffix("").parts
+        yield path, ("kernels", *parts)
+
+
+def imported(path):
+    """The modules that a file imports, in functions too, as tuples."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (tuple(name.name.split(".")) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: an import relative to itself"
+            module = tuple(node.module.split("."))
+            yield from ((*module, name.name) for name in node.names)
+
+
+def own(path):
+    """The modules of this package that a file imports, without its name."""
+    return [
+        module[1:]
+        for module in imported(path)
+        if module[0] == "keras_linrec" and len(module) > 1
+    ]
+
+
+def storey(part):
+    (index,) = (i for i, parts in enumerate(STOREYS) if part in parts)
+    return index
+
+
+def test_every_part_has_its_place():
+    parts = {parts[0] for _, parts in files()}
+    assert parts == {part for parts in STOREYS for part in parts}
+
+
+def test_arrows_run_downward():
+    for path, parts in files():
+        for module in own(path):
+            same = module[0] == parts[0]
+            below = storey(module[0]) < storey(parts[0])
+            # The names of the package itself, in a script.
+            assert same or below, f"{path} imports {'.'.join(module)}"
+
+
+def test_the_foundation_has_no_arrows():
+    for path, parts in files():
+        if parts[0] in FOUNDATION:
+            assert not own(path), path
+
+
+def test_only_operations_call_kernels():
+    for path, parts in files():
+        if parts[0] not in ("kernels", "ops", "__init__"):
+            assert not [m for m in own(path) if m[0] == "kernels"], path
+
+
+def test_a_framework_is_known_to_its_own_kernels_only():
+    for path, parts in files():
+        allowed = set()
+        if parts[0] == "kernels" and len(parts) > 2:
+            allowed = {parts[1]}
+        if parts == ("double_precision",):
+            # What Keras lacks on JAX.
+            allowed = {"jax"}
+        frameworks = FRAMEWORKS & {module[0] for module in imported(path)}
+        assert frameworks <= allowed, path
