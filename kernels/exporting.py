@@ -12,7 +12,7 @@ from functools import wraps
 
 import keras
 
-from keras_linrec import config
+from keras_linrec import settings
 from keras_linrec.kernels import backends
 
 
@@ -31,7 +31,7 @@ def require_exportable(layer, whole=True):
         layer: the layer's name.
         whole: whether it is called with whole sequences, or with one step.
     """
-    export = config.current_export()
+    export = settings.current_export()
     if export is None or export.format != "onnx":
         return
     backend = keras.backend.backend()
@@ -70,8 +70,8 @@ def open_scope_in_keras():
     @wraps(plain)
     def export(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
-        scope = config.Export(given.get("format"), _is_dynamic(given))
-        with config.portable_kernels(scope):
+        scope = settings.Export(given.get("format"), _is_dynamic(given))
+        with settings.exporting(scope):
             return plain(*args, **kwargs)
 
     export.opens_portable_scope = True

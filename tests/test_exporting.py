@@ -15,6 +15,7 @@ import keras_linrec
 from keras_linrec import config
 from keras_linrec import kernels
 from keras_linrec import ops
+from keras_linrec import settings
 
 BACKEND = keras.backend.backend()
 under = {
@@ -146,5 +147,5 @@ def test_the_scope_belongs_to_a_thread():
 def test_the_scope_ends_with_an_error():
     with pytest.raises(KeyError), config.portable_kernels():
         raise KeyError
-    assert config.current_export() is None
+    assert settings.current_export() is None
     assert np.allclose(array(outputs_of(np.ones((1, 2, 3))))[0, 1], 1.5)
