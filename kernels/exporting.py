@@ -55,6 +55,18 @@ def require_exportable(layer, whole=True):
         )
 
 
+def with_fixed_sizes(sequences):
+    """Sequences that have their sizes in a file too, and no others.
+
+    `torch.jit.trace`, and PyTorch's older ONNX exporter by it, write loops over
+    time out as they find them, whatever axes they are told are dynamic: what
+    they write then fails at other sizes, instead of giving wrong numbers.
+    """
+    if keras.backend.backend() != "torch":
+        return sequences
+    return backends.current().with_fixed_sizes(sequences)
+
+
 def open_scope_in_keras():
     """Let `keras.Model.export` open the scope of portable kernels.
 

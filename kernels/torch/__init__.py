@@ -101,6 +101,17 @@ def exporting():
     )
 
 
+def with_fixed_sizes(tensor):
+    """What `keras_linrec.kernels.exporting` says."""
+    import torch
+
+    if torch.compiler.is_dynamo_compiling() or not torch.jit.is_tracing():
+        return tensor
+    sizes = [int(size) for size in tensor.shape]
+    # Of as many numbers in all, and with no axis that differs.
+    return torch.maximum(tensor.reshape(sizes), tensor)
+
+
 def over_devices(kernel):
     """The `Kernel`: no devices share the time here."""
     return kernel
