@@ -75,8 +75,8 @@ def test_case_b_wants_a_monotone_activation_and_directions_that_agree():
     assert certificate.smallest_product_eigenvalue == pytest.approx(
         np.linalg.eigvalsh(both)[0]
     )
-    # For a symmetric W the mended condition is the printed one.
-    assert certificate.smallest_mended_eigenvalue == pytest.approx(
+    # For a symmetric W the corrected condition is the printed one.
+    assert certificate.smallest_corrected_eigenvalue == pytest.approx(
         certificate.smallest_product_eigenvalue
     )
     pair = linear, recurrent
@@ -151,7 +151,10 @@ def test_a_layer_has_the_certificate_of_its_matrices():
     )
     of_layer = stability_certificate(layer)
     of_matrices = stability_certificate((1.5 * linear, recurrent))
-    for name in ("largest_symmetric_eigenvalue", "smallest_mended_eigenvalue"):
+    for name in (
+        "largest_symmetric_eigenvalue",
+        "smallest_corrected_eigenvalue",
+    ):
         assert getattr(of_layer, name) == pytest.approx(
             getattr(of_matrices, name), rel=1e-4
         )

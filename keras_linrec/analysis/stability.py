@@ -48,7 +48,7 @@ class StabilityCertificate:
             is not singular, though case (a) holds without.
         largest_recurrent_eigenvalue: of W + W^T.
         smallest_product_eigenvalue: of A^T W + W^T A.
-        smallest_mended_eigenvalue: of A^T W_sym + W_sym A
+        smallest_corrected_eigenvalue: of A^T W_sym + W_sym A
             - M / 2 W_skew W_skew^T.
         largest_real_part_of_linear_matrix: of the eigenvalues of A.
         largest_real_part_of_recurrent_matrix: of the eigenvalues of W.
@@ -69,7 +69,7 @@ class StabilityCertificate:
     smallest_recurrent_singular_value: float
     largest_recurrent_eigenvalue: float
     smallest_product_eigenvalue: float
-    smallest_mended_eigenvalue: float
+    smallest_corrected_eigenvalue: float
     largest_real_part_of_linear_matrix: float
     largest_real_part_of_recurrent_matrix: float
     lipschitz_constant: float
@@ -108,7 +108,8 @@ class StabilityCertificate:
         a symmetric W it is the paper's.
         """
         return (
-            self._both_decay and self.smallest_mended_eigenvalue > self._square
+            self._both_decay
+            and self.smallest_corrected_eigenvalue > self._square
         )
 
     @property
@@ -160,7 +161,7 @@ class StabilityCertificate:
             f"largest eigenvalue of W + W^T: "
             f"{self.largest_recurrent_eigenvalue:.4g}, should be negative; "
             f"smallest eigenvalue of A^T W_sym + W_sym A - M / 2 W_skew "
-            f"W_skew^T: {self.smallest_mended_eigenvalue:.4g}, should be "
+            f"W_skew^T: {self.smallest_corrected_eigenvalue:.4g}, should be "
             f"positive (of A^T W + W^T A: "
             f"{self.smallest_product_eigenvalue:.4g})",
             f"  smallest singular value of W: "
@@ -251,7 +252,7 @@ def stability_certificate(
         smallest_recurrent_singular_value=float(singular_values[-1]),
         largest_recurrent_eigenvalue=eigenvalues(recurrent + recurrent.T)[-1],
         smallest_product_eigenvalue=eigenvalues(product + product.T)[0],
-        smallest_mended_eigenvalue=_smallest_mended_eigenvalue(
+        smallest_corrected_eigenvalue=_smallest_corrected_eigenvalue(
             linear, recurrent, lipschitz_constant
         ),
         largest_real_part_of_linear_matrix=float(real_parts(linear)[-1]),
@@ -267,7 +268,7 @@ def stability_certificate(
     )
 
 
-def _smallest_mended_eigenvalue(linear, recurrent, lipschitz_constant):
+def _smallest_corrected_eigenvalue(linear, recurrent, lipschitz_constant):
     # With V = -h^T W_sym h and u = sigma's difference, V' = -h^T (A^T W_sym
     # + W_sym A) h - 2 h^T W_sym u. For v = W h there is v^T u >= |u|^2 / M,
     # and h^T W_sym u = v^T u + h^T W_skew u, of which the worst u leaves

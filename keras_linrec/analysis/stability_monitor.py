@@ -16,7 +16,7 @@ _LOGGED = (
     "smallest_symmetric_singular_value",
     "largest_recurrent_singular_value",
     "largest_recurrent_eigenvalue",
-    "smallest_mended_eigenvalue",
+    "smallest_corrected_eigenvalue",
 )
 
 

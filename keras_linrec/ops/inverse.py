@@ -2,7 +2,8 @@
 
 Without a factorisation on JAX: with jaxlib 0.10.2, on 2 CPU cores, a program
 of two `jax.numpy.linalg.solve` of 64 matrices of 64 rows each, neither of which
-takes the other's result, never returns, and no gradient is needed for that.
+takes the other's result, was seen to hang when it was called again and again,
+without a gradient too.
 """
 
 import math
