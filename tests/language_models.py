@@ -4,6 +4,8 @@ import contextlib
 
 import keras
 import numpy as np
+import pytest
+from selection import COMPILING
 from units import array
 
 from keras_linrec import nlp
@@ -16,6 +18,18 @@ UNIT_ARGUMENTS = {
     "lssl": {"state_size": 6, "dt_min": 0.01},
     "ldstack": {"state_size": 8, "activation": "tanh"},
 }
+EVERY_UNIT = pytest.mark.parametrize("unit", UNIT_ARGUMENTS)
+# Programs to compile for what hangs on no backend: Keras' own parts, and ours
+# that other tests of language models run under each.
+ONCE = pytest.mark.rest(*COMPILING)
+# What a file of such tests ignores.
+WARNINGS = [
+    # Keras names every layer that has nothing to quantise.
+    pytest.mark.filterwarnings("ignore:.*have a `quantize` method"),
+    # KerasHub compiles anew what it reads, as Keras says.
+    pytest.mark.filterwarnings("ignore:.*method is custom"),
+    pytest.mark.filterwarnings("ignore:The `check_types` argument"),
+]
 PROMPTS = ["To be", "or", "not to be, tha"]
 
 
