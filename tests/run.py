@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 # Into how many processes a backend's files are dealt, those that take longest
 # first: were JAX one process, all processors but its own would wait for it.
-SLICES = {"jax": 3, "tensorflow": 2, "torch": 1}
+SLICES = {"jax": 3, "tensorflow": 2, "torch": 2}
 # One more than there are processors: tests wait, too.
 WORKERS = (os.cpu_count() or 1) + 1
 NO_TESTS_COLLECTED = 5
