@@ -1,17 +1,10 @@
 """Settings of the package."""
 
-import os
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import NamedTuple
 
 import keras
 
-KERNELS = ("native", "associative", "sequential", "reference")
-
-_VARIABLE = "KERAS_LINREC_KERNEL"
-
-_kernel = None
+from keras_linrec import settings
 
 
 def set_kernel(kernel):
@@ -40,88 +33,21 @@ def set_kernel(kernel):
     'sequential'
     >>> keras_linrec.config.set_kernel(None)
     """
-    global _kernel
-    if kernel not in (None, "auto", *KERNELS):
+    if kernel not in (None, "auto", *settings.KERNELS):
         raise ValueError(
-            f"`kernel` should be None, 'auto' or one of {KERNELS}. "
+            f"`kernel` should be None, 'auto' or one of {settings.KERNELS}. "
             f"Received: kernel={kernel}"
         )
-    _kernel = kernel
+    settings.kernel = kernel
 
 
 def get_kernel():
     """The kernel set by `set_kernel`, or `None`."""
-    return _kernel
-
-
-def wanted_kernel():
-    """`"auto"` or the kernel that was asked for, here or by the environment.
-
-    Raises:
-        ValueError: if the environment variable names none.
-    """
-    if _kernel is not None:
-        return _kernel
-    name = os.environ.get(_VARIABLE, "auto")
-    if name not in ("auto", *KERNELS):
-        raise ValueError(
-            f"`{_VARIABLE}` should name a kernel: 'auto' or one of "
-            f"{KERNELS}. Received: {_VARIABLE}={name}"
-        )
-    return name
-
-
-class Export(NamedTuple):
-    """What is known of a file that is being written."""
-
-    # The format that Keras was asked for, or `None`.
-    format: str | None = None
-    # Whether the file has to take inputs of more than one size.
-    is_dynamic: bool = False
-
-
-class Mesh(NamedTuple):
-    """Devices that share the time of sequences, as the user named them."""
-
-    mesh: object
-    time_axis: str
-    batch_axis: str | None
-
-
-_export = ContextVar("keras_linrec_export", default=None)
-_mesh = ContextVar("keras_linrec_mesh", default=None)
-
-# What tells a backend's compiler that a setting has changed, so that nothing
-# compiled under another value is used again: `tell(value)` is a context.
-# `keras_linrec.kernels` puts it here for the backends that need it.
-tell_compiler = {}
-
-
-def current_export():
-    """The `Export` of the innermost scope of portable kernels, or `None`."""
-    return _export.get()
-
-
-def current_mesh():
-    """The `Mesh` of the innermost `sequence_parallel`, or `None`."""
-    return _mesh.get()
+    return settings.kernel
 
 
 @contextmanager
-def _setting(name, variable, value):
-    before = variable.set(value)
-    try:
-        if name in tell_compiler:
-            with tell_compiler[name](value):
-                yield
-        else:
-            yield
-    finally:
-        variable.reset(before)
-
-
-@contextmanager
-def portable_kernels(export=None):
+def portable_kernels():
     """A scope in which models run without native code.
 
     What is traced in it holds operations of the framework alone, so that a
@@ -132,9 +58,6 @@ def portable_kernels(export=None):
     TensorFlow, `torch.export`, or a `tf.function` that was called before it
     is saved.
 
-    Args:
-        export: `Export`, for who knows more of the file. Defaults to `None`.
-
     Example:
 
     >>> import numpy as np
@@ -143,7 +66,7 @@ def portable_kernels(export=None):
     >>> with keras_linrec.config.portable_kernels():
     ...     outputs, state = keras_linrec.ops.linear_scan(decay, inputs)
     """
-    with _setting("portable_kernels", _export, export or Export()):
+    with settings.exporting(settings.Export()):
         yield
 
 
@@ -186,11 +109,10 @@ def sequence_parallel(mesh, time_axis="time", batch_axis=None):
     ...     with keras_linrec.config.sequence_parallel(mesh):
     ...         outputs, state = keras_linrec.ops.linear_scan(decay, inputs)
     """
-    if "sequence_parallel" not in tell_compiler:
+    if "sequence_parallel" not in settings.tell_compiler:
         raise ValueError(
             "`sequence_parallel` runs on the JAX backend of Keras. "
             f"Received: backend={keras.backend.backend()}"
         )
-    devices = Mesh(mesh, time_axis, batch_axis)
-    with _setting("sequence_parallel", _mesh, devices):
+    with settings.sharing(settings.Mesh(mesh, time_axis, batch_axis)):
         yield

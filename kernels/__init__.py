@@ -7,11 +7,11 @@ in `ops/scan.py` say what is to be computed, as a `Case`, and run what
 
 import keras
 
-from keras_linrec.config import KERNELS as KERNELS
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import exporting
 from keras_linrec.kernels.registry import available as available
 from keras_linrec.kernels.resolver import explain as explain
+from keras_linrec.settings import KERNELS as KERNELS
 
 exporting.open_scope_in_keras()
 if keras.backend.backend() in backends.BACKENDS:

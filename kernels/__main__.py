@@ -62,19 +62,22 @@ def show():
     import keras
 
     from keras_linrec import kernels
+    from keras_linrec import settings
 
     print(f"keras_linrec's kernels on the {keras.backend.backend()} backend:")
-    chosen = kernels.select()
+    chosen = kernels.registry.choose(settings.wanted_kernel())
     for name, availability in kernels.available().items():
         if not availability:
             state = f"not available: {availability.reason}"
-        elif kernels.registry.load(name) is chosen:
+        elif name == chosen:
             state = "available, and the one that runs"
         else:
             state = "available"
         if name == "native" and availability:
             state += f" ({_native()})"
         print(f"  {name}: {state}")
+    if chosen not in kernels.KERNELS:
+        print(f"  {chosen}: the one that runs, in either of these two ways")
 
 
 def _native():

@@ -12,7 +12,7 @@ from functools import wraps
 
 import keras
 
-from keras_linrec import config
+from keras_linrec import settings
 from keras_linrec.kernels import backends
 
 
@@ -31,7 +31,7 @@ def require_exportable(layer, whole=True):
         layer: the layer's name.
         whole: whether it is called with whole sequences, or with one step.
     """
-    export = config.current_export()
+    export = settings.current_export()
     if export is None or export.format != "onnx":
         return
     backend = keras.backend.backend()
@@ -55,6 +55,18 @@ def require_exportable(layer, whole=True):
         )
 
 
+def with_fixed_sizes(sequences):
+    """Sequences that have their sizes in a file too, and no others.
+
+    `torch.jit.trace`, and PyTorch's older ONNX exporter by it, write loops over
+    time out as they find them, whatever axes they are told are dynamic: what
+    they write then fails at other sizes, instead of giving wrong numbers.
+    """
+    if keras.backend.backend() != "torch":
+        return sequences
+    return backends.current().with_fixed_sizes(sequences)
+
+
 def open_scope_in_keras():
     """Let `keras.Model.export` open the scope of portable kernels.
 
@@ -70,8 +82,8 @@ def open_scope_in_keras():
     @wraps(plain)
     def export(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
-        scope = config.Export(given.get("format"), _is_dynamic(given))
-        with config.portable_kernels(scope):
+        scope = settings.Export(given.get("format"), _is_dynamic(given))
+        with settings.exporting(scope):
             return plain(*args, **kwargs)
 
     export.opens_portable_scope = True

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_linrec.config import KERNELS
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import reference
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.self_test import relative_error
+from keras_linrec.settings import KERNELS
 
 # The kernels of this process, and what their self-tests showed, by name.
 _loaded = {}

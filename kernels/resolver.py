@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_linrec import config
+from keras_linrec import settings
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
@@ -85,7 +85,7 @@ def _kernel(case):
         known = isinstance(case.time, int) and None not in case[3:6]
         if known and case.batch * case.channels < 2**12 < case.time:
             return "associative", "few states and many steps"
-    wish = config.wanted_kernel()
+    wish = settings.wanted_kernel()
     name = registry.choose(wish)
     if name == wish:
         return name, "asked for"

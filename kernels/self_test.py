@@ -93,14 +93,10 @@ def _scan_case(kernel):
     for step in reversed(order):
         d_inputs[:, step] = carry = carry + d_outputs[:, step]
         carry = decay[:, step].conj() * carry
-    expected = (
-        *(outputs, outputs[:, 0]),
-        *(before.conj() * d_inputs, d_inputs, carry),
-    )
-    return (
-        *(function, arrays, cotangents),
-        [part for number in expected for part in _parts(number)],
-    )
+    d_decay = before.conj() * d_inputs
+    expected = outputs, outputs[:, 0], d_decay, d_inputs, carry
+    expected = [part for number in expected for part in _parts(number)]
+    return function, arrays, cotangents, expected
 
 
 def _projected_scan_case(kernel):

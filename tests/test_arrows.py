@@ -10,13 +10,14 @@ from keras_linrec import kernels
 FOUNDATION = (
     "activations",
     "complex_pairs",
-    "config",
     "double_precision",
+    "settings",
     "validation",
     "version",
 )
 STOREYS = (
     FOUNDATION,
+    ("config",),
     ("kernels",),
     ("ops",),
     ("constraints", "initializers"),

@@ -15,6 +15,7 @@ import keras_linrec
 from keras_linrec import config
 from keras_linrec import kernels
 from keras_linrec import ops
+from keras_linrec import settings
 
 BACKEND = keras.backend.backend()
 under = {
@@ -127,6 +128,34 @@ def test_torch_export_keeps_operators_but_in_the_scope():
     assert torch.allclose(program.module()(inputs), outputs_of(inputs))
 
 
+@pytest.mark.filterwarnings("ignore")
+@under["torch"]
+@pytest.mark.parametrize("name", ["linear_dynamical_system"])
+def test_what_is_written_out_for_one_size_fails_at_others(name, tmp_path):
+    """PyTorch's older exporter, told of dynamic axes that a loop has not."""
+    import onnxruntime
+    import torch
+
+    layer, file = UNITS[name](), str(tmp_path / "layer.onnx")
+    inputs = sequences(4)
+    expected = array(layer(inputs))
+
+    torch.onnx.export(
+        layer,
+        (torch.tensor(inputs),),
+        file,
+        dynamo=False,
+        input_names=["inputs"],
+        dynamic_axes={"inputs": {0: "batch", 1: "time"}},
+    )
+    session = onnxruntime.InferenceSession(file)
+    (got,) = session.run(None, {"inputs": inputs})
+    assert np.allclose(got, expected, atol=1e-5)
+    for batch, time in ((2, 1), (1, 4), (4, 2), (2, 5)):
+        with pytest.raises(Exception, match="node|shape|dimension"):
+            session.run(None, {"inputs": sequences(time, batch=batch)})
+
+
 def test_the_scope_belongs_to_a_thread():
     names = []
 
@@ -146,5 +175,5 @@ def test_the_scope_belongs_to_a_thread():
 def test_the_scope_ends_with_an_error():
     with pytest.raises(KeyError), config.portable_kernels():
         raise KeyError
-    assert config.current_export() is None
+    assert settings.current_export() is None
     assert np.allclose(array(outputs_of(np.ones((1, 2, 3))))[0, 1], 1.5)

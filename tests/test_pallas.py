@@ -378,21 +378,6 @@ def test_a_nonlinear_scan_lowers_without_a_gpu(activation):
         assert text.count("custom_call @__gpu$xla.gpu.triton") == 2
 
 
-@pytest.mark.parametrize(
-    ("activation", "units"),
-    [(activations.oplu, 4), (keras.activations.tanh, 257)],
-    ids=["pairs", "large"],
-)
-def test_what_the_nonlinear_kernels_do_not_take_is_plain(activation, units):
-    dynamics = Dynamics(activation)
-    operands = nonlinear_operands(dynamics, units=units)
-    traced = jax.jit(lambda o: pallas.nonlinear_scan(dynamics, o)).trace(
-        operands
-    )
-    text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert "triton" not in text and "stablehlo.while" in text
-
-
 def test_the_nonlinear_scan_on_a_gpu():
     if jax.default_backend() != "gpu":
         pytest.skip("there is no GPU here")

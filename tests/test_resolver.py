@@ -13,6 +13,8 @@ from keras_linrec.kernels.resolver import Case
 from keras_linrec.kernels.resolver import resolve
 
 JAX = keras.backend.backend() == "jax"
+# The units of a nonlinear scan on a GPU.
+MOST = 128 if JAX else 512
 LONG = {"batch": 2, "time": 100, "channels": 8}
 
 
@@ -52,7 +54,8 @@ def chosen(operation, **facts):
         ("nonlinear_scan", {"platform": "tpu"}, "loop"),
         ("nonlinear_scan", {"platform": "cuda"}, "fused"),
         ("nonlinear_scan", {"platform": "cuda", "pairs": True}, "loop"),
-        ("nonlinear_scan", {"platform": "cuda", "channels": 600}, "loop"),
+        ("nonlinear_scan", {"platform": "cuda", "channels": MOST}, "fused"),
+        ("nonlinear_scan", {"platform": "cuda", "channels": MOST + 1}, "loop"),
     ],
 )
 def test_the_form_follows_the_case(operation, facts, form):

@@ -185,7 +185,10 @@ def test_training_for_a_time_writes_what_was_reached_when(
     data = tmp_path / "tiny.npz"
     np.savez(data, **arrays())
     arguments = [f"--model={model}", f"--data={data}", "--test-size=40"]
-    example.main([*arguments, f"--output={tmp_path / 'new'}", "--minutes=0.1"])
+    # Of its time a program that is compiled leaves less to learn in.
+    minutes = 0.1 if keras.backend.backend() == "torch" else 0.3
+    arguments += [f"--minutes={minutes}"]
+    example.main([*arguments, f"--output={tmp_path / 'new'}"])
     output = capsys.readouterr().out
     assert sorted(file.name for file in (tmp_path / "new").iterdir()) == [
         "learning_curve.csv",
@@ -209,7 +212,7 @@ def test_training_for_a_time_writes_what_was_reached_when(
     for name in ("seconds", "images"):
         values = [row[name] for row in rows]
         assert values == sorted(values)
-    assert 6 <= rows[-1]["seconds"] < 30
+    assert 60 * minutes <= rows[-1]["seconds"] < 60 * minutes + 30
     assert rows[-1]["images"] > 180
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert rows[-1]["val_accuracy"] * 40 == pytest.approx(

@@ -7,10 +7,11 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
-from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
 from keras_linrec.layers.precise_layer import clone
+from keras_linrec.layers.precise_layer import serialized
+from keras_linrec.ops.scan_checks import SOLVERS
 from keras_linrec.ops.symmetric_skew import symmetric_skew
 from keras_linrec.validation import require_between
 
@@ -57,9 +58,9 @@ class LipschitzUnit:
         self.gamma = _pair("gamma", gamma, 0, math.inf)
         require_between("step_size", step_size, 0, math.inf, "()")
         require_between("alpha", alpha, -math.inf, math.inf, "()")
-        if solver not in METHODS:
+        if solver not in SOLVERS:
             raise ValueError(
-                f"`solver` should be one of {tuple(METHODS)}. "
+                f"`solver` should be one of {SOLVERS}. "
                 f"Received: solver={solver}"
             )
         self.step_size = step_size
@@ -154,14 +155,11 @@ class LipschitzUnit:
             "alpha": self.alpha,
             "gated": self.gated,
             "trainable_step_size": self.trainable_step_size,
-            "linear_initializer": keras.initializers.serialize(
-                self.linear_initializer
-            ),
-            "recurrent_initializer": keras.initializers.serialize(
-                self.recurrent_initializer
-            ),
-            "recurrent_regularizer": keras.regularizers.serialize(
-                self.recurrent_regularizer
+            **serialized(
+                self,
+                "linear_initializer",
+                "recurrent_initializer",
+                "recurrent_regularizer",
             ),
         }
 

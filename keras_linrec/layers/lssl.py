@@ -1,19 +1,19 @@
 """LSSL: a continuous-time memory for every feature, discretised."""
 
 import math
-from typing import NamedTuple
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_linrec import activations
-from keras_linrec.constraints import AccretiveBands
-from keras_linrec.constraints import Between
-from keras_linrec.constraints import ContractiveBands
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.initializers import HiPPO
 from keras_linrec.layers.cached_response import build_cache
+from keras_linrec.layers.lssl_stability import TRANSITION
+from keras_linrec.layers.lssl_stability import require_stable
+from keras_linrec.layers.lssl_stability import spectrum_of
+from keras_linrec.layers.lssl_stability import stable_constraints
+from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops import structured_step
 from keras_linrec.ops import transition_powers
@@ -27,17 +27,6 @@ from keras_linrec.ops.packed_response import packed_response
 from keras_linrec.ops.stepwise_response import stepwise_response
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
-
-# What keeps A in the class of matrices that can be inverted, and stable.
-_LEAST_SCALE = 1e-3
-
-
-class Spectrum(NamedTuple):
-    """The eigenvalues of an LSSL, see `LSSL.spectrum`."""
-
-    continuous: np.ndarray
-    discrete: np.ndarray
-    dissipative: bool
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -212,7 +201,7 @@ subdiagonal (last entry 0) |
         require_between("alpha", alpha, 0, 1)
         require_between("step_rescale", step_rescale, 0, math.inf, "()")
         if stable_transition:
-            _require_stable(start, alpha, measure)
+            require_stable(start, alpha, measure)
         self.state_size = state_size
         self.channels = channels
         self.measure = measure
@@ -286,7 +275,9 @@ subdiagonal (last entry 0) |
             trainable=self.trainable_timescale,
         )
         start = self.measure.structured(self.state_size)
-        constraints = _constraints(start) if self.stable_transition else {}
+        constraints = (
+            stable_constraints(start) if self.stable_transition else {}
+        )
         (
             self.transition_p,
             self.transition_d,
@@ -301,7 +292,7 @@ subdiagonal (last entry 0) |
                 trainable=self.trainable_transition,
                 constraint=constraints.get(name),
             )
-            for name, value in zip(_TRANSITION, start)
+            for name, value in zip(TRANSITION, start)
         )
         self.output_matrix = self.add_parameter(
             "output_matrix",
@@ -368,10 +359,7 @@ subdiagonal (last entry 0) |
 
     def _transition(self):
         return StructuredTransition(
-            *(
-                ops.convert_to_tensor(getattr(self, name))
-                for name in _TRANSITION
-            )
+            *(ops.convert_to_tensor(getattr(self, name)) for name in TRANSITION)
         )
 
     def _timescale(self, scale):
@@ -617,20 +605,7 @@ subdiagonal (last entry 0) |
                 f"Layer '{self.name}' has a spectrum once it is built. "
                 "Received: built=False"
             )
-        weights = (
-            ops.convert_to_numpy(getattr(self, name)) for name in _TRANSITION
-        )
-        p, d, q, t, _ = (np.asarray(weight, "float64") for weight in weights)
-        matrix = _balanced(p, d, q, t)
-        continuous = np.linalg.eigvals(matrix).astype("complex128")
-        timescale = np.exp(
-            np.asarray(ops.convert_to_numpy(self.log_timescale), "float64")
-        )
-        timescale = timescale[:, None] * self.step_rescale
-        discrete = (1 + (1 - self.alpha) * timescale * continuous) / (
-            1 - self.alpha * timescale * continuous
-        )
-        return Spectrum(continuous, discrete, _is_dissipative(p, d, q, t))
+        return spectrum_of(self)
 
     def _mix(self, outputs):
         """Activation and mixing of (..., features, channels)."""
@@ -661,29 +636,16 @@ subdiagonal (last entry 0) |
             "step_rescale": self.step_rescale,
             "activation": activations.serialize(self.activation),
             "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(
-                self.kernel_initializer
-            ),
-            "bias_initializer": keras.initializers.serialize(
-                self.bias_initializer
-            ),
-            "output_initializer": keras.initializers.serialize(
-                self.output_initializer
-            ),
-            "feedthrough_initializer": keras.initializers.serialize(
-                self.feedthrough_initializer
-            ),
-            "kernel_regularizer": keras.regularizers.serialize(
-                self.kernel_regularizer
-            ),
-            "bias_regularizer": keras.regularizers.serialize(
-                self.bias_regularizer
-            ),
-            "kernel_constraint": keras.constraints.serialize(
-                self.kernel_constraint
-            ),
-            "bias_constraint": keras.constraints.serialize(
-                self.bias_constraint
+            **serialized(
+                self,
+                "kernel_initializer",
+                "bias_initializer",
+                "output_initializer",
+                "feedthrough_initializer",
+                "kernel_regularizer",
+                "bias_regularizer",
+                "kernel_constraint",
+                "bias_constraint",
             ),
         }
 
@@ -698,76 +660,3 @@ def _constant(value):
         return ops.cast(ops.convert_to_tensor(value), dtype)
 
     return initializer
-
-
-_TRANSITION = (
-    "transition_p",
-    "transition_d",
-    "transition_q",
-    "transition_t",
-    "input_vector",
-)
-
-
-def _tridiagonal(t):
-    return np.diag(t[1]) + np.diag(t[0, :-1], 1) + np.diag(t[2, :-1], -1)
-
-
-def _balanced(p, d, q, t):
-    """A with P and Q made alike, which does not change its eigenvalues."""
-    if (p * q < 0).all():
-        q = np.sqrt(-p * q)
-        p = -q
-    try:
-        inverse = np.linalg.inv(_tridiagonal(t))
-    except np.linalg.LinAlgError:
-        raise ValueError(
-            "`transition_t` should be invertible: A = P (D + T^-1) Q. "
-            f"Received: transition_t={t.tolist()}"
-        ) from None
-    return p[:, None] * (inverse + np.diag(d)) * q
-
-
-def _is_dissipative(p, d, q, t):
-    """Whether -R (D + T^-1) R has a negative semidefinite symmetric part."""
-    if not (p * q < 0).all():
-        return False
-    tridiagonal = _tridiagonal(t)
-    form = tridiagonal + tridiagonal.T + 2 * tridiagonal * d @ tridiagonal.T
-    eigenvalues = np.linalg.eigvalsh(form)
-    # Of weights in float32.
-    return bool(eigenvalues[0] >= -1e-6 * max(1.0, eigenvalues[-1]))
-
-
-def _constraints(start):
-    """What keeps a transition of `_TRANSITION` dissipative."""
-    contractive = start.d.min() < 0
-    return {
-        "transition_p": Between(maximum=-_LEAST_SCALE),
-        "transition_q": Between(minimum=_LEAST_SCALE),
-        "transition_d": Between(minimum=-0.5 if contractive else 0.0),
-        "transition_t": (
-            ContractiveBands() if contractive else AccretiveBands()
-        ),
-    }
-
-
-def _require_stable(start, alpha, measure):
-    if alpha < 0.5:
-        raise ValueError(
-            "`stable_transition` needs an `alpha` of at least 0.5: with less, "
-            "the discretised system may be unstable though A is stable. "
-            f"Received: stable_transition=True, alpha={alpha}"
-        )
-    constraints = _constraints(start)
-    for name, value in zip(_TRANSITION, start):
-        constraint = constraints.get(name)
-        if constraint is None:
-            continue
-        kept = ops.convert_to_numpy(constraint(value.astype("float32")))
-        if not np.allclose(kept, value, atol=1e-5):
-            raise ValueError(
-                "`stable_transition` should be False for this measure, which "
-                "does not start from where the constraints keep A. Received: "
-                f"stable_transition=True, measure={measure.get_config()}"
-            )

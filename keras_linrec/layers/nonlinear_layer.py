@@ -6,6 +6,7 @@ from keras import ops
 from keras_linrec import activations
 from keras_linrec.layers.precise_layer import PreciseLayer
 from keras_linrec.layers.precise_layer import clone
+from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops import packing
 from keras_linrec.ops.scan import nonlinear_scan
@@ -99,18 +100,21 @@ class NonlinearUnit:
         }
 
     def get_config(self):
-        config = {
+        return {
             **super().get_config(),
             "units": self.units,
             "activation": activations.serialize(self.activation),
             "use_bias": self.use_bias,
+            **serialized(
+                self,
+                "kernel_initializer",
+                "kernel_regularizer",
+                "kernel_constraint",
+                "bias_initializer",
+                "bias_regularizer",
+                "bias_constraint",
+            ),
         }
-        for part in ("kernel", "bias"):
-            for kind in ("initializer", "regularizer", "constraint"):
-                name = f"{part}_{kind}"
-                module = getattr(keras, f"{kind}s")
-                config[name] = module.serialize(getattr(self, name))
-        return config
 
 
 class NonlinearLayer(NonlinearUnit, SequenceLayer):

@@ -9,6 +9,7 @@ from keras_linrec.constraints import Sign
 from keras_linrec.initializers import ReflectorPairs
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
+from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops.householder import reflection_factors
 from keras_linrec.ops.householder import reflection_product
 from keras_linrec.ops.householder import unitary_matrix
@@ -145,11 +146,8 @@ class OrthogonalUnit:
             **super().get_config(),
             "reflections": self.reflections,
             "field": self.field,
-            "reflector_initializer": keras.initializers.serialize(
-                self.reflector_initializer
-            ),
-            "reflector_regularizer": keras.regularizers.serialize(
-                self.reflector_regularizer
+            **serialized(
+                self, "reflector_initializer", "reflector_regularizer"
             ),
         }
 

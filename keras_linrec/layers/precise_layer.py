@@ -102,3 +102,19 @@ def clone(initializer):
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
     return type(initializer).from_config(initializer.get_config())
+
+
+def serialized(layer, *names):
+    """The configurations of a layer's Keras objects, by their names.
+
+    Args:
+        layer: the layer.
+        *names: attributes whose names end in `initializer`, `regularizer` or
+            `constraint`.
+    """
+    return {
+        name: getattr(keras, f"{name.split('_')[-1]}s").serialize(
+            getattr(layer, name)
+        )
+        for name in names
+    }

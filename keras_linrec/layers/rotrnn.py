@@ -13,6 +13,7 @@ from keras_linrec.double_precision import tanh
 from keras_linrec.initializers import DecayLog
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.layers.precise_layer import clone
+from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops import packing
 from keras_linrec.ops.rotation import complex_from_pairs
@@ -375,7 +376,6 @@ number | D |
         return inputs @ ops.convert_to_tensor(self.feedthrough)
 
     def get_config(self):
-        serialize = keras.initializers.serialize
         return {
             **super().get_config(),
             "state_size": self.state_size,
@@ -384,14 +384,13 @@ number | D |
             "gamma_max": self.gamma_max,
             "theta_max": self.theta_max,
             "bidirectional": self.bidirectional,
-            "kernel_initializer": serialize(self.kernel_initializer),
-            "rotation_initializer": serialize(self.rotation_initializer),
-            "feedthrough_initializer": serialize(self.feedthrough_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(
-                self.kernel_regularizer
-            ),
-            "kernel_constraint": keras.constraints.serialize(
-                self.kernel_constraint
+            **serialized(
+                self,
+                "kernel_initializer",
+                "rotation_initializer",
+                "feedthrough_initializer",
+                "kernel_regularizer",
+                "kernel_constraint",
             ),
         }
 

@@ -9,6 +9,7 @@ from keras import ops
 from keras_linrec.layers.stateful_layer import StatefulLayer
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.ops.exportable import require_exportable
+from keras_linrec.ops.exportable import with_fixed_sizes
 from keras_linrec.ops.steps import Steps
 from keras_linrec.ops.steps import run_masked
 from keras_linrec.validation import check_time_deltas
@@ -268,6 +269,7 @@ class SequenceLayer(StatefulLayer, Streaming):
                 f"Received: sequences.shape={tuple(sequences.shape)}"
             )
         require_exportable(self.name)
+        sequences = with_fixed_sizes(sequences)
         mask = _only(sequences_mask if mask is None else mask)
         time_deltas = _cast(time_deltas, self.recurrence_dtype)
         self._check_steps(sequences, mask, reset_mask, time_deltas)

@@ -4,3 +4,4 @@ from keras_linrec.kernels.exporting import exporting as exporting
 from keras_linrec.kernels.exporting import (
     require_exportable as require_exportable,
 )
+from keras_linrec.kernels.exporting import with_fixed_sizes as with_fixed_sizes

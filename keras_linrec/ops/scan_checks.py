@@ -3,11 +3,13 @@
 from keras_linrec import activations
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 
+SOLVERS = tuple(METHODS)
+
 
 def require_solver(dynamics, linear_kernel, step_size):
-    if dynamics.solver is not None and dynamics.solver not in METHODS:
+    if dynamics.solver is not None and dynamics.solver not in SOLVERS:
         raise ValueError(
-            f"`solver` should be None or one of {tuple(METHODS)}. "
+            f"`solver` should be None or one of {SOLVERS}. "
             f"Received: solver={dynamics.solver}"
         )
     if dynamics.solver is None and (

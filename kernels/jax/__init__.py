@@ -2,14 +2,14 @@
 
 from contextlib import nullcontext
 
-from keras_linrec import config
+from keras_linrec import settings
 from keras_linrec.kernels.jax import trace_contexts
 from keras_linrec.kernels.jax.loop import loop as loop
 from keras_linrec.kernels.jax.scan import associative as associative
 from keras_linrec.kernels.jax.scan import portable as portable
 from keras_linrec.kernels.jax.scan import sequential as sequential
 
-config.tell_compiler.update(trace_contexts.CONTEXTS)
+settings.tell_compiler.update(trace_contexts.CONTEXTS)
 
 
 def preferred():
@@ -43,12 +43,12 @@ def describe(tensor):
 
 def exporting():
     """Whether a scope says so: JAX itself does when a program is lowered."""
-    return config.current_export() is not None
+    return settings.current_export() is not None
 
 
 def over_devices(kernel):
     """The `Kernel`, or that of which every device runs its part of the time."""
-    mesh = config.current_mesh()
+    mesh = settings.current_mesh()
     if mesh is None:
         return kernel
     from keras_linrec.kernels.jax import sequence_parallel

@@ -26,17 +26,10 @@ def _linear(results, decay, inputs, initial_state, flags):
     return _scan(decay, inputs, initial_state, bool(flags & REVERSE))
 
 
-def _linear_backward(results, *arguments, flags):
-    decay, outputs, initial_state, d_outputs, d_final_state = arguments
-    return adjoint(
-        portable,
-        decay,
-        outputs,
-        initial_state,
-        d_outputs,
-        bool(flags & REVERSE),
-        d_final_state,
-    )
+def _linear_backward(results, kept, cotangents, flags):
+    d_outputs, d_final_state = cotangents
+    reverse = bool(flags & REVERSE)
+    return adjoint(portable, *kept, d_outputs, reverse, d_final_state)
 
 
 def _plain_projected(flags):

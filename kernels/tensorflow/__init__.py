@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 
-from keras_linrec import config
+from keras_linrec import settings
 from keras_linrec.kernels.tensorflow.loop import loop as loop
 from keras_linrec.kernels.tensorflow.scan import associative as associative
 from keras_linrec.kernels.tensorflow.scan import sequential as sequential
@@ -41,7 +41,9 @@ def exporting():
     """Whether a scope says so, or `tf.saved_model.save` is tracing."""
     from tensorflow.python.saved_model import save_context
 
-    return config.current_export() is not None or save_context.in_save_context()
+    return (
+        settings.current_export() is not None or save_context.in_save_context()
+    )
 
 
 def over_devices(kernel):

@@ -4,6 +4,8 @@ Importing this module builds and loads the library. The operations run in eager
 mode, in graphs and under XLA; `source/tensorflow.cpp` defines them.
 """
 
+from functools import partial
+
 import tensorflow as tf
 
 from keras_linrec.kernels import impulse_response as plain
@@ -105,8 +107,54 @@ def _filled(cotangents, results):
     ]
 
 
+def _differentiable(name):
+    """Registers the gradient of an operation that is a gradient itself.
+
+    The function below it is `plain(operation, inputs)`: what the operation
+    computes, by operations that TensorFlow differentiates. An input that it
+    does not read is a function of the others, and what depends on that one is
+    in their gradients already: it has none of its own.
+    """
+
+    def register(plain):
+        @tf.RegisterGradient(name)
+        def gradient(operation, *cotangents):
+            return _pull_back(
+                partial(plain, operation),
+                operation.inputs,
+                _filled(cotangents, operation.outputs),
+                unconnected="none",
+            )
+
+        return plain
+
+    return register
+
+
+def _pull_back(function, tensors, cotangents, unconnected="zero"):
+    """Gradients of a plain function of a list of tensors."""
+    # As copies, so that a tensor that is there twice is two to the tape.
+    tensors = [tf.identity(tensor) for tensor in tensors]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        results = function(tensors)
+    return tape.gradient(
+        results,
+        tensors,
+        output_gradients=cotangents,
+        unconnected_gradients=unconnected,
+    )
+
+
+def _flatten(quantities):
+    return [part for parts in quantities for part in parts]
+
+
+# Which quantities have parts, of those that an operation takes.
 _SCAN = (True, True, True)
+_SCAN_BACKWARD = (True, True, True, True, True)
 _PROJECTED_SCAN = (True, False, True, True, True)
+_PROJECTED_SCAN_BACKWARD = (*_PROJECTED_SCAN[:4], False, False, True, True)
 
 
 @tf.RegisterGradient("KerasLinrecScan")
@@ -115,32 +163,29 @@ def _scan_gradient(operation, *cotangents):
     decay, _, initial_state = _cut(operation.inputs, _SCAN, parts)
     outputs, _ = _cut(operation.outputs, _SCAN[:2], parts)
     cotangents = _filled(cotangents, operation.outputs)
-    d_decay, d_inputs, d_initial_state = _operations.keras_linrec_scan_backward(
-        *(decay, outputs, initial_state),
+    gradients = _operations.keras_linrec_scan_backward(
+        decay,
+        outputs,
+        initial_state,
         *_cut(cotangents, _SCAN[:2], parts),
         reverse=operation.get_attr("reverse"),
     )
-    return [*d_decay, *d_inputs, *d_initial_state]
+    return _flatten(gradients)
 
 
-@tf.RegisterGradient("KerasLinrecScanBackward")
-def _scan_second_gradient(operation, *cotangents):
-    parts = operation.get_attr("parts")
-    reverse = operation.get_attr("reverse")
-
-    def plain(tensors):
-        decay, outputs, initial_state, d_outputs, d_final_state = _cut(
-            tensors, 5 * (True,), parts
-        )
-        gradients = adjoint(
-            lambda *call: scan(*call)[0],
-            *(decay, outputs, initial_state, d_outputs, reverse),
-            d_final_state,
-        )
-        return [part for parts in gradients for part in parts]
-
-    cotangents = _filled(cotangents, operation.outputs)
-    return _pull_back(plain, operation.inputs, cotangents)
+@_differentiable("KerasLinrecScanBackward")
+def _plain_scan_gradient(operation, tensors):
+    *kept, d_outputs, d_final_state = _cut(
+        tensors, _SCAN_BACKWARD, operation.get_attr("parts")
+    )
+    gradients = adjoint(
+        lambda *call: scan(*call)[0],
+        *kept,
+        d_outputs,
+        operation.get_attr("reverse"),
+        d_final_state,
+    )
+    return _flatten(gradients)
 
 
 @tf.RegisterGradient("KerasLinrecProjectedScan")
@@ -154,74 +199,59 @@ def _projected_gradient(operation, *cotangents):
     *results, checkpoints = operation.outputs
     d_outputs, *d_final_state = _filled(cotangents[:-1], results)
     gradients = _operations.keras_linrec_projected_scan_backward(
-        *(decay, inputs, input_kernel, output_kernel),
-        *(checkpoints, d_outputs, d_final_state, initial_state),
+        decay,
+        inputs,
+        input_kernel,
+        output_kernel,
+        checkpoints,
+        d_outputs,
+        d_final_state,
+        initial_state,
         reverse=operation.get_attr("reverse"),
         block=operation.get_attr("block"),
     )
     d_decay, d_inputs, *d_rest = gradients
-    return [*d_decay, d_inputs, *(part for parts in d_rest for part in parts)]
+    return [*d_decay, d_inputs, *_flatten(d_rest)]
 
 
-@tf.RegisterGradient("KerasLinrecProjectedScanBackward")
-def _projected_second_gradient(operation, *cotangents):
+@_differentiable("KerasLinrecProjectedScanBackward")
+def _plain_projected_gradient(operation, tensors):
     parts = operation.get_attr("parts")
-    reverse = operation.get_attr("reverse")
-    given = operation.inputs
-    operands, behind = 1 + 3 * parts, len(given) - parts
-    # As the forward pass takes them, then its results' cotangents.
-    arguments = [*given[:operands], *given[behind:]]
-    given_cotangents = given[operands + 1 : behind]
+    *operands, _, d_outputs, d_final_state, initial_state = _cut(
+        tensors, _PROJECTED_SCAN_BACKWARD, parts
+    )
 
-    def forward(tensors):
+    def plain(tensors):
         decay, (inputs,), *rest = _cut(tensors, _PROJECTED_SCAN, parts)
         outputs, final_state = projection.projected_scan(
-            scan, decay, inputs, *rest, reverse
+            scan, decay, inputs, *rest, operation.get_attr("reverse")
         )
         return [outputs, *final_state]
 
-    def plain(tensors):
-        count = len(arguments)
-        return _pull_back(forward, tensors[:count], tensors[count:])
-
-    gradients = _pull_back(
-        plain,
-        [*arguments, *given_cotangents],
-        _filled(cotangents, operation.outputs),
-    )
-    d_operands, d_initial_state, d_given = (
-        gradients[:operands],
-        gradients[operands : operands + parts],
-        gradients[operands + parts :],
-    )
-    # None for the checkpoints: what depends on them is in the others already.
-    return [*d_operands, None, *d_given, *d_initial_state]
+    arguments = _flatten([*operands, initial_state])
+    return _pull_back(plain, arguments, [*d_outputs, *d_final_state])
 
 
 @tf.RegisterGradient("KerasLinrecImpulseResponse")
 def _impulse_response_gradient(operation, d_response):
     return _operations.keras_linrec_impulse_response_backward(
-        *(*operation.inputs, d_response),
+        *operation.inputs,
+        d_response,
         time=operation.get_attr("time"),
         alpha=operation.get_attr("alpha"),
     )
 
 
-@tf.RegisterGradient("KerasLinrecImpulseResponseBackward")
-def _impulse_response_second_gradient(operation, *cotangents):
+@_differentiable("KerasLinrecImpulseResponseBackward")
+def _plain_response_gradient(operation, tensors):
+    *arguments, d_response = tensors
     time = operation.get_attr("time")
     alpha = number_of(operation.get_attr("alpha"))
 
-    def response(tensors):
-        return plain.impulse_response(scan, *tensors, time, alpha)
+    def response(arguments):
+        return plain.impulse_response(scan, *arguments, time, alpha)
 
-    def gradients(tensors):
-        *arguments, d_response = tensors
-        return _pull_back(response, arguments, d_response)
-
-    return _pull_back(
-        gradients, operation.inputs, _filled(cotangents, operation.outputs)
-    )
+    return _pull_back(response, arguments, d_response)
 
 
 @tf.RegisterGradient("KerasLinrecNonlinearScan")
@@ -232,20 +262,22 @@ def _nonlinear_gradient(operation, d_outputs, d_final_state):
     if d_final_state is None:
         d_final_state = tf.zeros_like(final_state)
     return _operations.keras_linrec_nonlinear_scan_backward(
-        *(*operation.inputs, outputs, d_outputs, d_final_state),
+        *operation.inputs,
+        outputs,
+        d_outputs,
+        d_final_state,
         flags=operation.get_attr("flags"),
         leak=operation.get_attr("leak"),
     )
 
 
-@tf.RegisterGradient("KerasLinrecNonlinearScanBackward")
-def _nonlinear_second_gradient(operation, *cotangents):
+@_differentiable("KerasLinrecNonlinearScanBackward")
+def _plain_nonlinear_gradient(operation, tensors):
+    *operands, _, d_outputs, d_final_state = tensors
     dynamics = dynamics_of(
         operation.get_attr("flags"), number_of(operation.get_attr("leak"))
     )
-    count = len(nonlinear_recurrence.Operands._fields)
-    operands, upstream = operation.inputs[:count], operation.inputs[count + 1 :]
-    kept = tf.shape(upstream[0])[1]
+    kept = tf.shape(d_outputs)[1]
 
     def states(operands):
         outputs, final_state = nonlinear_recurrence.with_last_state(
@@ -253,28 +285,4 @@ def _nonlinear_second_gradient(operation, *cotangents):
         )
         return [outputs[:, :kept], final_state]
 
-    def gradients(tensors):
-        return _pull_back(states, tensors[:count], tensors[count:])
-
-    gradients = _pull_back(
-        gradients,
-        [*operands, *upstream],
-        _filled(cotangents, operation.outputs),
-    )
-    # None for the outputs: what depends on them is in the others already.
-    return [*gradients[:count], None, *gradients[count:]]
-
-
-def _pull_back(function, tensors, cotangents):
-    """Gradients of a plain function of a list of tensors."""
-    # As copies, so that a tensor that is there twice is two to the tape.
-    tensors = [tf.identity(tensor) for tensor in tensors]
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        results = function(tensors)
-    return tape.gradient(
-        results,
-        tensors,
-        output_gradients=cotangents,
-        unconnected_gradients=tf.UnconnectedGradients.ZERO,
-    )
+    return _pull_back(states, operands, [d_outputs, d_final_state])

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import keras
 
-from keras_linrec import config
+from keras_linrec import settings
 from keras_linrec.kernels.torch.loop import loop as loop
 from keras_linrec.kernels.torch.scan import associative as associative
 from keras_linrec.kernels.torch.scan import sequential as sequential
@@ -96,7 +96,20 @@ def exporting():
     # Its compiler makes no files, and would look for the scope at each call.
     if torch.compiler.is_dynamo_compiling():
         return False
-    return config.current_export() is not None or torch.onnx.is_in_onnx_export()
+    return (
+        settings.current_export() is not None or torch.onnx.is_in_onnx_export()
+    )
+
+
+def with_fixed_sizes(tensor):
+    """What `keras_linrec.kernels.exporting` says."""
+    import torch
+
+    if torch.compiler.is_dynamo_compiling() or not torch.jit.is_tracing():
+        return tensor
+    sizes = [int(size) for size in tensor.shape]
+    # Of as many numbers in all, and with no axis that differs.
+    return torch.maximum(tensor.reshape(sizes), tensor)
 
 
 def over_devices(kernel):
