@@ -1,9 +1,10 @@
 """Which tests a run takes: the selection, the rest, or all.
 
-The selection is what the README's line runs: every file under one backend at
-least, and under those for which it shows most. The rest is what it leaves out,
-which `.ci/run` runs besides. Together they are all tests under all backends,
-each once; plain pytest takes all that it is asked for.
+The selection is what the README's line runs: under PyTorch nearly all; under
+JAX and TensorFlow, which compile, the scans, every unit against its definition,
+and what layers can do, by those that stand for all. The rest is what it leaves
+out, which `.ci/run` runs besides. Together they are all tests under all
+backends, each once; plain pytest takes all that it is asked for.
 
 A test, or a parameter of one, that the selection leaves out is marked:
 
@@ -47,20 +48,29 @@ ONLY_UNDER = {
     "test_pallas.py": "jax",
     "test_readme.py": "torch",
 }
-# What the selection runs under some backends: examples and files, which do
-# nothing there that other tests do not do under each; and models, whose blocks
-# compile for a minute where packing, export and the conformance suite run such
-# models too.
+# What the selection runs under some backends only, or under none: examples and
+# files, which do nothing there that other tests do not do under each; models,
+# and what a unit has of its own beside `test_units.py` and the conformance
+# suite, for which JAX and TensorFlow compile for minutes; what starts processes
+# for every backend or device; pages; and kernels for hardware that is imitated.
 SELECTED_UNDER = {
-    "test_analysis.py": ("tensorflow", "torch"),
+    "test_analysis.py": ("torch",),
     "test_canonical_form.py": ("torch",),
+    "test_devices.py": (),
+    "test_docs.py": (),
+    "test_files_across_backends.py": (),
+    "test_impulse_response.py": ("torch",),
     "test_ldstack.py": ("torch",),
     "test_ldstack_examples.py": ("torch",),
+    "test_lssl.py": ("torch",),
     "test_lssl_measures.py": ("torch",),
-    "test_models.py": ("tensorflow", "torch"),
+    "test_models.py": ("torch",),
+    "test_native_impulse_response.py": ("torch",),
+    "test_nlp.py": ("torch",),
     "test_nlp_examples.py": ("torch",),
     "test_nlp_texts.py": ("torch",),
-    "test_robustness.py": ("tensorflow", "torch"),
+    "test_pallas.py": (),
+    "test_robustness.py": ("torch",),
     "test_sampling_rates.py": ("torch",),
     "test_saved_files.py": ("torch",),
     "test_sequential_digits.py": ("torch",),
@@ -71,9 +81,9 @@ EXAMPLES_SELECTED_UNDER = ("torch",)
 
 
 def standing_for_all(values, chosen, backends=COMPILING):
-    """Parameters, of which the selection takes some under these backends.
+    """Parameters, of which the selection has some under these backends.
 
-    Each is a value or a tuple of several, of which the first is its name.
+    No backends are all. A parameter is a value, or a tuple of several.
     """
     return [
         pytest.param(

@@ -233,6 +233,7 @@ def test_time_is_cut_to_fill_the_gpu(states, time, expected):
     assert cuda._chunks(states, time) == expected
 
 
+@pytest.mark.rest
 def test_nvcc_compiles_it(tmp_path):
     library = cuda.Library(with_nvcc(tmp_path / "cuda.so"))
     assert all(getattr(library, name) for name in cuda.Library.FUNCTIONS)

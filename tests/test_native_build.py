@@ -207,6 +207,7 @@ print(bool(kernels.available()["native"]))
 """
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [

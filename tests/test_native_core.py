@@ -303,6 +303,7 @@ def run_anew(code, **environment):
     )
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("instructions", "threads"),
     [

@@ -21,10 +21,9 @@ from keras_linrec import ops
 from keras_linrec.models import SequenceRegressor
 
 pytestmark = pytest.mark.capability("several sequences in a row, `reset_mask`")
-EVERY_UNIT = pytest.mark.parametrize("name", UNITS)
 # A linear recurrence, a nonlinear one and a convolution restart each in a way
 # of its own: in the selection these stand for all, where frameworks compile.
-EVERY_KIND = pytest.mark.parametrize(
+EVERY_UNIT = pytest.mark.parametrize(
     "name", standing_for_all(UNITS, ("lssl", "orthogonal_rnn", "rotrnn"))
 )
 TIME = 36
@@ -112,7 +111,7 @@ def test_packed_equals_apart(name):
     assert_close(compiled_call(layer, inputs, states, options), expected)
 
 
-@EVERY_KIND
+@EVERY_UNIT
 def test_packed_equals_apart_without_a_mask(name):
     layer = built(name, return_state=True)
     inputs = sequences(TIME, batch=5)
@@ -123,7 +122,7 @@ def test_packed_equals_apart_without_a_mask(name):
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
-@EVERY_KIND
+@EVERY_UNIT
 def test_packed_equals_apart_without_states_too(name, masked):
     layer = built(name)
     inputs = sequences(TIME, batch=5)
@@ -151,7 +150,7 @@ def test_packed_equals_apart_for_irregular_steps(name):
     assert_close(compiled_call(layer, inputs, states, options), expected)
 
 
-@EVERY_KIND
+@EVERY_UNIT
 def test_gradients_of_packed_equal_those_of_apart(name):
     layer = built(name, return_state=True)
     resets = np.zeros((1, 9), bool)
@@ -201,7 +200,7 @@ def test_gradients_of_packed_equal_those_of_apart(name):
         assert relative_error(one, other) < 1e-4
 
 
-@EVERY_KIND
+@EVERY_UNIT
 def test_packed_backwards_reads_each_sequence_from_its_end(name):
     layer = built(name)
     resets = np.zeros((1, 9), bool)
@@ -235,7 +234,7 @@ def test_both_directions_of_a_rotrnn_stay_within_a_sequence():
         )
 
 
-@EVERY_KIND
+@EVERY_UNIT
 def test_the_last_output_is_that_of_the_last_sequence(name):
     layer = built(name, return_sequences=False)
     inputs = sequences(9)

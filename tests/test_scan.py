@@ -20,7 +20,7 @@ from keras_linrec import kernels
 from keras_linrec import ops
 
 # JAX compiles each anew.
-LENGTHS = standing_for_all([1, 2, 3, 63, 500], (1, 2, 63), ("jax",))
+LENGTHS = standing_for_all([1, 2, 3, 63, 500], (1, 63), ("jax",))
 KERNELS = ["native", "associative", "sequential", "reference"]
 
 
@@ -98,7 +98,7 @@ def test_scan_equals_its_definition(kernel, time, field, per_step, reverse):
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
 @pytest.mark.parametrize("field", ["real", "complex"])
-@pytest.mark.parametrize("time", standing_for_all([1, 2, 7], (1, 7), ("jax",)))
+@pytest.mark.parametrize("time", standing_for_all([1, 2, 7], (7,), ("jax",)))
 def test_every_gradient_equals_that_of_the_definition(
     kernel, time, field, per_step, reverse
 ):

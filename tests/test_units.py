@@ -10,6 +10,7 @@ from autodiff import relative_error
 from definitions import ldstack
 from definitions import orthogonal_rnn
 from selection import COMPILING
+from selection import standing_for_all
 from units import DEFINITIONS
 from units import UNITS
 from units import array
@@ -150,6 +151,10 @@ def at_lengths(lengths, others, selected):
     )
 
 
+# Over many steps these stand for all, where a framework compiles.
+EVERY_UNIT = pytest.mark.parametrize(
+    "name", standing_for_all(UNITS, ("lssl", "orthogonal_rnn", "rotrnn"))
+)
 PAPER = pytest.mark.capability("outputs and gradients are the paper's")
 
 
@@ -220,7 +225,7 @@ def test_every_gradient_equals_that_of_the_definition(name, form, time):
 
 
 @PAPER
-@pytest.mark.parametrize("name", UNITS)
+@EVERY_UNIT
 def test_gradients_over_500_steps_equal_those_of_the_definition(name):
     # Over many steps a difference goes over a corner of a leaky ReLU.
     form = {"activation": "tanh"} if name == "orthogonal_rnn" else {}
@@ -267,7 +272,7 @@ def test_gradients_over_500_steps_equal_those_of_the_definition(name):
 
 
 @PAPER
-@pytest.mark.parametrize("name", UNITS)
+@EVERY_UNIT
 def test_100_000_steps_stay_accurate(name):
     keras.utils.set_random_seed(0)
     layer = UNITS[name](return_state=True)

@@ -57,27 +57,30 @@ CELLS = {
 MAKERS = {**UNITS, **CELLS}
 BOTH_WAYS = ("rotrnn", {"bidirectional": True})
 
-EVERY_LAYER = pytest.mark.parametrize("name", UNITS)
-EVERY_LAYER_AND_CELL = pytest.mark.parametrize("name", MAKERS)
-# And the one layer that reads in both directions itself.
-EVERY_LAYER_AND_FORM = pytest.mark.parametrize(
-    ("name", "form"),
-    [*((name, {}) for name in UNITS), BOTH_WAYS],
-    ids=[*UNITS, "rotrnn-bidirectional"],
-)
-EVERY_FORM_AND_CELL = pytest.mark.parametrize(
-    ("name", "form"),
-    [*((name, {}) for name in MAKERS), BOTH_WAYS],
-    ids=[*MAKERS, "rotrnn-bidirectional"],
-)
-
-# A linear recurrence, a nonlinear one and a convolution: these stand for all in
-# what is no layer's own, in the selection, where frameworks compile.
+# A linear recurrence, a nonlinear one and a convolution: in the selection these
+# stand for all, where frameworks compile.
 KINDS = ("lssl", "orthogonal_rnn", "rotrnn")
-EVERY_KIND = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
-EVERY_KIND_AND_CELL = pytest.mark.parametrize(
-    "name", standing_for_all(MAKERS, (*KINDS, "orthogonal_rnn_cell"))
+KINDS_AND_CELL = (*KINDS, "orthogonal_rnn_cell")
+
+
+def every_form(names, chosen):
+    """Layers as they are, and the one that reads in both directions itself."""
+    return pytest.mark.parametrize(
+        ("name", "form"),
+        standing_for_all(
+            [*((name, {}) for name in names), BOTH_WAYS],
+            [(name, {}) for name in chosen],
+        ),
+        ids=[*names, "rotrnn-bidirectional"],
+    )
+
+
+EVERY_LAYER = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
+EVERY_LAYER_AND_CELL = pytest.mark.parametrize(
+    "name", standing_for_all(MAKERS, KINDS_AND_CELL)
 )
+EVERY_LAYER_AND_FORM = every_form(UNITS, KINDS)
+EVERY_FORM_AND_CELL = every_form(MAKERS, KINDS_AND_CELL)
 # TensorFlow traces a program for seconds that it runs for milliseconds.
 EAGERLY = {"run_eagerly": keras.backend.backend() == "tensorflow"}
 

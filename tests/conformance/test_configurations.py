@@ -12,7 +12,7 @@ from units import array
 from units import sequences
 
 from conformance.cases import EVERY_FORM_AND_CELL
-from conformance.cases import EVERY_KIND
+from conformance.cases import EVERY_LAYER
 from conformance.cases import EVERY_LAYER_AND_CELL
 from conformance.cases import assert_close
 from conformance.cases import built
@@ -52,7 +52,7 @@ def test_configs_are_copied_and_pickled(name, form):
         assert type(layer).from_config(copied).get_config() == config
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_models_are_copied_and_pickled(name):
     model = sequential(made(name))
     inputs = sequences(5)
@@ -64,7 +64,7 @@ def test_models_are_copied_and_pickled(name):
         assert_close(model(inputs), expected, 1e-6)
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_the_layer_passes_keras_own_checks(name):
     from keras.src import testing
 

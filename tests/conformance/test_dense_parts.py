@@ -7,7 +7,6 @@ from units import array
 from units import sequences
 
 from conformance.cases import EAGERLY
-from conformance.cases import EVERY_KIND
 from conformance.cases import EVERY_LAYER
 from conformance.cases import assert_close
 from conformance.cases import made
@@ -23,7 +22,7 @@ def classifier(name):
     return model
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_low_rank_updates_train_alone_and_merge_into_a_file(name, tmp_path):
     model = classifier(name)
     model.blocks[0].trainable = False

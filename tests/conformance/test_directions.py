@@ -7,7 +7,6 @@ from units import UNITS
 from units import array
 from units import sequences
 
-from conformance.cases import EVERY_KIND_AND_CELL
 from conformance.cases import EVERY_LAYER
 from conformance.cases import EVERY_LAYER_AND_CELL
 from conformance.cases import MASKS
@@ -40,7 +39,7 @@ def test_what_reads_from_the_end_does_not_stream(name):
 
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 @pytest.mark.parametrize("return_sequences", [True, False])
-@EVERY_KIND_AND_CELL
+@EVERY_LAYER_AND_CELL
 def test_bidirectional_equals_both_ways_by_hand(name, return_sequences, masked):
     layer = keras.layers.Bidirectional(
         made(name, return_sequences=return_sequences, return_state=True)

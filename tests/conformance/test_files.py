@@ -8,7 +8,7 @@ from units import array
 from units import sequences
 
 from conformance.cases import EVERY_FORM_AND_CELL
-from conformance.cases import EVERY_KIND
+from conformance.cases import EVERY_LAYER
 from conformance.cases import assert_close
 from conformance.cases import made
 from conformance.cases import sequential
@@ -28,7 +28,7 @@ def test_a_saved_model_predicts_the_same(name, form, tmp_path):
     assert_close(loaded(inputs), expected, 1e-6)
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_states_are_no_part_of_a_file(name, tmp_path):
     model, layer = stateful_model(name)
     model.predict(sequences(5), verbose=0)
@@ -42,7 +42,7 @@ def test_states_are_no_part_of_a_file(name, tmp_path):
     assert np.abs(array(layer.states[0])).max() > 0
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_a_file_of_other_weights_is_named(name, tmp_path):
     sequential(UNITS[name]()).save_weights(tmp_path / "model.weights.h5")
     form = {"bidirectional": True} if name == "rotrnn" else {"use_bias": False}

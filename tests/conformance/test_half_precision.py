@@ -6,7 +6,6 @@ import pytest
 from units import sequences
 
 from conformance.cases import EAGERLY
-from conformance.cases import EVERY_KIND
 from conformance.cases import EVERY_LAYER
 from conformance.cases import EVERY_LAYER_AND_CELL
 from conformance.cases import assert_close
@@ -57,7 +56,7 @@ def test_training_learns(name):
 
 
 @EVERY_POLICY
-@EVERY_KIND
+@EVERY_LAYER
 def test_dtypes_are_known_before_the_call(name, policy):
     layer = made(name, return_state=True, dtype=policy)
     symbolic = layer(keras.Input((None, 3)))

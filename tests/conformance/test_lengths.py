@@ -4,12 +4,13 @@ import keras
 import numpy as np
 import pytest
 from needs_native import require_jit_compiler
+from selection import standing_for_all
 from units import sequences
 
 from conformance.cases import EVERY_FORM_AND_CELL
-from conformance.cases import EVERY_KIND
-from conformance.cases import EVERY_LAYER_AND_CELL
+from conformance.cases import EVERY_LAYER
 from conformance.cases import EVERY_LAYER_AND_FORM
+from conformance.cases import MAKERS
 from conformance.cases import assert_close
 from conformance.cases import built
 from conformance.cases import made
@@ -46,7 +47,7 @@ def test_a_model_trains_at_any_batch_and_length(name, form):
 # Dynamo warns of PyTorch's own code while it traces.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.capability("`jit_compile=True`")
-@EVERY_LAYER_AND_CELL
+@pytest.mark.parametrize("name", standing_for_all(MAKERS, ("rotrnn",), ()))
 def test_a_compiled_model_trains(name):
     train_at_several_lengths(name, {}, (6,), True)
 
@@ -59,7 +60,7 @@ def test_a_compiled_model_trains_at_any_batch_and_length(name, form):
 
 
 @pytest.mark.parametrize("return_sequences", [True, False])
-@EVERY_KIND
+@EVERY_LAYER
 def test_shapes_are_known_before_the_call(name, return_sequences):
     layer = made(name, return_sequences=return_sequences, return_state=True)
     symbolic = layer(keras.Input((None, 3)))

@@ -8,9 +8,8 @@ from units import sequences
 
 from conformance.cases import CELLS
 from conformance.cases import EVERY_FORM_AND_CELL
-from conformance.cases import EVERY_KIND
-from conformance.cases import EVERY_KIND_AND_CELL
 from conformance.cases import EVERY_LAYER
+from conformance.cases import EVERY_LAYER_AND_CELL
 from conformance.cases import EVERY_MASK
 from conformance.cases import MASKS
 from conformance.cases import assert_close
@@ -72,7 +71,7 @@ def test_a_mask_works_without_states_too(name, form):
 
 
 @EVERY_MASK
-@EVERY_KIND_AND_CELL
+@EVERY_LAYER_AND_CELL
 def test_the_last_output_is_that_of_the_last_step_that_counts(name, mask):
     layer = built(name)
     inputs = sequences(9, batch=3)
@@ -81,7 +80,7 @@ def test_the_last_output_is_that_of_the_last_step_that_counts(name, mask):
 
 
 @pytest.mark.parametrize("return_sequences", [True, False])
-@EVERY_KIND_AND_CELL
+@EVERY_LAYER_AND_CELL
 def test_masked_outputs_are_zero_on_demand(name, return_sequences):
     mask = MASKS["holes"]
     layer = built(name, return_state=True)
@@ -105,7 +104,7 @@ def test_what_a_masked_step_holds_is_never_read(name, form):
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
-@EVERY_KIND
+@EVERY_LAYER
 def test_a_mask_of_any_dtype_is_read(name, dtype):
     layer = built(name)
     inputs = sequences(9, batch=3)
@@ -113,7 +112,7 @@ def test_a_mask_of_any_dtype_is_read(name, dtype):
     assert_close(layer(inputs, mask=MASKS["holes"].astype(dtype)), expected)
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_the_mask_of_an_earlier_layer_is_used_and_handed_on(name):
     tokens = np.array([[5, 3, 0, 0], [0, 2, 0, 1]])
     embedding = keras.layers.Embedding(6, 3, mask_zero=True)
@@ -125,7 +124,7 @@ def test_the_mask_of_an_earlier_layer_is_used_and_handed_on(name):
     assert np.array_equal(array(outputs._keras_mask), tokens != 0)
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_a_mask_is_used_beside_an_initial_state(name):
     """Where Keras no longer hands it to the layer."""
     tokens = np.array([[5, 3, 0, 0], [0, 2, 0, 1]])
@@ -138,7 +137,7 @@ def test_a_mask_is_used_beside_an_initial_state(name):
     )
 
 
-@EVERY_KIND_AND_CELL
+@EVERY_LAYER_AND_CELL
 def test_a_functional_model_hands_the_mask_on(name):
     tokens = np.array([[5, 3, 0, 0, 1], [0, 2, 0, 1, 0], [0, 0, 0, 0, 1]])
     inputs = keras.Input((None,), dtype="int32")
@@ -151,7 +150,7 @@ def test_a_functional_model_hands_the_mask_on(name):
     assert_close(model.predict(tokens, verbose=0), expected)
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_a_compiled_model_with_an_initial_state_uses_the_mask(name):
     layer = built(name, return_state=True)
     inputs = keras.Input((None, 3))

@@ -6,8 +6,7 @@ import pytest
 from units import array
 from units import sequences
 
-from conformance.cases import EVERY_KIND
-from conformance.cases import EVERY_KIND_AND_CELL
+from conformance.cases import EVERY_LAYER
 from conformance.cases import EVERY_LAYER_AND_CELL
 from conformance.cases import assert_close
 from conformance.cases import made
@@ -66,7 +65,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@EVERY_KIND
+@EVERY_LAYER
 def test_a_model_gives_what_its_layers_give(name, kind):
     unit, head = made(name), keras.layers.Dense(3)
     model = KINDS[kind](unit, head)
@@ -74,7 +73,7 @@ def test_a_model_gives_what_its_layers_give(name, kind):
     assert_close(model.predict(inputs, verbose=0), head(unit(inputs)), 1e-5)
 
 
-@EVERY_KIND_AND_CELL
+@EVERY_LAYER_AND_CELL
 def test_a_model_of_models_is_trained_and_saved(name, tmp_path):
     inner = nested(made(name), keras.layers.Dense(3))
     model = Subclassed(inner, keras.layers.Dense(3))

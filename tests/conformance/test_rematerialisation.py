@@ -12,7 +12,6 @@ from units import randomise
 from units import sequences
 
 from conformance.cases import EAGERLY
-from conformance.cases import EVERY_KIND
 from conformance.cases import EVERY_LAYER
 from conformance.cases import MASKS
 from conformance.cases import assert_close
@@ -57,7 +56,7 @@ def test_a_layer_in_a_remat_scope_trains_as_without(name, form):
     assert any((one != other).any() for one, other in moved)
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_a_remat_scope_computes_a_recurrence_twice(name, monkeypatch):
     with keras.RematScope(mode="full"):
         layer = UNITS[name]()
@@ -85,7 +84,7 @@ def test_a_remat_scope_computes_a_recurrence_twice(name, monkeypatch):
     assert len(runs) - before == 2
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_gradients_of_weights_that_are_handed_in_are_the_same(name):
     """Where frameworks would lose them or take the layer's own weights."""
     inputs = sequences(5)
@@ -129,7 +128,7 @@ class Again(keras.layers.Layer):
         return self.unit.compute_output_shape(shape)
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_a_layer_within_keras_remat_trains_as_without(name):
     unit = built(name)
     inputs, targets = sequences(6), np.ones((2, 6, 4), "float32")

@@ -8,7 +8,6 @@ from units import array
 from units import sequences
 
 from conformance.cases import EAGERLY
-from conformance.cases import EVERY_KIND
 from conformance.cases import EVERY_LAYER
 from conformance.cases import assert_close
 from conformance.cases import initial_states
@@ -35,7 +34,7 @@ def test_predict_continues_where_the_last_batch_ended(name):
     assert_close(np.concatenate([both[:2], both[2:]], axis=1), expected)
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_fit_and_evaluate_continue_where_the_last_batch_ended(name):
     model, layer = stateful_model(name, return_state=False)
     model.compile(keras.optimizers.SGD(0.0), "mse")
@@ -65,7 +64,7 @@ FORGETTING = {
 }
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_training_learns(name):
     model, _ = stateful_model(name, **FORGETTING.get(name, {}))
     model.compile(keras.optimizers.Adam(0.01), "mse", **EAGERLY)
@@ -76,7 +75,7 @@ def test_training_learns(name):
     assert np.isfinite(history).all()
 
 
-@EVERY_KIND
+@EVERY_LAYER
 def test_states_can_be_set(name):
     model, layer = stateful_model(name)
     inputs, states = sequences(5), initial_states(layer)

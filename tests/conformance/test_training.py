@@ -8,7 +8,6 @@ from units import array
 from units import sequences
 
 from conformance.cases import EAGERLY
-from conformance.cases import EVERY_KIND
 from conformance.cases import EVERY_LAYER
 from conformance.cases import EVERY_LAYER_AND_CELL
 from conformance.cases import assert_close
@@ -49,7 +48,7 @@ def test_what_is_frozen_stays(name):
 
 
 @pytest.mark.capability("`trainable=False`")
-@EVERY_KIND
+@EVERY_LAYER
 def test_what_is_frozen_can_be_thawed(name):
     unit = made(name)
     model = sequential(unit)
@@ -81,7 +80,7 @@ def test_a_weight_of_two_counts_a_row_twice_and_none_leaves_it_out(name):
 
 
 @pytest.mark.capability("sample weights")
-@EVERY_KIND
+@EVERY_LAYER
 def test_every_step_may_have_a_weight_of_its_own(name):
     unit = built(name)
     inputs = sequences(6)
@@ -150,7 +149,7 @@ def test_dropout_drops_the_same_features_at_every_step(name):
 
 
 @pytest.mark.capability("dropout, seeds")
-@EVERY_KIND
+@EVERY_LAYER
 def test_a_seed_repeats_a_training(name):
     def train():
         keras.utils.set_random_seed(5)
