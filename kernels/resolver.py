@@ -8,6 +8,7 @@ import keras
 
 from keras_linrec import settings
 from keras_linrec.kernels import backends
+from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
@@ -115,6 +116,8 @@ def _form(case, kernel):
         return "fused", ""
 
     if case.operation == "impulse_response":
+        if not case.operators and isinstance(case.time, int):
+            return "scans", "the blocks have a gradient of their own, too"
         if kernel.impulse_response is None:
             return "blocks", "this kernel has no form of its own"
         if not isinstance(case.time, int):
@@ -192,6 +195,9 @@ _FORMS = {
     # In blocks by the operations themselves, which then take no kernel.
     "impulse_response": {
         "fused": lambda kernel: kernel.impulse_response,
+        "scans": lambda kernel: partial(
+            impulse_response.impulse_response, kernel.scan
+        ),
         "blocks": lambda kernel: None,
     },
 }
