@@ -39,6 +39,9 @@ class Kernel(NamedTuple):
     # p, d, q, t, b, timescale, output_matrix, time, alpha; where it is None,
     # `keras_linrec.ops.impulse_response` has the portable form.
     impulse_response: Callable | None = None
+    # inputs, response; where it is None, Fourier transforms of the framework
+    # do it.
+    causal_convolution: Callable | None = None
     # dynamics, operands, keep_all; where it is None, the loop of
     # `nonlinear_recurrence` runs.
     nonlinear_scan: Callable | None = None
@@ -124,6 +127,7 @@ def _kernel(name):
             module.scan,
             getattr(module, "projected_scan", None),
             getattr(module, "impulse_response", None),
+            getattr(module, "causal_convolution", None),
             getattr(module, "nonlinear_scan", None),
         )
     module = reference if name == "reference" else backends.current()
@@ -132,12 +136,17 @@ def _kernel(name):
 
 
 def _with_projection(
-    scan, projected_scan=None, impulse_response=None, nonlinear_scan=None
+    scan,
+    projected_scan=None,
+    impulse_response=None,
+    causal_convolution=None,
+    nonlinear_scan=None,
 ):
     return Kernel(
         scan,
         projected_scan or partial(projection.projected_scan, scan),
         impulse_response,
+        causal_convolution,
         nonlinear_scan,
     )
 

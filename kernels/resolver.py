@@ -8,6 +8,7 @@ import keras
 
 from keras_linrec import settings
 from keras_linrec.kernels import backends
+from keras_linrec.kernels import causal_convolution
 from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
@@ -129,6 +130,15 @@ def _form(case, kernel):
             return "blocks", "no kernel for this device yet"
         return "fused", ""
 
+    if case.operation == "causal_convolution":
+        if kernel.causal_convolution is None:
+            return "transforms", "this kernel has no form of its own"
+        if case.dtype not in ("float32", "float64"):
+            return "transforms", "not in this precision"
+        if case.platform != "cpu":
+            return "transforms", "the device's library transforms"
+        return "fused", ""
+
     if kernel.nonlinear_scan is None:
         return "loop", "this kernel has no form of its own"
     if case.resets:
@@ -193,6 +203,10 @@ _FORMS = {
         "fused": lambda kernel: kernel.nonlinear_scan,
         "loop": _loop,
     },
+    "causal_convolution": {
+        "fused": lambda kernel: kernel.causal_convolution,
+        "transforms": lambda kernel: causal_convolution.causal_convolution,
+    },
     # In blocks by the operations themselves, which then take no kernel.
     "impulse_response": {
         "fused": lambda kernel: kernel.impulse_response,
@@ -233,8 +247,8 @@ def explain(what, shape, dtype="float32", **options):
     Args:
         what: a layer or another function of one tensor, which is traced, or
             on PyTorch run on zeros; or the name of an operation:
-            `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"` or
-            `"impulse_response"`.
+            `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"`,
+            `"impulse_response"` or `"causal_convolution"`.
         shape: of the tensor; of an operation (batch, time, channels), with
             two channels for a complex one.
         dtype: of the tensor. Defaults to `"float32"`.

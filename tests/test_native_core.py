@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from autodiff import relative_error
+from definitions import convolution
 from definitions import scan as definition
 from needs_native import require_native
 
@@ -40,6 +41,14 @@ PROJECTED_SCANS = [
     (1, 5, 97, 64, 64, 32),
     (1, 2, 300, 3, 9, 600),
     (1, 2, 100, 600, 300, 3),
+]
+# groups, batch, time, features, channels, taps
+CONVOLUTIONS = [
+    (1, 1, 1, 1, 1, 1),
+    (2, 3, 50, 7, 2, 20),
+    (1, 40, 63, 1, 1, 63),
+    (1, 5, 785, 20, 3, 785),
+    (1, 2, 3000, 33, 1, 3000),
 ]
 
 
@@ -203,6 +212,45 @@ def test_projected_scan_equals_its_definition(
             d_start,
         )
         assert_close(groups_of(gradients, group), expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", CONVOLUTIONS)
+def test_causal_convolution_equals_its_definition(sizes, dtype):
+    groups, batch, time, features, channels, taps = sizes
+    random = Numbers("real", dtype)
+    inputs = random.make(groups, batch, time, features)
+    response = random.make(groups, features, channels, taps)
+    d_outputs = random.make(groups, batch, time, features, channels)
+    flags = flags_of("real", False, False, dtype)
+
+    (outputs,) = empty_like(d_outputs)
+    call("causal_convolution", flags, sizes, (inputs, response), (outputs,))
+    gradients = empty_like(inputs, response)
+    given = inputs, response, d_outputs
+    call("causal_convolution_backward", flags, sizes, given, gradients)
+    for group in range(groups):
+        rows, taps_of, slopes = groups_of(given, group)
+        expected = convolution.causal_convolution(rows, taps_of)
+        assert_close(groups_of((outputs,), group), [expected], dtype)
+        expected = convolution.gradients(rows, taps_of, slopes)
+        assert_close(groups_of(gradients, group), expected, dtype)
+
+    # One gradient alone is the same as both.
+    for wanted in range(2):
+        alone = empty_like(inputs, response)
+        core.call(
+            "keras_linrec_causal_convolution_backward",
+            flags,
+            sizes,
+            [parts[0].ctypes.data for parts in given],
+            [
+                parts[0].ctypes.data if index == wanted else None
+                for index, parts in enumerate(alone)
+            ],
+        )
+        assert np.array_equal(alone[wanted], gradients[wanted])
+        assert np.isnan(alone[1 - wanted]).all()
 
 
 def test_no_rows_give_no_outputs_and_no_gradient():

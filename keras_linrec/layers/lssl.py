@@ -17,9 +17,9 @@ from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops import structured_step
 from keras_linrec.ops import transition_powers
+from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.check_bounded import require_bounded
 from keras_linrec.ops.discretization import discretise
-from keras_linrec.ops.fft_convolution import fft_convolution
 from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.impulse_response import impulse_response
 from keras_linrec.ops.packed_response import packed_powers
@@ -432,13 +432,12 @@ subdiagonal (last entry 0) |
                 powers, input_vector, output_matrix
             )
         response = self._require_bounded(response)
-        by_feature = ops.expand_dims(ops.transpose(inputs, (0, 2, 1)), 2)
-        outputs = fft_convolution(by_feature, response)
+        outputs = causal_convolution(inputs, response)
         if states is not None:
-            outputs = outputs + transition_powers.free_response(
+            free = transition_powers.free_response(
                 powers, states[0], output_matrix
             )
-        outputs = ops.transpose(outputs, (0, 3, 1, 2))
+            outputs = outputs + ops.transpose(free, (0, 3, 1, 2))
         if not wants_states:
             return outputs, None
         batch = ops.shape(inputs)[0]

@@ -2,6 +2,9 @@
 
 from keras_linrec.ops.canonical_form import canonical_input as canonical_input
 from keras_linrec.ops.canonical_form import leja_order as leja_order
+from keras_linrec.ops.causal_convolution import (
+    causal_convolution as causal_convolution,
+)
 from keras_linrec.ops.householder import (
     reflection_product as reflection_product,
 )

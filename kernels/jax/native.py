@@ -8,6 +8,7 @@ from functools import partial
 
 import jax
 
+from keras_linrec.kernels import causal_convolution as convolution
 from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
@@ -63,6 +64,11 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
     """What `keras_linrec.kernels.impulse_response` computes."""
     arguments = p, d, q, t, b, timescale, output_matrix
     return _impulse_response(time, float(alpha), arguments)
+
+
+def causal_convolution(inputs, response):
+    """What `keras_linrec.kernels.causal_convolution` computes."""
+    return _causal_convolution(inputs, response)
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
@@ -319,6 +325,45 @@ _impulse_response = twice_differentiable(
     _response_backward,
     _plain_response_backward,
     settings=2,
+)
+
+
+# The causal convolution.
+
+
+def _convolution_forward(inputs, response):
+    outputs = (*inputs.shape, response.shape[1])
+    return _call(
+        "keras_linrec_causal_convolution",
+        jax.ShapeDtypeStruct(outputs, inputs.dtype),
+        (inputs, response),
+        rows=((True, False), True),
+    )
+
+
+def _remember_convolution(inputs, response):
+    return _causal_convolution(inputs, response), (inputs, response)
+
+
+def _convolution_backward(kept, d_outputs):
+    return _call(
+        "keras_linrec_causal_convolution_backward",
+        _like(kept),
+        (*kept, d_outputs),
+        rows=((True, False, True), (True, False)),
+    )
+
+
+def _plain_convolution_backward(kept, d_outputs):
+    return jax.vjp(convolution.causal_convolution, *kept)[1](d_outputs)
+
+
+_causal_convolution = twice_differentiable(
+    _convolution_forward,
+    _remember_convolution,
+    _convolution_backward,
+    _plain_convolution_backward,
+    settings=0,
 )
 
 

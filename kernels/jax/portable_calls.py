@@ -8,6 +8,7 @@ hands to the other beside its results may differ from what the core does.
 import jax
 import jax.numpy as jnp
 
+from keras_linrec.kernels import causal_convolution as convolution
 from keras_linrec.kernels import impulse_response as structured
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels.adjoint import adjoint
@@ -73,6 +74,15 @@ def _response_backward(results, arguments, d_response, time, alpha):
     return jax.vjp(run, *arguments)[1](d_response)
 
 
+def _convolution(results, inputs, response):
+    return convolution.causal_convolution(inputs, response)
+
+
+def _convolution_backward(results, inputs, response, d_outputs):
+    run = convolution.causal_convolution
+    return jax.vjp(run, inputs, response)[1](d_outputs)
+
+
 def _states(flags, leak, kept):
     def run(operands):
         outputs, final_state = with_last_state(
@@ -102,6 +112,8 @@ CALLS = {
     "keras_linrec_projected_scan_backward": _projected_backward,
     "keras_linrec_impulse_response": _response,
     "keras_linrec_impulse_response_backward": _response_backward,
+    "keras_linrec_causal_convolution": _convolution,
+    "keras_linrec_causal_convolution_backward": _convolution_backward,
     "keras_linrec_nonlinear_scan": _nonlinear,
     "keras_linrec_nonlinear_scan_backward": _nonlinear_backward,
 }

@@ -217,9 +217,13 @@ def _core_objects(common):
         *(
             (f"{name}.cpp", common)
             for name in (
-                *("impulse_response", "nonlinear_scan"),
-                *("projected_scan", "scan"),
-                *("parallel", "dispatch"),
+                "causal_convolution",
+                "dispatch",
+                "impulse_response",
+                "nonlinear_scan",
+                "parallel",
+                "projected_scan",
+                "scan",
             )
         ),
         ("-pthread",),

@@ -8,6 +8,7 @@ from functools import partial
 
 import tensorflow as tf
 
+from keras_linrec.kernels import causal_convolution as convolution
 from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
@@ -66,6 +67,11 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
         time=time,
         alpha=bits_of(alpha),
     )
+
+
+def causal_convolution(inputs, response):
+    """What `keras_linrec.kernels.causal_convolution` computes."""
+    return _operations.keras_linrec_causal_convolution(inputs, response)
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
@@ -252,6 +258,23 @@ def _plain_response_gradient(operation, tensors):
         return plain.impulse_response(scan, *arguments, time, alpha)
 
     return _pull_back(response, arguments, d_response)
+
+
+@tf.RegisterGradient("KerasLinrecCausalConvolution")
+def _convolution_gradient(operation, d_outputs):
+    return _operations.keras_linrec_causal_convolution_backward(
+        *operation.inputs, d_outputs
+    )
+
+
+@_differentiable("KerasLinrecCausalConvolutionBackward")
+def _plain_convolution_gradient(operation, tensors):
+    *arguments, d_outputs = tensors
+
+    def plain(arguments):
+        return convolution.causal_convolution(*arguments)
+
+    return _pull_back(plain, arguments, d_outputs)
 
 
 @tf.RegisterGradient("KerasLinrecNonlinearScan")

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from keras_linrec.kernels import causal_convolution
 from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan
@@ -26,7 +27,9 @@ from keras_linrec.kernels.torch.tensors import groups
 from keras_linrec.kernels.torch.tensors import nest
 
 
-def _register(operator, keep, backward, settings=1, materialise=True):
+def _register(
+    operator, keep, backward, settings=1, materialise=True, by_need=False
+):
     """Registers an operator's gradient, and its `torch.vmap`.
 
     Args:
@@ -38,6 +41,8 @@ def _register(operator, keep, backward, settings=1, materialise=True):
             all other arguments in a flat sequence.
         materialise: whether results that were not used have cotangents of
             zeros, instead of `None`.
+        by_need: whether `backward` takes first, of each argument that is a
+            tensor, whether its gradient is needed. Defaults to `False`.
     """
 
     def setup_context(ctx, inputs, output):
@@ -51,7 +56,8 @@ def _register(operator, keep, backward, settings=1, materialise=True):
 
     def run_backward(ctx, cotangents):
         kept = nest(ctx.saved_tensors, ctx.kept)
-        gradients = backward(*ctx.settings, kept, cotangents)
+        needs = (list(ctx.needs_input_grad[settings:]),) if by_need else ()
+        gradients = backward(*needs, *ctx.settings, kept, cotangents)
         return *(settings * (None,)), *nest(gradients, ctx.arguments)
 
     def run_batched(info, in_dims, *given):
@@ -217,6 +223,41 @@ _register(
 )
 _register_backward(
     operators.impulse_response_backward, _plain_response_gradient, settings=2
+)
+
+
+# The causal convolution.
+
+
+def _convolution_gradient(wanted, kept, cotangents):
+    gradients = operators.causal_convolution_backward(
+        wanted, *kept, *cotangents
+    )
+    return [
+        gradient if one else None for one, gradient in zip(wanted, gradients)
+    ]
+
+
+def _plain_convolution_gradient(wanted, inputs, response, d_outputs):
+    def plain(inputs, response):
+        return [causal_convolution.causal_convolution(inputs, response)]
+
+    gradients = _pull_back(plain, (inputs, response), [d_outputs])
+    return [
+        gradient if one else gradient.flatten()[:0]
+        for one, gradient in zip(wanted, gradients)
+    ]
+
+
+_register(
+    operators.causal_convolution,
+    lambda arguments, _: arguments,
+    _convolution_gradient,
+    settings=0,
+    by_need=True,
+)
+_register_backward(
+    operators.causal_convolution_backward, _plain_convolution_gradient
 )
 
 

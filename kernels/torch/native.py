@@ -10,6 +10,9 @@ from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.torch import gradients as gradients
 from keras_linrec.kernels.torch.operators import (
+    causal_convolution as _causal_convolution,
+)
+from keras_linrec.kernels.torch.operators import (
     impulse_response as _impulse_response,
 )
 from keras_linrec.kernels.torch.operators import (
@@ -56,6 +59,13 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
     arguments = p, d, q, t, b, timescale, output_matrix
     (response,) = _impulse_response(time, float(alpha), list(arguments))
     return response
+
+
+def causal_convolution(inputs, response):
+    """What `keras_linrec.kernels.causal_convolution` computes."""
+    ((inputs, response),) = _alike((inputs, response))
+    (outputs,) = _causal_convolution(inputs, response)
+    return outputs
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):

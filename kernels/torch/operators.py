@@ -242,6 +242,36 @@ def impulse_response_backward(
     return empty_like(arguments)
 
 
+# The causal convolution.
+
+
+def _describe_convolution(inputs, response, *_):
+    return 0, (leading(inputs, 3), *inputs.shape[-3:], *response.shape[-2:])
+
+
+@_operator(_describe_convolution, settings=0)
+def causal_convolution(inputs: Tensor, response: Tensor) -> list[Tensor]:
+    """The outputs."""
+    return [inputs.new_empty((*inputs.shape, response.shape[-2]))]
+
+
+def _describe_convolution_backward(wanted, *arguments):
+    return _describe_convolution(*arguments)
+
+
+@_operator(_describe_convolution_backward)
+def causal_convolution_backward(
+    wanted: list[bool], inputs: Tensor, response: Tensor, d_outputs: Tensor
+) -> list[Tensor]:
+    """Cotangents of inputs and response, empty where they are not wanted."""
+    return [
+        argument.new_empty(
+            argument.shape if one else (*argument.shape[:-3], 0)
+        )
+        for one, argument in zip(wanted, (inputs, response))
+    ]
+
+
 # The nonlinear scan.
 
 

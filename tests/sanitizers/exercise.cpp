@@ -143,6 +143,21 @@ void impulse_responses(int64_t g, int64_t h, int64_t m, int64_t n, int64_t t,
 }
 
 template <class Real>
+void causal_convolutions(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
+                         int64_t taps) {
+  const int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
+  const std::vector<int64_t> sizes = {g, b, t, h, m, taps};
+  const Quantity inputs = make<Real>(1, g * b * t * h, 1);
+  const Quantity response = make<Real>(1, g * h * m * taps, 2);
+  Quantity outputs = make<Real>(1, g * b * t * h * m, 3);
+  call<Real>(keras_linrec_causal_convolution, flags, sizes,
+             {&inputs, &response}, {&outputs});
+  Quantity d_inputs = inputs, d_response = response;
+  call<Real>(keras_linrec_causal_convolution_backward, flags, sizes,
+             {&inputs, &response, &outputs}, {&d_inputs, &d_response});
+}
+
+template <class Real>
 void nonlinear_scans(int form, int64_t b, int64_t t, int64_t f, int64_t n,
                      int64_t rank) {
   int flags = form | (sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0);
@@ -206,6 +221,10 @@ void everything() {
     impulse_responses<Real>(1, 40, 1, 33, 70, block);
     impulse_responses<Real>(1, 2, 3, 130, 20, block);
   }
+  causal_convolutions<Real>(1, 1, 1, 1, 1, 1);
+  causal_convolutions<Real>(2, 3, 50, 7, 2, 20);
+  causal_convolutions<Real>(1, 40, 63, 1, 1, 63);
+  causal_convolutions<Real>(1, 5, 785, 20, 3, 785);
   for (int flags = 0; flags < 8; flags++) {
     scans<Real>(flags, 1, 1, 1, 1);
     scans<Real>(flags, 2, 3, 50, 7);

@@ -27,7 +27,8 @@ for sanitizer in address,undefined thread; do
     done
     wait
     "$compiler" "${flags[@]}" exercise.cpp \
-        "$source"/{impulse_response,nonlinear_scan,projected_scan,scan}.cpp \
+        "$source"/{causal_convolution,impulse_response}.cpp \
+        "$source"/{nonlinear_scan,projected_scan,scan}.cpp \
         "$source"/{parallel,dispatch}.cpp "${objects[@]}" -pthread \
         -o "$scratch/exercise"
     for set in "${!sets[@]}"; do

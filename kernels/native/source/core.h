@@ -97,6 +97,20 @@ KERAS_LINREC_PUBLIC int keras_linrec_impulse_response(int flags,
 KERAS_LINREC_PUBLIC int keras_linrec_impulse_response_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
+// outputs[b, t, h, m] = sum over k of response[h, m, k] inputs[b, t - k, h].
+//   sizes: groups, batch, time, features, channels, taps (at most time)
+//   from: inputs (batch, time, features), response (features, channels, taps)
+//   to: outputs (batch, time, features, channels)
+KERAS_LINREC_PUBLIC int keras_linrec_causal_convolution(int flags,
+                                                        const int64_t* sizes,
+                                                        const void* const* from,
+                                                        void* const* to);
+
+//   from: the same, and d_outputs
+//   to: d_inputs and d_response, each null where nobody wants it
+KERAS_LINREC_PUBLIC int keras_linrec_causal_convolution_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
 // h_t = activation(h_{t-1} R + z_t), z = inputs @ input_kernel + bias, or a step
 // of a solver along h' = [sigmoid(h R + z'_t)] (h A + activation(h R + z_t)).
 //   sizes: groups, batch, time, features, units, rank, steps kept, outputs'

@@ -5,6 +5,7 @@
 
 #include "activation_kernels-inl.h"
 #include "band_kernels-inl.h"
+#include "fourier_kernels-inl.h"
 #include "lane_kernels-inl.h"
 #include "product_kernels-inl.h"
 #include "scan_kernels-inl.h"
@@ -21,7 +22,11 @@ constexpr Kernels<Real> table() {
           respond<Real>,
           respond_backward<Real>,
           add_scaled<Real>,
-          dot_rows<Real>};
+          dot_rows<Real>,
+          spectrum_of<Real>,
+          convolve<Real>,
+          convolve_backward<Real>,
+          sequences_of<Real>};
 }
 
 }  // namespace

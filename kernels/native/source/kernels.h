@@ -9,6 +9,7 @@
 
 #include "activation_kernels.h"
 #include "band_kernels.h"
+#include "fourier_kernels.h"
 #include "lane_kernels.h"
 #include "product_kernels.h"
 #include "scan_kernels.h"
@@ -25,6 +26,10 @@ struct Kernels {
   void (*respond_backward)(const RespondBackward<Real>&);
   void (*add_scaled)(const AddScaled<Real>&);
   void (*dot_rows)(const DotRows<Real>&);
+  void (*spectrum_of)(const FourierSpectrum<Real>&);
+  void (*convolve)(const FourierConvolution<Real>&);
+  void (*convolve_backward)(const FourierGradient<Real>&);
+  void (*sequences_of)(const FourierInverse<Real>&);
 };
 
 struct InstructionSet {

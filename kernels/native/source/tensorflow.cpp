@@ -208,6 +208,8 @@ KERNELS("KerasLinrecProjectedScan");
 KERNELS("KerasLinrecProjectedScanBackward");
 KERNELS("KerasLinrecImpulseResponse");
 KERNELS("KerasLinrecImpulseResponseBackward");
+KERNELS("KerasLinrecCausalConvolution");
+KERNELS("KerasLinrecCausalConvolutionBackward");
 KERNELS("KerasLinrecNonlinearScan");
 KERNELS("KerasLinrecNonlinearScanBackward");
 

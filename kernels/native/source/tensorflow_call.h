@@ -148,7 +148,7 @@ class Call {
         {'c', "channels"}, {'u', "units"}, {'k', "blocks"},
         {'p', "parts"},    {'n', "state"}, {'3', "bands"},
         {'g', "driven units"}, {'r', "recurrent columns"}, {'m', "rank"},
-        {'i', "rows"}, {'j', "steps"}, {'q', "pairs"}, {'z', "steps or 0"}};
+        {'l', "taps"}, {'i', "rows"}, {'j', "steps"}, {'q', "pairs"}, {'z', "steps or 0"}};
     // Whatever sizes are known from the arguments before this one.
     std::vector<std::string> expected;
     for (char letter : letters) {

@@ -13,7 +13,7 @@ namespace keras_linrec {
 
 namespace tf = tensorflow;
 
-// Axes are letters: Batch, Time, Features, Channels, Units, blocKs of time,
+// Axes are letters: Batch, Time, Features, Channels, Units, blocKs of time, Lags of a response,
 // Parts, the Numbers of a state; "3" is three and "0" none. Other letters are
 // sizes that an operation has of its own. A decay's are "c" or, where it
 // is given per step, "btc".
@@ -133,6 +133,18 @@ inline const Operation operations[] = {
       {"d_b", "n"},
       {"d_timescale", "f"},
       {"d_output_matrix", "fcn"}}},
+    {"KerasLinrecCausalConvolution",
+     keras_linrec_causal_convolution,
+     "btfcl",
+     0,
+     {{"inputs", "btf"}, {"response", "fcl"}},
+     {{"outputs", "btfc"}}},
+    {"KerasLinrecCausalConvolutionBackward",
+     keras_linrec_causal_convolution_backward,
+     "btfcl",
+     0,
+     {{"inputs", "btf"}, {"response", "fcl"}, {"d_outputs", "btfc"}},
+     {{"d_inputs", "btf"}, {"d_response", "fcl"}}},
     {"KerasLinrecNonlinearScan",
      keras_linrec_nonlinear_scan,
      "btfnmt0",

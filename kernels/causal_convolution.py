@@ -1,0 +1,108 @@
+"""The causal convolution by Fourier transforms of the framework's own.
+
+It runs where no native kernel does, and where one is differentiated twice.
+"""
+
+import keras
+from keras import ops
+
+from keras_linrec import complex_pairs
+
+
+def causal_convolution(inputs, response):
+    """y[b, t, h, m] = sum_k response[h, m, k] inputs[b, t - k, h].
+
+    Args:
+        inputs: tensor (batch, time, features).
+        response: tensor (features, channels, taps), with `taps` at most
+            `time`.
+
+    Returns:
+        A tensor (batch, time, features, channels).
+    """
+    by_feature = ops.expand_dims(ops.transpose(inputs, (0, 2, 1)), 2)
+    outputs = convolve_last_axis(by_feature, response)
+    return ops.transpose(outputs, (0, 3, 1, 2))
+
+
+def convolve_last_axis(inputs, response):
+    """y_t = sum_{k <= t} response_k inputs_{t-k}, over the last axis.
+
+    Args:
+        inputs: tensor (..., time).
+        response: tensor (..., taps), with `taps` at most `time`; the leading
+            axes of the two broadcast.
+
+    Returns:
+        A tensor (..., time).
+    """
+    if 0 in inputs.shape or 0 in response.shape:
+        # No library transforms a batch of no rows.
+        return inputs * response[..., :1]
+    time, taps = ops.shape(inputs)[-1], ops.shape(response)[-1]
+    length = fast_length(2 * time) if isinstance(time, int) else 2 * time
+
+    # Left to itself, the gradient would transform sequences that are sums
+    # before they are summed, and XLA whole spectra where halves will do.
+    def spectrum(sequence):
+        return ops.rfft(sequence, length)
+
+    def sequence(spectrum, count):
+        return ops.irfft(spectrum, length)[..., :count]
+
+    def convolve(of_inputs, of_response):
+        return sequence(complex_pairs.multiply(of_inputs, of_response), time)
+
+    if keras.backend.backend() == "torch":
+        return convolve(spectrum(inputs), spectrum(response))
+
+    # Left to itself, XLA's and TensorFlow's gradient transforms sequences that
+    # are then summed, and whole spectra where halves will do.
+    @ops.custom_gradient
+    def run(inputs, response):
+        of_inputs, of_response = spectrum(inputs), spectrum(response)
+
+        def gradient(upstream):
+            of_upstream = spectrum(upstream)
+
+            def correlation(other, shape, count):
+                product = complex_pairs.multiply(
+                    of_upstream, complex_pairs.conjugate(other)
+                )
+                return sequence(
+                    tuple(_summed_to(part, shape) for part in product), count
+                )
+
+            return (
+                correlation(of_response, inputs.shape, time),
+                correlation(of_inputs, response.shape, taps),
+            )
+
+        return convolve(of_inputs, of_response), gradient
+
+    return run(inputs, response)
+
+
+def _summed_to(tensor, shape):
+    """The sum over the leading axes along which `shape` was broadcast."""
+    more = len(tensor.shape) - len(shape)
+    if more:
+        tensor = ops.sum(tensor, axis=tuple(range(more)))
+    ones = tuple(axis for axis, size in enumerate(shape[:-1]) if size == 1)
+    return ops.sum(tensor, axis=ones, keepdims=True) if ones else tensor
+
+
+def fast_length(length):
+    """The least even number from `length` on that is 2^a 3^b 5^c."""
+    best = 1 << (length - 1).bit_length()
+    fives = 1
+    while fives < best:
+        threes = fives
+        while threes < best:
+            twos = threes
+            while twos < length or twos % 2:
+                twos *= 2
+            best = min(best, twos)
+            threes *= 3
+        fives *= 5
+    return max(best, 2)

@@ -1,0 +1,409 @@
+// The causal convolution of sequences with responses, and its gradient: tiles
+// of sequences cut into jobs.
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "arrays.h"
+#include "fourier_plan.h"
+#include "parallel.h"
+
+namespace keras_linrec {
+namespace {
+
+struct Sizes {
+  int64_t groups, batch, time, features, channels, taps;
+
+  explicit Sizes(const int64_t* sizes)
+      : groups(sizes[0]),
+        batch(sizes[1]),
+        time(sizes[2]),
+        features(sizes[3]),
+        channels(sizes[4]),
+        taps(sizes[5]) {}
+
+  bool valid() const {
+    return groups >= 0 && batch >= 0 && time >= 1 && features >= 0 &&
+           channels >= 0 && taps >= 1 && taps <= time;
+  }
+  int64_t inputs() const { return batch * time * features; }
+  int64_t responses() const { return features * channels * taps; }
+  // Nothing to convolve.
+  bool empty() const { return inputs() == 0 || channels == 0; }
+};
+
+// Memory that nobody has written yet, in large pages where it is large.
+template <class Real>
+class Memory {
+ public:
+  explicit Memory(int64_t count) {
+    constexpr size_t page = 1 << 21;
+    const size_t alignment = count * sizeof(Real) < page ? 64 : page;
+    const size_t bytes =
+        (count * sizeof(Real) + alignment - 1) / alignment * alignment;
+    numbers_ = static_cast<Real*>(std::aligned_alloc(alignment, bytes));
+    if (!numbers_ && bytes) throw std::bad_alloc();
+    prepare_to_write(numbers_, bytes);
+  }
+  Memory(const Memory&) = delete;
+  ~Memory() { std::free(numbers_); }
+  Real* at(int64_t number = 0) const { return numbers_ + number; }
+
+ private:
+  Real* numbers_;
+};
+
+// Calls work(job) for every job, each on whatever thread is free.
+template <class Work>
+void for_each_job(int64_t jobs, double work, Work use) {
+  // Numbers below which one thread is as fast.
+  constexpr double least_a_thread = 1 << 14;
+  std::atomic<int64_t> next{0};
+  const double most = std::min<int64_t>(threads(), jobs);
+  parallel(static_cast<int>(std::min(work / least_a_thread + 1.0, most)),
+           [&](int, int) {
+             use([&] { return next.fetch_add(1); });
+           });
+}
+
+// Sequences side by side in the lanes of a vector: features of one row, or, at
+// the end or where there are few, the same features of several rows.
+struct Tiling {
+  int64_t width, features, batch;
+
+  int64_t blocks() const { return (features + width - 1) / width; }
+  int64_t first(int64_t block) const { return block * width; }
+  int64_t count(int64_t block) const {
+    return std::min(width, features - first(block));
+  }
+  int64_t rows(int64_t block) const { return width / count(block); }
+  int64_t tiles(int64_t block) const {
+    return (batch + rows(block) - 1) / rows(block);
+  }
+  // A block's tiles in so many parts, whatever the number of threads: sums
+  // over the batch have the same order, and so the same bits, for any.
+  int64_t parts(int64_t block) const {
+    constexpr int64_t jobs_wanted = 16;
+    const int64_t wanted = (jobs_wanted + blocks() - 1) / blocks();
+    return std::clamp<int64_t>(tiles(block) / 2, 1, wanted);
+  }
+};
+
+// The convolution of one group.
+template <class Real>
+class Convolution {
+ public:
+  explicit Convolution(const Sizes& s)
+      : s_(s),
+        tables_(FourierTables<Real>::of(s.time)),
+        plan_(tables_->plan()),
+        width_(kernels<Real>().panel / 2),
+        tiling_{width_, s.features, s.batch},
+        // Behind a spectrum some vectors more, so that not all begin in the
+        // same sets of a cache.
+        spectrum_((plan_.rows * plan_.stride + 37) * 2 * width_),
+        responses_(tiling_.blocks() * s.channels * spectrum_) {
+    for (int64_t block = 0; block < tiling_.blocks(); block++)
+      for (int64_t part = 0; part < tiling_.parts(block); part++)
+        jobs_.push_back({block, part});
+  }
+
+  void forward(const Real* inputs, const Real* response, Real* outputs) {
+    transform_responses(response);
+    for_each_job(jobs_.size(), work(), [&](auto next) {
+      const Space space(*this, s_.channels > 1);
+      FourierConvolution<Real> call{};
+      call.plan = &plan_;
+      call.scratch = space.scratch;
+      call.channels = s_.channels;
+      call.spectrum_size = spectrum_;
+      call.spectrum = space.spectrum;
+      call.product = s_.channels > 1 ? space.other : space.spectrum;
+      for_each_tile(next, [&](int64_t, const Tile& tile) {
+        call.inputs = tile.inputs(inputs);
+        call.outputs = tile.outputs(outputs);
+        call.responses = responses_of(tile.block);
+        kernels<Real>().convolve(call);
+      });
+    });
+  }
+
+  // Either gradient may be null.
+  void backward(const Real* inputs, const Real* response,
+                const Real* d_outputs, Real* d_inputs, Real* d_response) {
+    if (d_inputs) transform_responses(response);
+    const int64_t block_size = s_.channels * spectrum_;
+    const Memory<Real> sums(d_response ? jobs_.size() * block_size : 0);
+    for_each_job(jobs_.size(), 3 * work(), [&](auto next) {
+      const Space space(*this, true, s_.channels > 1);
+      FourierGradient<Real> call{};
+      call.plan = &plan_;
+      call.scratch = space.scratch;
+      call.channels = s_.channels;
+      call.spectrum_size = spectrum_;
+      call.spectrum = space.spectrum;
+      call.product = space.other;
+      call.sum = s_.channels > 1 ? space.third : nullptr;
+      int64_t before = -1;
+      for_each_tile(next, [&](int64_t job, const Tile& tile) {
+        call.inputs = tile.inputs(inputs);
+        call.d_outputs = tile.outputs(d_outputs);
+        if (d_inputs) call.d_inputs = tile.inputs(d_inputs);
+        call.responses = responses_of(tile.block);
+        if (d_response) {
+          call.d_responses = sums.at(job * block_size);
+          if (job != before)
+            std::fill_n(call.d_responses, block_size, Real{0});
+          before = job;
+        }
+        kernels<Real>().convolve_backward(call);
+      });
+    });
+    if (d_response) invert_sums(sums, d_response);
+  }
+
+ private:
+  struct Job {
+    int64_t block, part;
+  };
+
+  struct Space {
+    Memory<Real> memory;
+    FourierScratch<Real> scratch;
+    Real *spectrum, *other, *third;
+
+    explicit Space(const Convolution& c, bool two = false, bool three = false)
+        : memory((1 + two + three) * c.spectrum_ +
+                 (c.plan_.rows * (c.plan_.width + 1) + 2 * c.plan_.rows + 16) *
+                     c.width_) {
+      spectrum = memory.at();
+      other = spectrum + two * c.spectrum_;
+      third = other + three * c.spectrum_;
+      scratch.column = third + c.spectrum_;
+      scratch.values = scratch.column + (2 * c.plan_.rows + 8) * c.width_;
+    }
+  };
+
+  struct Tile {
+    const Convolution& of;
+    int64_t block, first_row, rows;
+    std::vector<int64_t> input_places, output_places;
+
+    FourierLanes<const Real> inputs(const Real* numbers) const {
+      return lanes(numbers, 1, input_places);
+    }
+    FourierLanes<Real> inputs(Real* numbers) const {
+      return lanes(numbers, 1, input_places);
+    }
+    FourierLanes<const Real> outputs(const Real* numbers) const {
+      return lanes(numbers, of.s_.channels, output_places);
+    }
+    FourierLanes<Real> outputs(Real* numbers) const {
+      return lanes(numbers, of.s_.channels, output_places);
+    }
+
+   private:
+    template <class Number>
+    FourierLanes<Number> lanes(Number* numbers, int64_t channels,
+                               const std::vector<int64_t>& places) const {
+      const Sizes& s = of.s_;
+      const int64_t step = s.features * channels;
+      const int64_t count = of.tiling_.count(block);
+      return {numbers + first_row * s.time * step +
+                  of.tiling_.first(block) * channels,
+              s.time,
+              step,
+              rows * count,
+              rows == 1 && channels == 1 ? nullptr : places.data()};
+    }
+  };
+
+  // Calls use(job, tile) for the tiles of the jobs that this thread takes.
+  template <class Next, class Use>
+  void for_each_tile(Next next, Use use) const {
+    for (int64_t j; (j = next()) < static_cast<int64_t>(jobs_.size());) {
+      const Job& job = jobs_[j];
+      const int64_t parts = tiling_.parts(job.block);
+      const int64_t tiles = tiling_.tiles(job.block);
+      const int64_t together = tiling_.rows(job.block);
+      Tile tile{*this, job.block, 0, 0, places(job.block, 1),
+                places(job.block, s_.channels)};
+      for (int64_t t = tiles * job.part / parts;
+           t < tiles * (job.part + 1) / parts; t++) {
+        tile.first_row = t * together;
+        tile.rows = std::min(together, s_.batch - tile.first_row);
+        use(j, tile);
+      }
+    }
+  }
+
+  // Where the lanes of a tile begin, rows one behind another.
+  std::vector<int64_t> places(int64_t block, int64_t channels) const {
+    std::vector<int64_t> places;
+    for (int64_t row = 0; row < tiling_.rows(block); row++)
+      for (int64_t h = 0; h < tiling_.count(block); h++)
+        places.push_back((row * s_.time * s_.features + h) * channels);
+    return places;
+  }
+
+  // The same for a response, which all rows of a tile share.
+  std::vector<int64_t> response_places(int64_t block, int64_t rows) const {
+    std::vector<int64_t> places;
+    for (int64_t row = 0; row < rows; row++)
+      for (int64_t h = 0; h < tiling_.count(block); h++)
+        places.push_back(h * s_.channels * s_.taps);
+    return places;
+  }
+
+  Real* responses_of(int64_t block) const {
+    return responses_.at(block * s_.channels * spectrum_);
+  }
+
+  void transform_responses(const Real* response) {
+    const int64_t jobs = tiling_.blocks() * s_.channels;
+    for_each_job(jobs, double(jobs) * plan_.points * width_, [&](auto next) {
+      const Space space(*this);
+      for (int64_t j; (j = next()) < jobs;) {
+        const int64_t block = j / s_.channels, channel = j % s_.channels;
+        const std::vector<int64_t> places =
+            response_places(block, tiling_.rows(block));
+        FourierSpectrum<Real> call{};
+        call.plan = &plan_;
+        call.scratch = space.scratch;
+        call.from = {
+            response +
+                (tiling_.first(block) * s_.channels + channel) * s_.taps,
+            s_.taps, 1, static_cast<int64_t>(places.size()), places.data()};
+        call.scale = Real(1.0 / plan_.points);
+        call.spectrum = responses_.at(j * spectrum_);
+        kernels<Real>().spectrum_of(call);
+      }
+    });
+  }
+
+  // The parts' sums to sequences, and the lanes of several rows to one.
+  void invert_sums(const Memory<Real>& sums, Real* d_response) const {
+    const int64_t jobs = tiling_.blocks() * s_.channels;
+    for_each_job(jobs, double(jobs) * plan_.points * width_, [&](auto next) {
+      const Space space(*this);
+      std::vector<Real> lanes;
+      for (int64_t j; (j = next()) < jobs;) {
+        const int64_t block = j / s_.channels, channel = j % s_.channels;
+        int64_t job = 0;
+        while (jobs_[job].block != block) job++;
+        Real* sum = sums.at((job * s_.channels + channel) * spectrum_);
+        const int64_t used = plan_.rows * plan_.stride * 2 * width_;
+        for (int64_t part = 1; part < tiling_.parts(block); part++) {
+          const Real* other = sum + part * s_.channels * spectrum_;
+          for (int64_t i = 0; i < used; i++) sum[i] += other[i];
+        }
+        const int64_t count = tiling_.count(block);
+        const int64_t rows = std::min(tiling_.rows(block), s_.batch);
+        Real* to = d_response +
+                   (tiling_.first(block) * s_.channels + channel) * s_.taps;
+        const std::vector<int64_t> places = response_places(block, 1);
+        FourierInverse<Real> call{};
+        call.plan = &plan_;
+        call.scratch = space.scratch;
+        call.spectrum = sum;
+        call.scale = Real(1.0 / plan_.points);
+        call.to = {to, s_.taps, 1, count, places.data()};
+        if (rows > 1) {
+          lanes.resize(s_.taps * width_);
+          call.to = {lanes.data(), s_.taps, width_, rows * count, nullptr};
+        }
+        kernels<Real>().sequences_of(call);
+        if (rows == 1) continue;
+        for (int64_t h = 0; h < count; h++)
+          for (int64_t t = 0; t < s_.taps; t++) {
+            Real total = 0;
+            for (int64_t row = 0; row < rows; row++)
+              total += lanes[t * width_ + row * count + h];
+            to[places[h] + t] = total;
+          }
+      }
+    });
+  }
+
+  double work() const {
+    return double(s_.inputs()) * s_.channels;
+  }
+
+  const Sizes& s_;
+  std::shared_ptr<const FourierTables<Real>> tables_;
+  const FourierPlan<Real>& plan_;
+  int64_t width_;
+  Tiling tiling_;
+  int64_t spectrum_;
+  Memory<Real> responses_;
+  std::vector<Job> jobs_;
+};
+
+template <class Real>
+int causal_convolution(const Sizes& s, const void* const* from,
+                       void* const* to) {
+  Reader<Real, const void> read(from, false);
+  const In<Real> inputs = read.in(), response = read.in();
+  Real* outputs = static_cast<Real*>(to[0]);
+  if (s.empty()) return kKerasLinrecDone;
+  prepare_to_write(outputs,
+                   s.groups * s.inputs() * s.channels * sizeof(Real));
+  Convolution<Real> convolution(s);
+  for (int64_t g = 0; g < s.groups; g++)
+    convolution.forward(inputs[0] + g * s.inputs(),
+                        response[0] + g * s.responses(),
+                        outputs + g * s.inputs() * s.channels);
+  return kKerasLinrecDone;
+}
+
+template <class Real>
+int causal_convolution_backward(const Sizes& s, const void* const* from,
+                                void* const* to) {
+  Reader<Real, const void> read(from, false);
+  const In<Real> inputs = read.in(), response = read.in();
+  const In<Real> d_outputs = read.in();
+  Reader<Real, void> write(to, false);
+  const Out<Real> d_inputs = write.out(), d_response = write.out();
+  if (s.empty()) {
+    if (d_inputs[0]) std::fill_n(d_inputs[0], s.groups * s.inputs(), Real{0});
+    if (d_response[0])
+      std::fill_n(d_response[0], s.groups * s.responses(), Real{0});
+    return kKerasLinrecDone;
+  }
+  if (d_inputs[0])
+    prepare_to_write(d_inputs[0], s.groups * s.inputs() * sizeof(Real));
+  Convolution<Real> convolution(s);
+  for (int64_t g = 0; g < s.groups; g++)
+    convolution.backward(inputs[0] + g * s.inputs(),
+                         response[0] + g * s.responses(),
+                         d_outputs[0] + g * s.inputs() * s.channels,
+                         d_inputs.at(g * s.inputs())[0],
+                         d_response.at(g * s.responses())[0]);
+  return kKerasLinrecDone;
+}
+
+}  // namespace
+}  // namespace keras_linrec
+
+int keras_linrec_causal_convolution(int flags, const int64_t* sizes,
+                                    const void* const* from, void* const* to) {
+  using namespace keras_linrec;
+  const Sizes s(sizes);
+  if (!s.valid()) return kKerasLinrecBadSizes;
+  return status_of(flags, [&](auto real) {
+    return causal_convolution<decltype(real)>(s, from, to);
+  });
+}
+
+int keras_linrec_causal_convolution_backward(int flags, const int64_t* sizes,
+                                             const void* const* from,
+                                             void* const* to) {
+  using namespace keras_linrec;
+  const Sizes s(sizes);
+  if (!s.valid()) return kKerasLinrecBadSizes;
+  return status_of(flags, [&](auto real) {
+    return causal_convolution_backward<decltype(real)>(s, from, to);
+  });
+}

@@ -1,0 +1,177 @@
+"""The causal convolution, by whichever kernel, against sums in float64."""
+
+import keras
+import numpy as np
+import pytest
+from autodiff import BACKEND
+from autodiff import backend_gradients
+from autodiff import compiled
+from autodiff import gradient
+from autodiff import relative_error
+from autodiff import tensors
+from autodiff import to_numpy
+from definitions import convolution as definition
+
+from keras_linrec import config
+from keras_linrec import kernels
+from keras_linrec.ops import causal_convolution
+
+# batch, time, features, channels, taps
+SIZES = [
+    (1, 1, 1, 1, 1),
+    (3, 2, 2, 1, 2),
+    (5, 63, 1, 1, 63),
+    (2, 17, 37, 2, 9),
+    (9, 100, 3, 3, 100),
+]
+
+
+@pytest.fixture(params=["native", "associative"])
+def kernel(request):
+    if not kernels.available()[request.param]:
+        pytest.skip(kernels.available()[request.param].reason)
+    config.set_kernel(request.param)
+    yield request.param
+    config.set_kernel(None)
+
+
+def numbers(batch, time, features, channels, taps):
+    random = np.random.default_rng([time, features])
+    return (
+        random.standard_normal((batch, time, features)),
+        random.standard_normal((features, channels, taps)),
+        random.standard_normal((batch, time, features, channels)),
+    )
+
+
+def run(arguments):
+    return [causal_convolution(*arguments)]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_outputs_and_gradients_equal_their_definition(sizes, kernel):
+    inputs, response, weights = numbers(*sizes)
+    (got,) = to_numpy(compiled(run)(tensors([inputs, response])))
+    expected = definition.causal_convolution(inputs, response)
+    assert relative_error(got, expected) < 1e-6
+    got = backend_gradients(run, [inputs, response], [weights])
+    expected = definition.gradients(inputs, response, weights)
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(one, other) < 1e-6
+
+
+def test_second_derivatives(kernel):
+    # sum(c * d/du sum(w * (R * u))) is the sum of w times R convolved with c.
+    inputs, response, weights = numbers(2, 9, 3, 2, 7)
+    (directions,) = tensors([np.random.default_rng(1).normal(size=(2, 9, 3))])
+    (factors,) = tensors([weights])
+
+    def mixed(given):
+        def weighted(inner):
+            # Squared, so that no second derivative is zero.
+            return keras.ops.sum(factors * keras.ops.square(*run(inner)))
+
+        return keras.ops.sum(gradient(weighted)(given)[0] * directions)
+
+    got = to_numpy(compiled(gradient(mixed))(tensors([inputs, response])))
+    outputs = definition.causal_convolution(inputs, response)
+    moved = definition.causal_convolution(*map(np.asarray, (
+        to_numpy([directions])[0], response
+    )))
+    by_inputs, _ = definition.gradients(inputs, response, 2 * weights * moved)
+    _, first = definition.gradients(inputs, response, 2 * weights * moved)
+    _, second = definition.gradients(
+        to_numpy([directions])[0], response, 2 * weights * outputs
+    )
+    assert relative_error(got[0], by_inputs) < 1e-5
+    assert relative_error(got[1], first + second) < 1e-5
+
+
+def test_features_and_rows_do_not_mix(kernel):
+    inputs, response, _ = numbers(3, 20, 5, 1, 20)
+    (whole,) = to_numpy(run(tensors([inputs, response])))
+    inputs[1, 0, 2] = np.nan
+    (got,) = to_numpy(run(tensors([inputs, response])))
+    touched = np.isnan(got)
+    assert touched[1, :, 2].all()
+    assert touched.sum() == 20
+    assert np.array_equal(got[~touched], whole[~touched])
+
+
+def test_taps_beyond_the_last_step_have_no_effect(kernel):
+    inputs, response, weights = numbers(2, 6, 3, 2, 9)
+    got = backend_gradients(run, [inputs, response], [weights])
+    (outputs,) = to_numpy(run(tensors([inputs, response])))
+    (shorter,) = to_numpy(run(tensors([inputs, response[..., :6]])))
+    assert np.array_equal(outputs, shorter)
+    expected = definition.gradients(inputs, response, weights)
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(one, other) < 1e-6
+    assert not got[1][..., 6:].any()
+
+
+@pytest.mark.parametrize(
+    "sizes", [(0, 5, 3, 2, 5), (2, 5, 3, 0, 5), (2, 5, 0, 1, 5)], ids=str
+)
+def test_of_nothing_there_is_nothing(sizes, kernel):
+    inputs, response, weights = numbers(*sizes)
+    (got,) = to_numpy(run(tensors([inputs, response])))
+    assert got.shape == weights.shape
+    for slope in backend_gradients(run, [inputs, response], [weights]):
+        assert not slope.any()
+
+
+def test_float64_keeps_its_digits(kernel):
+    if BACKEND == "jax":
+        pytest.skip("float64 is off in JAX")
+    inputs, response, _ = numbers(2, 100, 3, 2, 50)
+    given = [
+        keras.ops.convert_to_tensor(values, "float64")
+        for values in (inputs, response)
+    ]
+    (got,) = run(given)
+    assert keras.backend.standardize_dtype(got.dtype) == "float64"
+    expected = definition.causal_convolution(inputs, response)
+    assert relative_error(to_numpy([got])[0], expected) < 1e-14
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="it has no such vmap")
+def test_vmap_equals_a_loop(kernel):
+    several = [numbers(2, 12, 3, 2, 12) for _ in range(3)]
+    for index, values in enumerate(several):
+        values[0][:] += index
+    inputs, responses = (
+        tensors([np.stack([values[i] for values in several])])[0]
+        for i in (0, 1)
+    )
+    if BACKEND == "jax":
+        from jax import vmap
+    else:
+        from torch import vmap
+
+    for axes in ((0, 0), (0, None), (None, 0)):
+        given = [
+            each if axis == 0 else each[0]
+            for each, axis in zip((inputs, responses), axes)
+        ]
+        got = to_numpy([vmap(causal_convolution, axes)(*given)])[0]
+        for index in range(3):
+            one = [
+                each[index] if axis == 0 else each
+                for each, axis in zip(given, axes)
+            ]
+            assert relative_error(got[index], to_numpy(run(one))[0]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("inputs", "response", "message"),
+    [
+        ((2, 5), (3, 1, 5), r"`inputs` should have the shape"),
+        ((2, 0, 3), (3, 1, 5), r"at least one time step"),
+        ((2, 5, 3), (2, 1, 5), r"`response` should have .* 3 features"),
+        ((2, 5, 3), (3, 1, 0), r"at least one tap"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(inputs, response, message):
+    with pytest.raises(ValueError, match=message):
+        causal_convolution(np.zeros(inputs, "float32"), np.zeros(response))
