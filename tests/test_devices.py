@@ -91,7 +91,7 @@ def test_wrong_devices_are_named(jax):
     assert "`mesh`" in mesh and "Received: mesh=eight devices" in mesh
     assert "`time_axis`" in time and "Received: time_axis=steps" in time
     assert "`batch_axis`" in batch and "Received: batch_axis=rows" in batch
-    assert "another axis than `time_axis`" in same
+    assert "should differ from `time_axis`" in same
 
 
 def test_tensorflow_trains_as_on_one_device():

@@ -1,4 +1,4 @@
-"""The native kernels on PyTorch, by the operators of `operators.py`.
+"""The native kernels on PyTorch, which call the operators of `operators.py`.
 
 Importing this module builds and loads the library.
 """
@@ -24,7 +24,7 @@ from keras_linrec.kernels.torch.tensors import groups as _groups
 
 
 def scan(decay, inputs, initial_state, reverse=False):
-    """Outputs and final state, tuples both."""
+    """Outputs and final state, both tuples."""
     decay, inputs, initial_state = _alike(decay, inputs, initial_state)
     flags = flags_of(decay, reverse)
     results = _scan(flags, list(decay), list(inputs), list(initial_state))
@@ -39,7 +39,7 @@ def projected_scan(
     initial_state,
     reverse=False,
 ):
-    """Outputs and final state, of which the latter is a tuple."""
+    """Outputs, a tensor, and the final state, a tuple."""
     outputs, *final_state, _ = _projected_scan(
         flags_of(decay, reverse),
         list(decay),
@@ -50,7 +50,7 @@ def projected_scan(
 
 
 def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
-    """What `keras_linrec.kernels.impulse_response` computes."""
+    """See `keras_linrec.kernels.impulse_response`."""
     arguments = p, d, q, t, b, timescale, output_matrix
     ((p, d, q, t, b, timescale, output_matrix),) = _alike(arguments)
     arguments = p, d, q, t, b, timescale, output_matrix
@@ -59,7 +59,7 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
-    """What `Kernel.nonlinear_scan` of the registry computes."""
+    """See `Kernel.nonlinear_scan` in the registry."""
     (operands,) = _alike(operands)
     operands = nonlinear_recurrence.Operands(*operands)
     flags = nonlinear_flags(dynamics, operands)

@@ -1,9 +1,9 @@
-"""The cores as custom operators of PyTorch, without gradients.
+"""The C++ and CUDA cores as custom operators of PyTorch, without gradients.
 
 Importing this module builds and loads the library for the CPU. Every operator
-takes quantities as lists of one tensor (real) or two (complex), and leading
-axes before those it names: `torch.vmap` adds them, and the cores take them as
-systems of their own.
+takes quantities as lists of one tensor (real) or two (complex). All tensors may
+have further leading axes: `torch.vmap` adds them, and the cores treat them as
+independent systems.
 """
 
 import ctypes
@@ -29,11 +29,11 @@ from keras_linrec.kernels.torch.tensors import number_flag
 
 
 def _lend_threads():
-    """Lets the core run on PyTorch's own threads, where these are OpenMP's.
+    """Makes the core run on PyTorch's threads, if these are OpenMP's.
 
-    They wait by spinning, and would take the processors from the core's:
-    RotRNN's training step at (32, 784, 128) takes 57 ms with threads of our
-    own and 44 with these.
+    They spin while they wait, and would take the processors from the core's
+    own threads: RotRNN's training step at (32, 784, 128) takes 57 ms with
+    separate threads and 44 with shared ones.
     """
     library = build.core()
     folder = Path(torch.__file__).parent / "lib"
@@ -53,17 +53,17 @@ _lend_threads()
 
 @cache
 def cuda_library():
-    """The library for GPUs, or None, with a warning, where it does not build.
+    """The library for GPUs, or `None`, with a warning, if it does not build.
 
-    The CPU has its operators all the same.
+    The operators for the CPU do not depend on it.
     """
     try:
         return cuda.Library(build.library("cuda"))
     except (build.BuildError, OSError) as failure:
         warnings.warn(
             f"The kernel 'native' does not run on this GPU: {failure}. The "
-            "kernel 'associative' takes its place there: results are the "
-            "same, speed is not.",
+            "kernel 'associative' replaces it there: the results are the same, "
+            "the speed is not.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -71,16 +71,16 @@ def cuda_library():
 
 
 def _operator(describe, settings=1):
-    """Makes an operator, which the core runs, of what says its results.
+    """Makes an operator that runs the core's function of the same name.
 
-    The function below it takes what the operator takes and returns its
-    results, empty. The core's function of the same name reads the tensors in
-    their order, as many as it needs, and fills the results.
+    It decorates a function that takes the operator's arguments and returns its
+    results, uninitialised. The core reads as many of the tensors as it needs,
+    in their order, and fills the results.
 
     Args:
-        describe: takes the same, and returns the core's flags, but for the
-            number type, and its sizes.
-        settings: how many arguments come first that are no tensors.
+        describe: takes the operator's arguments and returns the core's flags,
+            without the number type, and its sizes.
+        settings: the number of leading arguments that are not tensors.
     """
 
     def make(results_of):
@@ -105,7 +105,8 @@ def _operator(describe, settings=1):
 
 def _call_core(name, flags, sizes, arguments, results):
     arguments = [tensor.contiguous() for tensor in arguments]
-    # A thread that never asked is told OpenMP's default, not what was set.
+    # OpenMP reports its default to a thread until PyTorch has set the number
+    # of threads there, which this call does.
     torch.get_num_threads()
     core.call(
         f"keras_linrec_{name}",
@@ -151,7 +152,7 @@ def scan_backward(
     d_outputs: list[Tensor],
     d_final_state: list[Tensor],
 ) -> list[Tensor]:
-    """Cotangents of what `scan` takes."""
+    """Cotangents of the arguments of `scan`."""
     return empty_like([*decay, *outputs, *initial_state])
 
 
@@ -189,7 +190,8 @@ def projected_scan(
     return [
         inputs.new_empty((*axes, time, units)),
         *empty_like(initial_state),
-        # Zeros, since not all of them are written, and results are compared.
+        # Zeros, because the core does not write all of them, and
+        # `torch.library.opcheck` compares results.
         inputs.new_zeros((*axes, checkpoints, parts, channels)),
     ]
 
@@ -206,9 +208,10 @@ def projected_scan_backward(
     d_final_state: list[Tensor],
     initial_state: list[Tensor],
 ) -> list[Tensor]:
-    """Cotangents of what `projected_scan` takes.
+    """Cotangents of the arguments of `projected_scan`.
 
-    The core has the initial state in the checkpoints, and does not read it.
+    The core reads the initial state from the checkpoints. It is an argument for
+    the sake of the gradient's own gradient.
     """
     return empty_like(
         [*decay, inputs, *input_kernel, *output_kernel, *initial_state]
@@ -221,7 +224,7 @@ def projected_scan_backward(
 def _describe_response(time, alpha, arguments, *_):
     output_matrix = arguments[-1]
     groups, shape = leading(output_matrix, 3), output_matrix.shape[-3:]
-    # Blocks of a length that the core chooses.
+    # The last size lets the core choose the length of blocks.
     return 0, (groups, *shape, time, bits_of(alpha), 0)
 
 
@@ -238,7 +241,7 @@ def impulse_response(
 def impulse_response_backward(
     time: int, alpha: float, arguments: list[Tensor], d_response: Tensor
 ) -> list[Tensor]:
-    """Cotangents of what `impulse_response` takes."""
+    """Cotangents of the arguments of `impulse_response`."""
     return empty_like(arguments)
 
 
@@ -290,7 +293,7 @@ def nonlinear_scan_backward(
     d_outputs: Tensor,
     d_final_state: Tensor,
 ) -> list[Tensor]:
-    """Cotangents of the operands; `d_outputs` may be of no steps: zero."""
+    """Cotangents of the operands; a `d_outputs` without steps means zeros."""
     return empty_like(operands)
 
 
