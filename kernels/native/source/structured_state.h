@@ -32,7 +32,7 @@ struct Sizes {
 };
 
 // The parameters that all features share, or their gradients. The bands of T
-// are indexed by column: above[n - 1], diagonal[n] and below[n] are in column n.
+// are indexed by column: above[n - 1], diagonal[n], below[n] are in column n.
 struct Parameters {
   Numbers p, d, q, above, diagonal, below, b;
   explicit Parameters(int64_t state)
