@@ -101,11 +101,10 @@ def _scan_case(kernel):
 
 def _projected_scan_case(kernel):
     """Complex, a fixed decay, forward in time."""
-    arrays = _numbers(
-        *((3,), (3,), (2, 5, 4)),
-        *((4, 3), (4, 3), (3, 2), (3, 2)),
-        *((2, 3), (2, 3)),
-    )
+    parts = [(3,), (4, 3), (3, 2), (2, 3)]
+    shapes = [shape for shape in parts for _ in range(2)]
+    shapes.insert(2, (2, 5, 4))
+    arrays = _numbers(*shapes)
     cotangents = _numbers((2, 5, 2), (2, 3), (2, 3))
 
     def function(tensors):
@@ -146,8 +145,12 @@ def _nonlinear_scan_case(kernel):
     dynamics = Dynamics(keras.activations.tanh, "rk2", gated=True)
     units, batch, time = 3, 2, 5
     arrays = _numbers(
-        *((batch, time, 2), (2, 2 * units), (2 * units,)),
-        *((units, 2 * units), (batch, time), (batch, units)),
+        (batch, time, 2),
+        (2, 2 * units),
+        (2 * units,),
+        (units, 2 * units),
+        (batch, time),
+        (batch, units),
     )
     cotangents = _numbers((batch, time, units), (batch, units))
 
@@ -155,7 +158,7 @@ def _nonlinear_scan_case(kernel):
         *weights, step_size, initial_state = tensors
         expansion, modulus_bias = map(keras.ops.zeros, ((0, units), (0,)))
         operands = Operands(
-            *(*weights, expansion, step_size, modulus_bias, initial_state)
+            *weights, expansion, step_size, modulus_bias, initial_state
         )
         return list(kernel.nonlinear_scan(dynamics, operands, True))
 
@@ -183,8 +186,12 @@ def _low_rank_case(kernel):
     dynamics = Dynamics(activations.oplu)
     units, batch, time = 4, 2, 5
     arrays = _numbers(
-        *((batch, time, 3), (3, units), (units,)),
-        *((units, 1), (1, units), (batch, units)),
+        (batch, time, 3),
+        (3, units),
+        (units,),
+        (units, 1),
+        (1, units),
+        (batch, units),
     )
     cotangents = _numbers((batch, time, units), (batch, units))
 

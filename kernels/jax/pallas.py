@@ -48,10 +48,7 @@ def scan(decay, inputs, initial_state, reverse=False, interpret=False):
     kernel = partial(_scan, bool(reverse), False)
     # Even if there is a GPU, part of a program may run on the CPU.
     return lax.platform_dependent(
-        *(decay, inputs, initial_state),
-        cuda=kernel,
-        tpu=kernel,
-        default=tree,
+        decay, inputs, initial_state, cuda=kernel, tpu=kernel, default=tree
     )
 
 

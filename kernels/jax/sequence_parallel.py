@@ -76,11 +76,8 @@ def over_devices(kernel, devices):
 def _scan(kernel, devices, decay, inputs, initial_state, reverse=False):
     if inputs[0].shape[1] < devices.parts:
         return kernel.scan(decay, inputs, initial_state, reverse)
-    return _over_time(
-        devices,
-        partial(_scan_part, kernel.scan),
-        *(decay, inputs, (), initial_state, reverse),
-    )
+    part = partial(_scan_part, kernel.scan)
+    return _over_time(devices, part, decay, inputs, (), initial_state, reverse)
 
 
 def _projected_scan(
@@ -98,10 +95,9 @@ def _projected_scan(
         return kernel.projected_scan(
             decay, inputs, *kernels, initial_state, reverse
         )
+    part = partial(_projected_part, kernel)
     (outputs,), final_state = _over_time(
-        devices,
-        partial(_projected_part, kernel),
-        *(decay, (inputs,), kernels, initial_state, reverse),
+        devices, part, decay, (inputs,), kernels, initial_state, reverse
     )
     return outputs, final_state
 
@@ -211,9 +207,9 @@ def _projected_part(
             scan, decay, inputs, *kernels, initial_state, reverse
         )
         return (outputs,), final_state
+    zeros = _zeros_like(initial_state)
     ended = final_state_of(
-        *(kernel.scan, decay, inputs, kernels[0]),
-        *(_zeros_like(initial_state), reverse),
+        kernel.scan, decay, inputs, kernels[0], zeros, reverse
     )
     product = _power(decay, inputs.shape[1])
     entering, final_state = _join(axis, reverse, product, ended, initial_state)

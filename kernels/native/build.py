@@ -42,14 +42,22 @@ _THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
 
 _ADAPTERS = ("cuda", "jax", "tensorflow")
 
+_AVX2 = ("-mavx2", "-mfma")
+_AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl")
 _X86_SETS = {
-    "avx512": (
-        *("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"),
-        *("-mavx2", "-mfma", "-mprefer-vector-width=512"),
-    ),
-    "avx2": ("-mavx2", "-mfma"),
+    "avx512": (*_AVX512, *_AVX2, "-mprefer-vector-width=512"),
+    "avx2": _AVX2,
     "baseline": (),
 }
+# What the core is compiled from, beside `kernels.cpp` for each set.
+_CORE_SOURCES = (
+    "impulse_response.cpp",
+    "nonlinear_scan.cpp",
+    "projected_scan.cpp",
+    "scan.cpp",
+    "parallel.cpp",
+    "dispatch.cpp",
+)
 
 
 def cache_folder():
@@ -208,21 +216,12 @@ def _core_objects(common):
     if platform.machine().lower() in ("x86_64", "amd64"):
         sets = _X86_SETS
         common = (*common, "-DKERAS_LINREC_X86")
-    return [
-        *(
-            ("kernels.cpp", (*common, f"-DKERAS_LINREC_SET={name}", *flags))
-            for name, flags in sets.items()
-        ),
-        *(
-            (f"{name}.cpp", common)
-            for name in (
-                *("impulse_response", "nonlinear_scan"),
-                *("projected_scan", "scan"),
-                *("parallel", "dispatch"),
-            )
-        ),
-        ("-pthread",),
+    objects = [
+        ("kernels.cpp", (*common, f"-DKERAS_LINREC_SET={name}", *flags))
+        for name, flags in sets.items()
     ]
+    objects += [(source, common) for source in _CORE_SOURCES]
+    return [*objects, ("-pthread",)]
 
 
 def cxx():

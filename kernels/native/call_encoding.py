@@ -77,9 +77,30 @@ def nonlinear_flags(dynamics, operands):
     return flags, leak
 
 
+def operand_shapes(flags, batch, time, features, units, rank):
+    """The shapes of the `Operands` of a call, a list."""
+    driven = 2 * units if flags & _GATED else units
+    recurrent = 2 * units if flags & _LINEAR else units
+    is_modrelu = _activation_of(flags) is activations.modrelu
+    return [
+        (batch, time, features),
+        (features, driven),
+        (driven,),
+        (units, rank or recurrent),
+        (rank, units),
+        (batch, time) if flags & PER_STEP else (1, 1),
+        (units // 2 if is_modrelu else 0,),
+        (batch, units),
+    ]
+
+
+def _activation_of(flags):
+    return _ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
+
+
 def dynamics_of(flags, leak):
     """The `Dynamics` that `nonlinear_flags` encoded."""
-    activation = _ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
+    activation = _activation_of(flags)
     if activation is keras.activations.leaky_relu:
         activation = partial(activation, negative_slope=leak)
     return Dynamics(

@@ -52,7 +52,9 @@ def projected_scan(
         decay, (inputs,), input_kernel, output_kernel, initial_state
     )
     outputs, final_state, _ = _operations.keras_linrec_projected_scan(
-        *(decay, inputs, *rest),
+        decay,
+        inputs,
+        *rest,
         reverse=bool(reverse),
         block=block_length(len(decay) * decay[0].shape[-1]),
     )
@@ -61,10 +63,9 @@ def projected_scan(
 
 def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
     """See `keras_linrec.kernels.impulse_response`."""
+    arguments = p, d, q, t, b, timescale, output_matrix
     return _operations.keras_linrec_impulse_response(
-        *(p, d, q, t, b, timescale, output_matrix),
-        time=time,
-        alpha=bits_of(alpha),
+        *arguments, time=time, alpha=bits_of(alpha)
     )
 
 

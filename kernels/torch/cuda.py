@@ -40,10 +40,13 @@ def nvcc_flags():
     out some of them.
     """
     return (
-        *("-O3", "-std=c++17", "--shared", "-Xcompiler", "-fPIC"),
-        *("-gencode", "arch=compute_75,code=sm_75"),
-        *("-gencode", "arch=compute_80,code=sm_80"),
-        *("-gencode", "arch=compute_90,code=[sm_90,compute_90]"),
+        "-O3",
+        "-std=c++17",
+        "--shared",
+        "-Xcompiler=-fPIC",
+        "-gencode=arch=compute_75,code=sm_75",
+        "-gencode=arch=compute_80,code=sm_80",
+        "-gencode=arch=compute_90,code=[sm_90,compute_90]",
     )
 
 

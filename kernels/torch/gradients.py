@@ -52,7 +52,7 @@ def _register(operator, keep, backward, settings=1, materialise=True):
     def run_backward(ctx, cotangents):
         kept = nest(ctx.saved_tensors, ctx.kept)
         gradients = backward(*ctx.settings, kept, cotangents)
-        return *(settings * (None,)), *nest(gradients, ctx.arguments)
+        return *[None] * settings, *nest(gradients, ctx.arguments)
 
     def run_batched(info, in_dims, *given):
         def to_front(tensor, dim):
@@ -113,8 +113,8 @@ def _pull_back(function, arguments, cotangents, create_graph=True):
         )
 
 
-def _scan(decay, inputs, initial_state, reverse=False):
-    """The operator on tuples, as the plain forms expect a scan."""
+def scan(decay, inputs, initial_state, reverse=False):
+    """Outputs and final state, both tuples, by the operator."""
     decay, inputs, initial_state = alike(decay, inputs, initial_state)
     results = operators.scan(
         flags_of(decay, reverse), list(decay), list(inputs), list(initial_state)
@@ -142,7 +142,7 @@ def _plain_scan_gradient(
 ):
     return flatten(
         adjoint(
-            lambda *call: _scan(*call)[0],
+            lambda *call: scan(*call)[0],
             decay,
             outputs,
             initial_state,
@@ -175,7 +175,7 @@ def _plain_projected_gradient(flags, *arguments):
 
     def plain(*operands):
         outputs, final_state = projected_scan.projected_scan(
-            _scan, *operands, bool(flags & REVERSE)
+            scan, *operands, bool(flags & REVERSE)
         )
         return outputs, *final_state
 
@@ -202,7 +202,7 @@ def _response_gradient(time, alpha, kept, cotangents):
 def _plain_response_gradient(time, alpha, arguments, d_response):
     def plain(arguments):
         response = impulse_response.impulse_response(
-            _scan, *arguments, time, alpha
+            scan, *arguments, time, alpha
         )
         return [response]
 

@@ -7,6 +7,8 @@ independent systems.
 """
 
 import ctypes
+import inspect
+import math
 import warnings
 from functools import cache
 from functools import wraps
@@ -19,13 +21,17 @@ from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.call_encoding import COMPLEX
+from keras_linrec.kernels.native.call_encoding import PER_STEP
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.call_encoding import operand_shapes
+from keras_linrec.kernels.nonlinear_recurrence import Operands
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.tensors import empty_like
 from keras_linrec.kernels.torch.tensors import flatten
-from keras_linrec.kernels.torch.tensors import leading
 from keras_linrec.kernels.torch.tensors import number_flag
+from keras_linrec.kernels.torch.tensors import split_axes
 
 
 def _lend_threads():
@@ -79,16 +85,27 @@ def _operator(describe, settings=1):
 
     Args:
         describe: takes the operator's arguments and returns the core's flags,
-            without the number type, and its sizes.
+            without the number type, its sizes after the number of groups, the
+            leading axes that all tensors have, and the shapes that each
+            argument should have after these axes: a list of lists.
         settings: the number of leading arguments that are not tensors.
     """
 
     def make(results_of):
         name = results_of.__name__
+        names = list(inspect.signature(results_of).parameters)[settings:]
+
+        def check(*given):
+            flags, sizes, axes, shapes = describe(*given)
+            for parameter, argument, expected in zip(
+                names, given[settings:], shapes
+            ):
+                _require_shapes(name, parameter, argument, axes, expected)
+            return flags, (math.prod(axes), *sizes)
 
         @wraps(results_of)
         def run(*given):
-            flags, sizes = describe(*given)
+            flags, sizes = check(*given)
             arguments = flatten(given[settings:])
             results = results_of(*given)
             _call_core(name, flags, sizes, arguments, results)
@@ -98,9 +115,27 @@ def _operator(describe, settings=1):
             f"keras_linrec::{name}", run, mutates_args=(), device_types="cpu"
         )
         operator.register_fake(results_of)
+        operator.check = check
         return operator
 
     return make
+
+
+def _require_shapes(name, parameter, argument, axes, expected):
+    """Raise unless the tensors of an argument have the shapes expected.
+
+    The cores take addresses: with another number of tensors, or other shapes,
+    they would read and write beyond the tensors' memory.
+    """
+    tensors = [argument] if isinstance(argument, Tensor) else argument
+    shapes = [tensor.shape for tensor in tensors]
+    expected = [(*axes, *shape) for shape in expected]
+    if shapes != expected:
+        raise ValueError(
+            f"`torch.ops.keras_linrec.{name}` expects `{parameter}` to have "
+            f"the shapes {expected}. Received: shapes of {parameter}="
+            f"{[tuple(shape) for shape in shapes]}"
+        )
 
 
 def _call_core(name, flags, sizes, arguments, results):
@@ -120,8 +155,20 @@ def _call_core(name, flags, sizes, arguments, results):
 # The scan.
 
 
+def _parts_of(flags):
+    return 2 if flags & COMPLEX else 1
+
+
+def _decay_shape(flags, batch, time, channels):
+    return (batch, time, channels) if flags & PER_STEP else (channels,)
+
+
 def _describe_scan(flags, decay, sequences, *_):
-    return flags, (leading(sequences[0], 3), *sequences[0].shape[-3:])
+    axes, sizes = split_axes(sequences[0], 3)
+    batch, _, channels = sizes
+    sequence, state = [sizes], [(batch, channels)]
+    shapes = [[_decay_shape(flags, *sizes)], sequence, state, sequence, state]
+    return flags, sizes, axes, [_parts_of(flags) * shape for shape in shapes]
 
 
 @_operator(_describe_scan)
@@ -137,6 +184,7 @@ def scan(
 
 @scan.register_kernel("cuda")
 def scan_on_cuda(flags, *arguments):
+    scan.check(flags, *arguments)
     results = cuda.scan(
         cuda_library(), *arguments, reverse=bool(flags & REVERSE)
     )
@@ -158,6 +206,7 @@ def scan_backward(
 
 @scan_backward.register_kernel("cuda")
 def scan_backward_on_cuda(flags, *arguments):
+    scan_backward.check(flags, *arguments)
     results = cuda.scan_backward(
         cuda_library(), *arguments, reverse=bool(flags & REVERSE)
     )
@@ -168,13 +217,38 @@ def scan_backward_on_cuda(flags, *arguments):
 
 
 def _describe_projected(flags, decay, inputs, input_kernel, output_kernel, *_):
-    channels, units = output_kernel[0].shape[-2:]
-    block = block_length(len(decay) * channels)
-    sizes = leading(inputs, 3), *inputs.shape[-3:], channels, units, block
-    return flags, sizes
+    axes, (batch, time, features) = split_axes(inputs, 3)
+    channels, units = decay[0].shape[-1], output_kernel[0].shape[-1]
+    parts = _parts_of(flags)
+    block = block_length(parts * channels)
+    sizes = batch, time, features, channels, units, block
+    shapes = [
+        parts * [_decay_shape(flags, batch, time, channels)],
+        [(batch, time, features)],
+        parts * [(features, channels)],
+        parts * [(channels, units)],
+    ]
+    return flags, sizes, axes, shapes
 
 
-@_operator(_describe_projected)
+def _describe_projected_scan(flags, *arguments):
+    flags, sizes, axes, shapes = _describe_projected(flags, *arguments)
+    batch, _, _, channels, _, _ = sizes
+    state = _parts_of(flags) * [(batch, channels)]
+    return flags, sizes, axes, [*shapes, state]
+
+
+def _describe_projected_backward(flags, *arguments):
+    flags, sizes, axes, shapes = _describe_projected(flags, *arguments)
+    batch, time, _, channels, units, block = sizes
+    parts = _parts_of(flags)
+    state = parts * [(batch, channels)]
+    checkpoints = batch, checkpoint_count(time, block), parts, channels
+    outputs = batch, time, units
+    return flags, sizes, axes, [*shapes, [checkpoints], [outputs], state, state]
+
+
+@_operator(_describe_projected_scan)
 def projected_scan(
     flags: int,
     decay: list[Tensor],
@@ -196,7 +270,7 @@ def projected_scan(
     ]
 
 
-@_operator(_describe_projected)
+@_operator(_describe_projected_backward)
 def projected_scan_backward(
     flags: int,
     decay: list[Tensor],
@@ -222,10 +296,16 @@ def projected_scan_backward(
 
 
 def _describe_response(time, alpha, arguments, *_):
-    output_matrix = arguments[-1]
-    groups, shape = leading(output_matrix, 3), output_matrix.shape[-3:]
+    axes, (features, channels, state) = split_axes(arguments[-1], 3)
     # The last size lets the core choose the length of blocks.
-    return 0, (groups, *shape, time, bits_of(alpha), 0)
+    sizes = features, channels, state, time, bits_of(alpha), 0
+    vector = (state,)
+    shapes = [
+        [vector, vector, vector, (3, state), vector, (features,)]
+        + [(features, channels, state)],
+        [(features, channels, time)],
+    ]
+    return 0, sizes, axes, shapes
 
 
 @_operator(_describe_response, settings=2)
@@ -248,16 +328,19 @@ def impulse_response_backward(
 # The nonlinear scan.
 
 
-def _nonlinear_sizes(operands, leak, kept, d_kept):
-    inputs, expansion, initial_state = operands[0], operands[4], operands[7]
-    groups, shape = leading(inputs, 3), inputs.shape[-3:]
-    units, rank = initial_state.shape[-1], expansion.shape[-2]
-    return groups, *shape, units, rank, kept, d_kept, bits_of(leak)
+def _describe_operands(flags, operands):
+    """Leading axes, sizes as far as operands have them, and their shapes."""
+    operands = Operands(*operands)
+    axes, (batch, time, features) = split_axes(operands.inputs, 3)
+    _, (rank, units) = split_axes(operands.expansion, 2)
+    shapes = operand_shapes(flags, batch, time, features, units, rank)
+    return axes, (batch, time, features, units, rank), shapes
 
 
 def _describe_nonlinear(flags, leak, keep, operands):
-    kept = operands[0].shape[-2] if keep else 0
-    return flags, _nonlinear_sizes(operands, leak, kept, 0)
+    axes, sizes, shapes = _describe_operands(flags, operands)
+    kept = sizes[1] if keep else 0
+    return flags, (*sizes, kept, 0, bits_of(leak)), axes, [shapes]
 
 
 @_operator(_describe_nonlinear, settings=3)
@@ -276,12 +359,19 @@ def nonlinear_scan(
 
 @nonlinear_scan.register_kernel("cuda")
 def nonlinear_scan_on_cuda(*given):
+    nonlinear_scan.check(*given)
     return cuda.nonlinear_scan(cuda_library(), *given)
 
 
 def _describe_nonlinear_backward(flags, leak, operands, outputs, d_outputs, _):
-    kept, d_kept = outputs.shape[-2], d_outputs.shape[-2]
-    return flags, _nonlinear_sizes(operands, leak, kept, d_kept)
+    axes, sizes, shapes = _describe_operands(flags, operands)
+    batch, time, _, units, _ = sizes
+    _, (d_kept, _) = split_axes(d_outputs, 2)
+    sizes = *sizes, time, d_kept, bits_of(leak)
+    outputs = batch, time, units
+    d_outputs = batch, d_kept and time, units
+    shapes = [shapes, [outputs], [d_outputs], [(batch, units)]]
+    return flags, sizes, axes, shapes
 
 
 @_operator(_describe_nonlinear_backward, settings=2)
@@ -299,4 +389,5 @@ def nonlinear_scan_backward(
 
 @nonlinear_scan_backward.register_kernel("cuda")
 def nonlinear_scan_backward_on_cuda(*given):
+    nonlinear_scan_backward.check(*given)
     return cuda.nonlinear_scan_backward(cuda_library(), *given)

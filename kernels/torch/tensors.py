@@ -1,8 +1,6 @@
 """Helpers for quantities, which are lists of one tensor (real) or two
 (complex)."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -49,9 +47,19 @@ def empty_like(tensors):
     return [tensor.new_empty(tensor.shape) for tensor in tensors]
 
 
-def leading(tensor, axes):
-    """The product of all sizes but those of the last `axes` axes."""
-    return math.prod(tensor.shape[: tensor.ndim - axes])
+def split_axes(tensor, count):
+    """The sizes of a tensor's leading axes, and those of its last `count`.
+
+    Raises:
+        ValueError: if it has fewer axes.
+    """
+    if tensor.ndim < count:
+        raise ValueError(
+            f"`torch.ops.keras_linrec` expects a tensor with {count} or more "
+            f"axes here. Received: shape={tuple(tensor.shape)}"
+        )
+    first = tensor.ndim - count
+    return tuple(tensor.shape[:first]), tuple(tensor.shape[first:])
 
 
 def number_flag(name, tensors):
