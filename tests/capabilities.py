@@ -20,16 +20,6 @@ from pathlib import Path
 BACKENDS = {"jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 FOLDER = "KERAS_LINREC_TEST_RESULTS"
 CELLS = "the cells in `keras.layers.RNN`"
-COLUMNS = {
-    "lssl": "`LSSL`",
-    "rotrnn": "`RotRNN`",
-    "linear_dynamical_system": "`LinearDynamicalSystem`",
-    "ldstack": "`LDStack`",
-    "orthogonal_rnn": "`OrthogonalRNN`",
-    "lipschitz_rnn": "`LipschitzRNN`",
-    "antisymmetric_rnn": "`AntisymmetricRNN`",
-    "cell": CELLS,
-}
 # In the order of the table's rows.
 CAPABILITIES = (
     "outputs and gradients are the paper's",
@@ -109,8 +99,18 @@ def pytest_sessionfinish():
         Path(results, f"{os.getpid()}.json").write_text(json.dumps(outcomes))
 
 
+def columns():
+    """The titles of the columns, by the names of the layers."""
+    # Not above: where tests are only started, Keras is not imported.
+    from units import UNITS
+
+    titles = {name: unit.title for name, unit in UNITS.items()}
+    return {**titles, "cell": CELLS}
+
+
 def table(folder):
     """The table of the results that all backends wrote to a folder."""
+    titles = columns()
     found = defaultdict(list)
     for file in Path(folder).glob("*.json"):
         for capability, layers, backends, passed in json.loads(
@@ -132,9 +132,9 @@ def table(folder):
         ]
         return "yes" if len(able) == len(BACKENDS) else ", ".join(able)
 
-    rows = [["", *COLUMNS.values()], ["---"] * (1 + len(COLUMNS))]
+    rows = [["", *titles.values()], ["---"] * (1 + len(titles))]
     for capability in CAPABILITIES:
-        rows.append([capability, *(cell(capability, name) for name in COLUMNS)])
+        rows.append([capability, *(cell(capability, name) for name in titles)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
