@@ -1,4 +1,4 @@
-"""Whether an LSSL is stable, and what keeps it so."""
+"""Whether an LSSL is stable, and the constraints that keep it stable."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ TRANSITION = (
     "input_vector",
 )
 
-# What keeps A in the class of matrices that can be inverted, and stable.
+# The smallest |p| and |q| that keep A invertible and stable.
 _LEAST_SCALE = 1e-3
 
 
@@ -30,22 +30,52 @@ class Spectrum(NamedTuple):
     dissipative: bool
 
 
-def spectrum_of(layer):
-    """The `Spectrum` of a built `LSSL`, see there."""
-    weights = (
-        ops.convert_to_numpy(getattr(layer, name)) for name in TRANSITION
-    )
-    p, d, q, t, _ = (np.asarray(weight, "float64") for weight in weights)
-    matrix = _balanced(p, d, q, t)
-    continuous = np.linalg.eigvals(matrix).astype("complex128")
-    timescale = np.exp(
-        np.asarray(ops.convert_to_numpy(layer.log_timescale), "float64")
-    )
-    timescale = timescale[:, None] * layer.step_rescale
-    discrete = (1 + (1 - layer.alpha) * timescale * continuous) / (
-        1 - layer.alpha * timescale * continuous
-    )
-    return Spectrum(continuous, discrete, _is_dissipative(p, d, q, t))
+class SpectrumOfTransition:
+    """The method of an `LSSL` that shows whether it is stable."""
+
+    def spectrum(self):
+        """The eigenvalues of A and of Abar, computed in float64.
+
+        Returns:
+            A named tuple of `continuous`, complex (N,), those of A, which are
+            stable if no real part is positive; `discrete`, complex (features,
+            N), those of each feature's Abar, stable if no modulus is above 1;
+            and `dissipative`, whether A is stable by the criterion of
+            `keras_linrec.constraints`, up to the rounding of float32 weights.
+            The eigenvalues of matrices such as LegS, far from normal, move
+            much with the last digits of their entries: trust `dissipative`
+            where it is true, and small positive real parts little.
+
+        Raises:
+            ValueError: if the layer is not built, or T is singular, so that
+                there is no A.
+
+        Example:
+
+        >>> import keras_linrec
+        >>> layer = keras_linrec.layers.LSSL(state_size=4)
+        >>> layer.build((None, None, 1))
+        >>> sorted(layer.spectrum().continuous.real.round(3).tolist())
+        [-4.0, -3.0, -2.0, -1.0]
+        """
+        if not self.built:
+            raise ValueError(
+                f"Layer '{self.name}' has a spectrum once it is built. "
+                "Received: built=False"
+            )
+        weights = (
+            ops.convert_to_numpy(getattr(self, name)) for name in TRANSITION
+        )
+        p, d, q, t, _ = (np.asarray(weight, "float64") for weight in weights)
+        matrix = _balanced(p, d, q, t)
+        continuous = np.linalg.eigvals(matrix).astype("complex128")
+        log_timescale = ops.convert_to_numpy(self.log_timescale)
+        timescale = np.exp(np.asarray(log_timescale, "float64"))
+        timescale = timescale[:, None] * self.step_rescale
+        discrete = (1 + (1 - self.alpha) * timescale * continuous) / (
+            1 - self.alpha * timescale * continuous
+        )
+        return Spectrum(continuous, discrete, _is_dissipative(p, d, q, t))
 
 
 def _tridiagonal(t):
@@ -53,7 +83,7 @@ def _tridiagonal(t):
 
 
 def _balanced(p, d, q, t):
-    """A with P and Q made alike, which does not change its eigenvalues."""
+    """A after a similarity transform that gives P and Q equal moduli."""
     if (p * q < 0).all():
         q = np.sqrt(-p * q)
         p = -q
@@ -74,12 +104,12 @@ def _is_dissipative(p, d, q, t):
     tridiagonal = _tridiagonal(t)
     form = tridiagonal + tridiagonal.T + 2 * tridiagonal * d @ tridiagonal.T
     eigenvalues = np.linalg.eigvalsh(form)
-    # Of weights in float32.
+    # The tolerance is that of weights in float32.
     return bool(eigenvalues[0] >= -1e-6 * max(1.0, eigenvalues[-1]))
 
 
 def stable_constraints(start):
-    """What keeps the weights of a transition where it is dissipative."""
+    """The constraints, by weight, that keep a transition dissipative."""
     contractive = start.d.min() < 0
     return {
         "transition_p": Between(maximum=-_LEAST_SCALE),
@@ -92,6 +122,7 @@ def stable_constraints(start):
 
 
 def require_stable(start, alpha, measure):
+    """Raise unless the constraints allow `start` and make `alpha` stable."""
     if alpha < 0.5:
         raise ValueError(
             "`stable_transition` needs an `alpha` of at least 0.5: with less, "
@@ -106,7 +137,7 @@ def require_stable(start, alpha, measure):
         kept = ops.convert_to_numpy(constraint(value.astype("float32")))
         if not np.allclose(kept, value, atol=1e-5):
             raise ValueError(
-                "`stable_transition` should be False for this measure, which "
-                "does not start from where the constraints keep A. Received: "
+                "`stable_transition` should be False for this measure, whose "
+                "initial A violates the constraints. Received: "
                 f"stable_transition=True, measure={measure.get_config()}"
             )
