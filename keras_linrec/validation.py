@@ -79,7 +79,10 @@ def require_call_arguments(layer, given, known):
     """
     for name in given:
         if name not in known:
-            taken = ", ".join(f"`{one}`" for one in known)
+            # `sequences_mask` is for Keras alone.
+            taken = ", ".join(
+                f"`{one}`" for one in known if one != "sequences_mask"
+            )
             raise TypeError(
                 f"Layer '{layer.name}' ({type(layer).__name__}) takes no call "
                 f"argument `{name}`. It takes: {taken or 'none by name'}"

@@ -14,8 +14,8 @@ from keras_linrec.layers.lssl_response import respond
 from keras_linrec.layers.lssl_response import respond_to_step
 from keras_linrec.layers.lssl_stability import TRANSITION
 from keras_linrec.layers.lssl_stability import SpectrumOfTransition
+from keras_linrec.layers.lssl_stability import add_transition
 from keras_linrec.layers.lssl_stability import require_stable
-from keras_linrec.layers.lssl_stability import stable_constraints
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops.hippo import StructuredTransition
@@ -301,26 +301,7 @@ subdiagonal (last entry 0) |
             ),
             trainable=self.trainable_timescale,
         )
-        start = self.measure.structured(self.state_size)
-        constraints = (
-            stable_constraints(start) if self.stable_transition else {}
-        )
-        (
-            self.transition_p,
-            self.transition_d,
-            self.transition_q,
-            self.transition_t,
-            self.input_vector,
-        ) = (
-            self.add_parameter(
-                name,
-                value.shape,
-                _constant(value),
-                trainable=self.trainable_transition,
-                constraint=constraints.get(name),
-            )
-            for name, value in zip(TRANSITION, start)
-        )
+        add_transition(self)
         self.output_matrix = self.add_parameter(
             "output_matrix",
             (features, self.channels, self.state_size),
@@ -501,10 +482,3 @@ subdiagonal (last entry 0) |
                 "bias_constraint",
             ),
         }
-
-
-def _constant(value):
-    def initializer(shape, dtype=None):
-        return ops.cast(ops.convert_to_tensor(value), dtype)
-
-    return initializer

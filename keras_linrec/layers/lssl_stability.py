@@ -1,4 +1,4 @@
-"""Whether an LSSL is stable, and the constraints that keep it stable."""
+"""A and B of an `LSSL`: their weights, spectrum and stability."""
 
 from typing import NamedTuple
 
@@ -42,9 +42,9 @@ class SpectrumOfTransition:
             N), those of each feature's Abar, stable if no modulus is above 1;
             and `dissipative`, whether A is stable by the criterion of
             `keras_linrec.constraints`, up to the rounding of float32 weights.
-            The eigenvalues of matrices such as LegS, far from normal, move
-            much with the last digits of their entries: trust `dissipative`
-            where it is true, and small positive real parts little.
+            The eigenvalues of matrices that are far from normal, such as
+            LegS, change much with the last digits of their entries: small
+            positive real parts mean little where `dissipative` is true.
 
         Raises:
             ValueError: if the layer is not built, or T is singular, so that
@@ -76,6 +76,32 @@ class SpectrumOfTransition:
             1 - self.alpha * timescale * continuous
         )
         return Spectrum(continuous, discrete, _is_dissipative(p, d, q, t))
+
+
+def add_transition(layer):
+    """Create the weights of A and B of an `LSSL`.
+
+    Their values come from `layer.measure`, their constraints, if any, from
+    `layer.stable_transition`.
+    """
+    start = layer.measure.structured(layer.state_size)
+    constraints = stable_constraints(start) if layer.stable_transition else {}
+    for name, value in zip(TRANSITION, start):
+        weight = layer.add_parameter(
+            name,
+            value.shape,
+            _constant(value),
+            trainable=layer.trainable_transition,
+            constraint=constraints.get(name),
+        )
+        setattr(layer, name, weight)
+
+
+def _constant(value):
+    def initializer(shape, dtype=None):
+        return ops.cast(ops.convert_to_tensor(value), dtype)
+
+    return initializer
 
 
 def _tridiagonal(t):
