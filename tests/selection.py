@@ -74,6 +74,7 @@ SELECTED_UNDER = {
     "test_sampling_rates.py": ("torch",),
     "test_saved_files.py": ("torch",),
     "test_sequential_digits.py": ("torch",),
+    "test_spoken_digits.py": ("torch",),
     "test_stable_examples.py": ("torch",),
 }
 # The examples of docstrings, of whose layers there are tests under each.

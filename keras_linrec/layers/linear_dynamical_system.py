@@ -188,6 +188,10 @@ in modal coordinates |
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
 
+    @property
+    def is_linear(self):
+        return True
+
     def state_shapes_of(self, features):
         return [(self.state_size,)]
 

@@ -197,6 +197,10 @@ number | D |
         """The states of one head, K."""
         return self.state_size // self.num_heads
 
+    @property
+    def is_linear(self):
+        return True
+
     def state_shapes_of(self, features):
         return [(self.state_size,)] * (2 if self.bidirectional else 1)
 
