@@ -75,9 +75,9 @@ def test_second_derivatives(kernel):
 
     got = to_numpy(compiled(gradient(mixed))(tensors([inputs, response])))
     outputs = definition.causal_convolution(inputs, response)
-    moved = definition.causal_convolution(*map(np.asarray, (
-        to_numpy([directions])[0], response
-    )))
+    moved = definition.causal_convolution(
+        *map(np.asarray, (to_numpy([directions])[0], response))
+    )
     by_inputs, _ = definition.gradients(inputs, response, 2 * weights * moved)
     _, first = definition.gradients(inputs, response, 2 * weights * moved)
     _, second = definition.gradients(
