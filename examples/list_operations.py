@@ -111,8 +111,8 @@ def parse(arguments):
     return options
 
 
-# Expressions. Thousands are generated at once, level by level of nesting. Single
-# ones in plain Python take 2 ms each, nearly as long as training on them.
+# Expressions. Thousands are generated at once, level by level of nesting. One
+# in plain Python takes 2 ms, nearly as long as training on it.
 
 
 class Level(NamedTuple):
