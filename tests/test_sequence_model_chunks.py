@@ -28,7 +28,12 @@ MASK = np.array(
 def make_model(pooling):
     unit = RotRNN(state_size=4, num_heads=2)
     model = SequenceClassifier(
-        2, depth=2, units=4, pooling=pooling, unit=unit, activation=None
+        2,
+        num_layers=2,
+        units=4,
+        unit=unit,
+        pooling=pooling,
+        activation=None,
     )
     model.build((None, None, 3))
     return randomise(model)
@@ -67,7 +72,7 @@ def close(got, expected):
     np.testing.assert_allclose(array(got), array(expected), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "last", None])
+@pytest.mark.parametrize("pooling", ["mean", "max", "last", None])
 def test_chunks_give_the_outputs_of_steps_and_of_the_whole(pooling):
     model = make_model(pooling)
     (chunks, _), (steps, _), whole = run(
@@ -82,7 +87,7 @@ def test_chunks_give_the_outputs_of_steps_and_of_the_whole(pooling):
     close(chunks if pooling is None else chunks[:, -1], whole)
 
 
-@pytest.mark.parametrize("pooling", ["mean", None])
+@pytest.mark.parametrize("pooling", ["mean", "max", None])
 def test_masked_chunks_equal_the_masked_whole(pooling):
     model = make_model(pooling)
     (chunks, _), whole = run(
