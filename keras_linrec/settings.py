@@ -1,4 +1,4 @@
-"""What is set for the package, for those who have to know."""
+"""The package's settings, as the code that depends on them reads them."""
 
 import os
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ kernel = None
 
 
 def wanted_kernel():
-    """`"auto"` or the kernel that was asked for, here or by the environment.
+    """The requested kernel, from `set_kernel` or the environment, or "auto".
 
     Raises:
-        ValueError: if the environment variable names none.
+        ValueError: if the environment variable does not name a kernel.
     """
     if kernel is not None:
         return kernel
@@ -31,16 +31,16 @@ def wanted_kernel():
 
 
 class Export(NamedTuple):
-    """What is known of a file that is being written."""
+    """The export in progress."""
 
-    # The format that Keras was asked for, or `None`.
+    # The `format` argument of `model.export`, or `None`.
     format: str | None = None
-    # Whether the file has to take inputs of more than one size.
+    # Whether the file must accept inputs of more than one size.
     is_dynamic: bool = False
 
 
 class Mesh(NamedTuple):
-    """Devices that share the time of sequences, as the user named them."""
+    """The arguments of `keras_linrec.config.sequence_parallel`."""
 
     mesh: object
     time_axis: str
@@ -50,9 +50,9 @@ class Mesh(NamedTuple):
 _export = ContextVar("keras_linrec_export", default=None)
 _mesh = ContextVar("keras_linrec_mesh", default=None)
 
-# What tells a backend's compiler that a setting has changed, so that nothing
-# compiled under another value is used again: `tell(value)` is a context.
-# `keras_linrec.kernels` puts it here for the backends that need it.
+# By the name of a setting, a function of its value that returns a context in
+# which the backend's compiler does not reuse programs compiled under another
+# value. `keras_linrec.kernels` fills it in for the backends that need it.
 tell_compiler = {}
 
 
@@ -67,12 +67,12 @@ def current_mesh():
 
 
 def exporting(export):
-    """A scope in which a file is written, an `Export`."""
+    """The scope of an export; takes an `Export`."""
     return _setting("portable_kernels", _export, export)
 
 
 def sharing(mesh):
-    """A scope in which devices share the time, a `Mesh`."""
+    """The scope of sequence parallelism; takes a `Mesh`."""
     return _setting("sequence_parallel", _mesh, mesh)
 
 
