@@ -1,14 +1,15 @@
 """The README's table of layers against capabilities, from the tests' results.
 
-A test that shows what a layer can do is marked with it,
+A test that shows a capability of a layer is marked with it,
 
     @pytest.mark.capability("masks of any pattern")
 
-and names the layer by its parameter `name`, or `layers` of the mark. A layer
-has a capability under a backend where all its tests of it have passed there. A
-test that runs under one backend only, for several, says so by `backends`.
+and gives the layer by its parameter `name`, or by `layers` in the mark. A layer
+has a capability under a backend if all its tests of that capability pass there.
+A test that runs under one backend on behalf of several names them in
+`backends`.
 
-`tests/run.py` has each process write what it found, and compares the README.
+`tests/run.py` has each process write its results, and compares the README.
 """
 
 import json
@@ -48,7 +49,7 @@ CAPABILITIES = (
 )
 BEGIN, END = "<!-- capabilities: tests/run.py -->", "<!-- end -->"
 
-# Taken out: a pytest that a test starts writes nothing.
+# Removed, so that a pytest started by a test writes nothing.
 results = os.environ.pop(FOLDER, None)
 outcomes = []
 
@@ -56,8 +57,8 @@ outcomes = []
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
-        "capability(name, layers=None, backends=None): what a test shows that "
-        "a layer can do",
+        "capability(name, layers=None, backends=None): the capability of a "
+        "layer that a test shows",
     )
 
 
@@ -68,11 +69,11 @@ def pytest_collection_modifyitems(items):
 
 
 def shown(item, mark):
-    """`(capability, layers, backends)` that a test stands for."""
+    """`(capability, layers, backends)` that a test shows."""
     (capability,) = mark.args
     if capability not in CAPABILITIES:
         raise ValueError(
-            f"{item.nodeid} is marked with a capability that should be one of "
+            f"The capability of {item.nodeid} should be listed in "
             f"tests/capabilities.py. Received: {capability!r}"
         )
     backends = mark.kwargs.get("backends", [os.environ["KERAS_BACKEND"]])
@@ -108,7 +109,7 @@ def columns():
 
 
 def table(folder):
-    """The table of what the runs of all backends wrote into a folder."""
+    """The table of the results that all backends wrote to a folder."""
     titles = columns()
     found = defaultdict(list)
     for file in Path(folder).glob("*.json"):
@@ -138,7 +139,7 @@ def table(folder):
 
 
 def with_table(text, new):
-    """A page with its table replaced."""
+    """The page with its table replaced."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n\n{new}\n\n{END}{after}"

@@ -87,7 +87,7 @@ def test_classes_are_registered_under_the_packages_name():
         keras_linrec.constraints.AccretiveBands,
         keras_linrec.constraints.Between,
         keras_linrec.constraints.ContractiveBands,
-        keras_linrec.constraints.LowerTrapezoid,
+        keras_linrec.constraints.UnitReflectors,
         keras_linrec.constraints.Sign,
         keras_linrec.models.ResidualBlock,
         keras_linrec.models.SequenceClassifier,

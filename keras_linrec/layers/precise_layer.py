@@ -1,4 +1,4 @@
-"""Layers whose parameters keep their precision, and their names in a file."""
+"""Layers whose parameters keep float32, and are saved by name."""
 
 import math
 import zlib
@@ -7,18 +7,21 @@ import keras
 import numpy as np
 from keras import ops
 
-# The entries of a weight: what is larger was not meant.
+from keras_linrec.validation import refuse_keras_arguments
+
+# An upper limit to the entries of a weight that catches mistaken sizes.
 _LARGEST_WEIGHT = 2**31
 
 
 class PreciseLayer(keras.layers.Layer):
     """A layer whose parameters are float32 under any dtype policy.
 
-    Or float64, under a float64 one.
+    Under a float64 policy they are float64.
     """
 
     def __init__(self, **kwargs):
-        # Autocasting would bring states and parameters down to 16 bits.
+        refuse_keras_arguments(type(self).__name__, kwargs)
+        # Autocasting would round states and parameters to 16 bits.
         super().__init__(autocast=False, **kwargs)
 
     @property
@@ -27,7 +30,7 @@ class PreciseLayer(keras.layers.Layer):
         return "float64" if self.variable_dtype == "float64" else "float32"
 
     def add_parameter(self, name, shape, initializer, **kwargs):
-        """A weight that keeps the recurrence's precision."""
+        """Create a weight of the recurrence's dtype."""
         if math.prod(shape) >= _LARGEST_WEIGHT:
             raise ValueError(
                 f"Layer '{self.name}' should have weights of fewer than "
@@ -45,18 +48,18 @@ class PreciseLayer(keras.layers.Layer):
 
 
 class NamedWeights:
-    """Part of a layer whose weights stand in a file by their names."""
+    """A mixin for layers whose weights are saved by name."""
 
     def run_time_variables(self):
-        """Variables that no file, and no list of weights, should know."""
+        """Variables that are neither saved nor listed as weights."""
         return []
 
     @property
     def weights(self):
-        """The weights, which a file holds.
+        """The weights, all of which are saved.
 
-        What belongs to the run, such as the states that a stateful layer
-        carries, is among the `variables` alone, as Keras' random seeds are.
+        Variables of the run, such as the states of a stateful layer, are only
+        among the `variables`, like Keras' random seeds.
         """
         hidden = {id(variable) for variable in self.run_time_variables()}
         return [w for w in super().weights if id(w) not in hidden]
@@ -72,13 +75,13 @@ class NamedWeights:
                 f"Layer '{self.name}' has the weights {expected}. "
                 f"Received: a file with {sorted(store.keys())}"
             )
-        # All are looked at before one is assigned.
+        # All are checked before the first is assigned.
         values = [self._checked(weight, store) for weight in self.weights]
         for weight, value in zip(self.weights, values):
             weight.assign(value)
 
     def _checked(self, weight, store):
-        """What a file has for a weight."""
+        """The value of a weight in a file, if it fits."""
         shape = tuple(store[weight.name].shape)
         if shape != tuple(weight.shape):
             raise ValueError(
@@ -96,10 +99,10 @@ class NamedWeights:
 
 
 def clone(initializer):
-    """A copy, for a second weight of one shape.
+    """A copy of an initializer, for a second weight of the same shape.
 
-    One random initializer gives one shape the same numbers each time. A copy
-    gives others, unless it has a seed.
+    A random initializer gives the same numbers whenever it is called with the
+    same shape. A copy gives others, unless it has a seed.
     """
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
@@ -149,7 +152,7 @@ def one_by_one(initializer, place):
 
 
 def serialized(layer, *names):
-    """The configurations of a layer's Keras objects, by their names.
+    """The configurations of a layer's Keras objects, by name.
 
     Args:
         layer: the layer.
