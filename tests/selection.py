@@ -75,6 +75,7 @@ SELECTED_UNDER = {
     "test_sampling_rates.py": ("torch",),
     "test_saved_files.py": ("torch",),
     "test_sequential_digits.py": ("torch",),
+    "test_spoken_digits.py": ("torch",),
     "test_stable_examples.py": ("torch",),
 }
 # Docstring examples, whose layers are tested under every backend elsewhere.

@@ -347,7 +347,8 @@ def test_a_scan_names_a_reset_mask_that_does_not_fit():
     reason="blocks hand on what they are given: once is enough",
 )
 def test_a_model_of_blocks_takes_a_reset_mask():
-    model = SequenceRegressor(2, depth=1, units=6, state_size=4, pooling=None)
+    arguments = {"num_layers": 1, "units": 6}
+    model = SequenceRegressor(2, pooling=None, **arguments)
     inputs = sequences(9, batch=1)
     resets = np.zeros((1, 9), bool)
     resets[0, 4] = True
@@ -356,6 +357,6 @@ def test_a_model_of_blocks_takes_a_reset_mask():
         [got[:, :4], got[:, 4:]],
         [model(inputs[:, :4].copy()), model(inputs[:, 4:].copy())],
     )
-    pooled = SequenceRegressor(2, depth=1, units=6, state_size=4)
-    with pytest.raises(ValueError, match="pooling=None. Received"):
+    pooled = SequenceRegressor(2, **arguments)
+    with pytest.raises(ValueError, match="pool_size=1. Received"):
         pooled(inputs, reset_mask=resets)

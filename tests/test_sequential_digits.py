@@ -136,7 +136,7 @@ def test_the_small_model_and_its_training_are_those_of_the_paper():
     assert model.input_shape == (None, 9, 1)
     assert model.output_shape == (None, 9)
     deep = model.layers[-1]
-    assert (deep.depth, deep.units, deep.dropout) == (6, 128, 0.2)
+    assert (deep.num_layers, deep.units, deep.dropout) == (6, 128, 0.2)
     assert deep.pooling == "mean"
     for block in deep.blocks:
         lssl = block.unit

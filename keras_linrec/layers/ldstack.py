@@ -225,13 +225,13 @@ trained in a linear layer |
         self.use_state_bias = use_state_bias
 
     @property
-    def _is_linear(self):
-        return self.activation is keras.activations.linear
+    def is_linear(self):
+        return self.depth == 1 or self.activation is keras.activations.linear
 
     @property
     def _recurrences(self):
         """Their number: a linear stack is its first recurrence."""
-        return 1 if self._is_linear else self.depth
+        return 1 if self.is_linear else self.depth
 
     @property
     def _is_averaged(self):
