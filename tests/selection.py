@@ -55,6 +55,7 @@ ONLY_UNDER = {
 # for every backend or device; pages; and kernels for hardware that is imitated.
 SELECTED_UNDER = {
     "test_analysis.py": ("torch",),
+    "test_arguments.py": ("torch",),
     "test_canonical_form.py": ("torch",),
     "test_devices.py": (),
     "test_docs.py": (),
