@@ -115,11 +115,14 @@ def build_model():
     """Timescales from a few steps to the whole sound."""
     return SequenceClassifier(
         len(KINDS),
-        depth=2,
+        num_layers=2,
         units=32,
-        state_size=32,
-        dt_min=1 / RATE,
-        dt_max=30 / RATE,
+        unit="lssl",
+        unit_arguments={
+            "state_size": 32,
+            "dt_min": 1 / RATE,
+            "dt_max": 30 / RATE,
+        },
     )
 
 

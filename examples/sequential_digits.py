@@ -177,8 +177,7 @@ def build_small_model(pixels, classes):
                 "small",
                 classes,
                 dropout=0.2,
-                dt_min=0.8 / steps,
-                dt_max=80 / steps,
+                unit_arguments={"dt_min": 0.8 / steps, "dt_max": 80 / steps},
             ),
         ]
     )

@@ -106,6 +106,14 @@ def require_count(name, value, optional=False):
         )
 
 
+def require_bool(name, value, optional=False):
+    """Raise unless `value` is true or false."""
+    if value is True or value is False or (optional and value is None):
+        return
+    wanted = "True, False or None" if optional else "True or False"
+    raise ValueError(f"`{name}` should be {wanted}. Received: {name}={value}")
+
+
 def require_between(name, value, low, high, ends="[]"):
     """Raise unless `value` is in the interval, with or without its ends."""
     fits = (

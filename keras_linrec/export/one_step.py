@@ -3,7 +3,9 @@
 import keras
 from keras import ops
 
-from keras_linrec.models.residual_block import serialize_unbuilt
+from keras_linrec.models.pooling import initial_states
+from keras_linrec.models.pooling import pool_step
+from keras_linrec.models.units import serialize_unbuilt
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -101,21 +103,13 @@ class RunningPool(keras.layers.Layer):
 
     def get_initial_state(self, batch_size):
         """What was pooled so far, and the number of steps."""
-        return [
-            ops.zeros((batch_size, width), dtype=self.variable_dtype)
-            for width in (self.features, 1)
-        ]
+        return initial_states(batch_size, self.features, self.variable_dtype)
 
     def step(self, inputs, states):
         """One time step."""
-        pooled, count = states
         inputs = ops.cast(inputs, self.variable_dtype)
-        if self.kind == "mean":
-            pooled = pooled + (inputs - pooled) / (count + 1)
-        else:
-            # Nothing was seen before the first step, not zeros.
-            pooled = ops.where(count > 0, ops.maximum(pooled, inputs), inputs)
-        return ops.cast(pooled, self.compute_dtype), [pooled, count + 1]
+        states = pool_step(self.kind, inputs, states)
+        return ops.cast(states[0], self.compute_dtype), states
 
     def get_config(self):
         return {**super().get_config(), "kind": self.kind}

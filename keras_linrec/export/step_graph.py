@@ -15,6 +15,7 @@ from keras_linrec.export.position_wise import is_last_step
 from keras_linrec.export.position_wise import masks
 from keras_linrec.export.position_wise import mixes_steps
 from keras_linrec.export.position_wise import reason_against
+from keras_linrec.layers.streaming import Streaming
 
 _POOLINGS = {
     keras.layers.GlobalAveragePooling1D: "mean",
@@ -170,6 +171,8 @@ class StepGraph:
                 self._refuse(part, reason_against(part))
             if not (has_states(part) or type(part) in _POOLINGS):
                 self._refuse(part, "it has no method `step`")
+        if isinstance(layer, Streaming):
+            layer.require_streaming()
 
     def _require_plain_pooling(self, layer):
         if layer.keepdims or layer.data_format != "channels_last":

@@ -14,6 +14,7 @@ from keras_linrec.layers.lipschitz_rnn import LipschitzRNN as LipschitzRNN
 from keras_linrec.layers.lipschitz_rnn import (
     LipschitzRNNCell as LipschitzRNNCell,
 )
+from keras_linrec.layers.lru import LRU as LRU
 from keras_linrec.layers.lssl import LSSL as LSSL
 from keras_linrec.layers.orthogonal_rnn import OrthogonalRNN as OrthogonalRNN
 from keras_linrec.layers.orthogonal_rnn import (

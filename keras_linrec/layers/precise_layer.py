@@ -1,9 +1,11 @@
 """Layers whose parameters keep float32, and are saved by name."""
 
 import math
+import zlib
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_linrec.validation import refuse_keras_arguments
 
@@ -105,6 +107,48 @@ def clone(initializer):
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
     return type(initializer).from_config(initializer.get_config())
+
+
+def drawn_apart(initializer, place):
+    """A copy of an initializer that draws numbers of its own.
+
+    Unlike `clone`, also where the initializer has a seed.
+
+    Args:
+        initializer: an initializer, or a function, which is returned as it is.
+        place: string, where the numbers go, different for every place.
+    """
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    config = initializer.get_config()
+    # Without a seed nothing is random, and a `SeedGenerator`, a dictionary
+    # here, gives other numbers at each call already.
+    if not isinstance(config.get("seed", {}), int | None):
+        return initializer
+    if config["seed"] is not None:
+        config["seed"] = (config["seed"] + zlib.crc32(place.encode())) % 2**31
+    return type(initializer).from_config(config)
+
+
+def one_by_one(initializer, place):
+    """An initializer of a stack of matrices, each drawn as if it were alone.
+
+    Keras' initializers would take the first axis of the whole stack for that
+    of a convolution's window, and make the numbers that much smaller.
+
+    Args:
+        initializer: that of a single matrix.
+        place: string, as for `drawn_apart`.
+    """
+
+    def initialize(shape, dtype=None):
+        matrices = (
+            drawn_apart(initializer, f"{place}/{index}")(shape[1:], dtype)
+            for index in range(shape[0])
+        )
+        return ops.stack(list(matrices))
+
+    return initialize
 
 
 def serialized(layer, *names):

@@ -177,6 +177,11 @@ class SequenceLayer(StatefulLayer, Streaming):
         return self.units or self.input_spec.axes[-1]
 
     @property
+    def is_linear(self):
+        """Whether the layer has no nonlinearity of its own."""
+        return False
+
+    @property
     def wants_states(self):
         """Whether every call needs the states after the last step."""
         return self.return_state or self.stateful
