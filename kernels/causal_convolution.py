@@ -1,6 +1,7 @@
-"""The causal convolution by Fourier transforms of the framework's own.
+"""The causal convolution by the framework's own Fourier transforms.
 
-It runs where no native kernel does, and where one is differentiated twice.
+It runs where no native kernel does, and gives the native one its second
+derivatives.
 """
 
 import keras
@@ -37,7 +38,7 @@ def convolve_last_axis(inputs, response):
         A tensor (..., time).
     """
     if 0 in inputs.shape or 0 in response.shape:
-        # No library transforms a batch of no rows.
+        # FFT libraries reject empty tensors.
         return inputs * response[..., :1]
     time, taps = ops.shape(inputs)[-1], ops.shape(response)[-1]
     length = fast_length(2 * time) if isinstance(time, int) else 2 * time
@@ -56,8 +57,8 @@ def convolve_last_axis(inputs, response):
     if keras.backend.backend() == "torch":
         return convolve(spectrum(inputs), spectrum(response))
 
-    # Left to itself, XLA's and TensorFlow's gradient transforms sequences that
-    # are then summed, and whole spectra where halves will do.
+    # Automatic differentiation would transform broadcast cotangents before
+    # summing them, and XLA would compute whole spectra where halves suffice.
     @ops.custom_gradient
     def run(inputs, response):
         of_inputs, of_response = spectrum(inputs), spectrum(response)
