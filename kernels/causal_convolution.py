@@ -22,11 +22,11 @@ def causal_convolution(inputs, response):
         A tensor (batch, time, features, channels).
     """
     by_feature = ops.expand_dims(ops.transpose(inputs, (0, 2, 1)), 2)
-    outputs = convolve_last_axis(by_feature, response)
+    outputs = _over_last_axis(by_feature, response)
     return ops.transpose(outputs, (0, 3, 1, 2))
 
 
-def convolve_last_axis(inputs, response):
+def _over_last_axis(inputs, response):
     """y_t = sum_{k <= t} response_k inputs_{t-k}, over the last axis.
 
     Args:
@@ -41,10 +41,8 @@ def convolve_last_axis(inputs, response):
         # FFT libraries reject empty tensors.
         return inputs * response[..., :1]
     time, taps = ops.shape(inputs)[-1], ops.shape(response)[-1]
-    length = fast_length(2 * time) if isinstance(time, int) else 2 * time
+    length = _fast_length(2 * time) if isinstance(time, int) else 2 * time
 
-    # Left to itself, the gradient would transform sequences that are sums
-    # before they are summed, and XLA whole spectra where halves will do.
     def spectrum(sequence):
         return ops.rfft(sequence, length)
 
@@ -93,7 +91,7 @@ def _summed_to(tensor, shape):
     return ops.sum(tensor, axis=ones, keepdims=True) if ones else tensor
 
 
-def fast_length(length):
+def _fast_length(length):
     """The least even number from `length` on that is 2^a 3^b 5^c."""
     best = 1 << (length - 1).bit_length()
     fives = 1

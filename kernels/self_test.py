@@ -20,6 +20,8 @@ def relative_error(kernel, vjp, pairs=True):
     cases = [_scan_case, _projected_scan_case]
     if kernel.impulse_response:
         cases.append(_impulse_response_case)
+    if kernel.causal_convolution:
+        cases.append(_causal_convolution_case)
     if kernel.nonlinear_scan:
         cases.append(_nonlinear_scan_case)
         if pairs:
@@ -138,6 +140,26 @@ def _projected_scan_case(kernel):
         *_parts(carry),
     ]
     return function, arrays, cotangents, expected
+
+
+def _causal_convolution_case(kernel):
+    """Three features, two channels, and fewer taps than steps."""
+    arrays = _numbers((2, 5, 3), (3, 2, 4))
+    cotangents = _numbers((2, 5, 3, 2))
+
+    def function(tensors):
+        return [kernel.causal_convolution(*tensors)]
+
+    inputs, response = (array.astype("float64") for array in arrays)
+    outputs = np.zeros((2, 5, 3, 2))
+    d_inputs, d_response = np.zeros_like(inputs), np.zeros_like(response)
+    for lag in range(4):
+        taps, earlier = response[:, :, lag], inputs[:, : 5 - lag, :, None]
+        later = cotangents[0][:, lag:]
+        outputs[:, lag:] += taps * earlier
+        d_inputs[:, : 5 - lag] += (taps * later).sum(-1)
+        d_response[:, :, lag] = (earlier * later).sum((0, 1))
+    return function, arrays, cotangents, [outputs, d_inputs, d_response]
 
 
 def _nonlinear_scan_case(kernel):

@@ -13,8 +13,8 @@ from keras import ops
 
 from keras_linrec import config
 from keras_linrec.ops import impulse_response as module
+from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.discretization import discretise
-from keras_linrec.ops.fft_convolution import fft_convolution
 from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.hippo import hippo
 from keras_linrec.ops.impulse_response import impulse_response
@@ -327,57 +327,6 @@ def test_a_system_that_grows_keeps_its_digits():
         assert response_error(form, arguments, 63) < 1e-5
 
 
-def direct_convolution(inputs, response):
-    time = inputs.shape[-1]
-    inputs, response = np.broadcast_arrays(inputs, response)
-    outputs = np.zeros(inputs.shape)
-    for step in range(time):
-        for k in range(step + 1):
-            outputs[..., step] += response[..., k] * inputs[..., step - k]
-    return outputs
-
-
-@pytest.mark.parametrize("time", [1, 37])
-@pytest.mark.parametrize(
-    ("inputs_shape", "response_shape"),
-    [((4, 3, 1), (3, 2)), ((3,), (3,)), ((2, 3), (1, 3)), ((1,), (5, 4))],
-    ids=str,
-)
-def test_the_convolution_and_its_gradients(time, inputs_shape, response_shape):
-    random = np.random.default_rng(time)
-    inputs = random.standard_normal((*inputs_shape, time))
-    response = random.standard_normal((*response_shape, time))
-    expected = direct_convolution(inputs, response)
-    got = fft_convolution(*tensors([inputs, response]))
-    assert relative_error(to_numpy([got])[0], expected) < 1e-6
-
-    weights = random.standard_normal(expected.shape)
-    got = slopes(fft_convolution, [inputs, response], weights)
-    for index, given in enumerate((inputs, response)):
-        direction = random.standard_normal(given.shape)
-        moved = [inputs, response]
-        moved[index] = direction
-        change = np.sum(direct_convolution(*moved) * weights)
-        scale = np.linalg.norm(got[index]) * np.linalg.norm(direction)
-        assert abs(np.sum(got[index] * direction) - change) < 1e-6 * scale
-
-
-def test_second_derivatives_of_the_convolution():
-    """The convolution is linear in either argument, so this is exact."""
-    random = np.random.default_rng(0)
-    inputs, response, other = random.standard_normal((3, 2, 9))
-
-    def mixed(given):
-        slope = gradient(lambda inner: ops.sum(fft_convolution(*inner)))(given)
-        return ops.sum(slope[0] * ops.convert_to_tensor(other32))
-
-    other32 = other.astype("float32")
-    got = to_numpy(gradient(mixed)(tensors([inputs, response])))
-    _, by_response = slopes(fft_convolution, [other, response], np.ones((2, 9)))
-    assert relative_error(got[1], by_response) < 1e-5
-    assert np.abs(got[0]).max() < 1e-5
-
-
 @pytest.mark.skipif(BACKEND != "torch", reason="JAX and TensorFlow keep none")
 def test_what_is_kept_for_the_gradient_goes_with_the_result():
     import gc
@@ -388,7 +337,8 @@ def test_what_is_kept_for_the_gradient_goes_with_the_result():
     try:
         given = [tensor.requires_grad_() for tensor in tensors(systems())]
         responses = [form(*given, 20, 0.5) for form in FORMS.values()]
-        responses.append(fft_convolution(responses[0], responses[0]))
+        inputs = ops.transpose(responses[0][:, :1, :], (1, 2, 0))
+        responses.append(causal_convolution(inputs, responses[0]))
         kept = [weakref.ref(response) for response in responses]
         del responses
         assert all(reference() is None for reference in kept)

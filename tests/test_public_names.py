@@ -46,6 +46,7 @@ def test_public_names_are_these():
     ]
     assert functions == [
         "canonical_input",
+        "causal_convolution",
         "complex_linear_scan",
         "leja_order",
         "linear_scan",
