@@ -36,6 +36,7 @@ COMPILING = ("jax", "tensorflow")
 # framework, starts a process for each itself, or is about one only.
 ONLY_UNDER = {
     "test_cuda.py": "torch",
+    "test_cuda_nonlinear.py": "torch",
     "test_devices.py": "jax",
     "test_docs.py": "torch",
     "test_files_across_backends.py": "jax",

@@ -1,4 +1,4 @@
-"""What is written to a file holds no native code, however it was traced."""
+"""Exported files contain no native code, however they were traced."""
 
 import threading
 from pathlib import Path
@@ -22,7 +22,7 @@ under = {
     name: pytest.mark.skipif(name != BACKEND, reason=f"a way of {name}'s")
     for name in ("jax", "tensorflow", "torch")
 }
-# How a call of the core looks in a program of XLA.
+# The target of a call of the core in an XLA program.
 CORE = "custom_call @keras_linrec"
 DECAY = np.full(3, 0.5, "float32")
 
@@ -79,7 +79,7 @@ def test_the_scope_is_part_of_what_a_program_is_known_by():
 
 @under["jax"]
 def test_programs_for_another_platform_hold_its_own_code():
-    """Lowered here for a GPU, a program has no call of the C++ core."""
+    """A program that is lowered for a GPU has no call of the C++ core."""
     import jax
 
     lowered = (
@@ -132,7 +132,7 @@ def test_torch_export_keeps_operators_but_in_the_scope():
 @under["torch"]
 @pytest.mark.parametrize("name", ["linear_dynamical_system"])
 def test_what_is_written_out_for_one_size_fails_at_others(name, tmp_path):
-    """PyTorch's older exporter, told of dynamic axes that a loop has not."""
+    """PyTorch's older exporter, with dynamic axes that a loop cannot have."""
     import onnxruntime
     import torch
 

@@ -1,7 +1,7 @@
-"""How native code is built, kept and found again.
+"""Building native code, caching it and finding it again.
 
-Most of it with a stand-in for a compiler, which writes what it was called
-with into the file that it was asked for.
+Most tests use a stand-in for the compiler, which logs its arguments and writes
+a file instead of a library.
 """
 
 import os
@@ -32,7 +32,7 @@ with open(sys.argv[sys.argv.index("-o") + 1], "w") as file:
 
 
 class Workplace:
-    """A compiler, its log, and a cache of its own."""
+    """A stand-in for the compiler, its log, and a separate cache."""
 
     def __init__(self, folder, monkeypatch):
         self.folder, self.monkeypatch = folder, monkeypatch
@@ -55,7 +55,7 @@ class Workplace:
         self.monkeypatch.setenv("CXX", str(path))
 
     def links(self):
-        """How many libraries were made."""
+        """The number of libraries that were built."""
         if not self.log.exists():
             return 0
         return self.log.read_text().count("-shared")
@@ -63,7 +63,7 @@ class Workplace:
 
 @pytest.fixture
 def native():
-    """Asked for before the compiler is replaced."""
+    """The compiler's version, queried before the compiler is replaced."""
     return require_native()
 
 

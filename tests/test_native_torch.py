@@ -14,7 +14,7 @@ from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_encoding import COMPLEX
 from keras_linrec.kernels.native.call_encoding import PER_STEP
 from keras_linrec.kernels.native.call_encoding import flags_of
-from keras_linrec.kernels.native.call_encoding import operand_shapes
+from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.ops.impulse_response import impulse_response
 
 native = require_native()
@@ -126,7 +126,7 @@ def test_vmap_of_the_impulse_response_equals_a_loop():
 
 
 def test_torch_func_differentiates_the_impulse_response():
-    """Which its operators do not let it: another form takes their place."""
+    """The operators do not allow it, so the plain form runs instead."""
     *given, output_matrix = systems()
 
     def energy(output_matrix):
@@ -195,8 +195,8 @@ def test_functional_derivatives_equal_autograd():
     assert torch.allclose(got[0], expected)
 
 
-def test_a_lazily_negated_tensor_is_read_as_what_it_means():
-    # The imaginary part of a conjugate only says that it is negative.
+def test_a_lazily_negated_tensor_is_read_with_its_sign():
+    # The imaginary part of a conjugate has only a flag that negates it.
     numbers = torch.rand(BATCH, TIME, CHANNELS, dtype=torch.complex64).conj()
     assert numbers.imag.is_neg()
     decay = torch.full((CHANNELS,), 0.5)
@@ -326,7 +326,7 @@ class Both(torch.nn.Module):
         return outputs + ops.linear_scan(rates, inputs, reverse=True)[0]
 
 
-def test_pytorchs_own_setting_of_threads_is_heeded():
+def test_pytorchs_number_of_threads_is_used():
     before = torch.get_num_threads()
     torch.set_num_threads(7)
     described = core.description()
@@ -334,7 +334,7 @@ def test_pytorchs_own_setting_of_threads_is_heeded():
     assert "7 threads" in described
 
 
-# Dynamo warns of PyTorch's own code while it traces.
+# Dynamo warns about PyTorch's own code while it traces.
 @pytest.mark.filterwarnings("ignore")
 def test_it_compiles_without_a_graph_break():
     given = [
@@ -343,8 +343,8 @@ def test_it_compiles_without_a_graph_break():
     ]
     model = Both()
     model(*given)
-    # The core itself is compiled already: Inductor would take half a minute
-    # to compile the addition beside it.
+    # The core itself is compiled already; Inductor would take half a minute to
+    # compile the addition beside it.
     run = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert torch.equal(run(*given), model(*given))
     got = torch.autograd.grad(run(*given).square().sum(), given)

@@ -1,4 +1,4 @@
-"""The door of nonlinear recurrences, on whichever kernel runs."""
+"""`ops.nonlinear_scan`, with the kernel that runs by default."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def scanned(arrays, **options):
 
 
 def simple_rnn(arrays):
-    """Outputs and final state of a plain tanh recurrence."""
+    """Outputs and final state of a tanh recurrence without a solver."""
     inputs, kernel, recurrent, bias, state = arrays
     outputs = []
     for step in range(inputs.shape[1]):

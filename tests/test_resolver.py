@@ -13,7 +13,7 @@ from keras_linrec.kernels.resolver import Case
 from keras_linrec.kernels.resolver import resolve
 
 JAX = keras.backend.backend() == "jax"
-# The units of a nonlinear scan on a GPU.
+# Units of a nonlinear scan on a GPU.
 MOST = 128 if JAX else 512
 LONG = {"batch": 2, "time": 100, "channels": 8}
 

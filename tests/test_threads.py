@@ -28,7 +28,7 @@ def threads_that_take_turns_often():
 
 
 def in_threads(work):
-    """`work(index)` of every thread, which all begin at once."""
+    """The results of `work(index)` from threads that begin together."""
     barrier = Barrier(THREADS)
 
     def begin(index):
@@ -40,7 +40,7 @@ def in_threads(work):
 
 
 def ways_to_call(layer):
-    """What one thread does: whole sequences, parts of them, single steps."""
+    """One thread's calls: whole sequences, parts of them, single steps."""
     inputs = sequences(7)
     states = layer.get_initial_state(2)
     return (
