@@ -74,9 +74,7 @@ def workplace(tmp_path, monkeypatch):
 
 def test_nothing_is_built_twice(workplace, capsys):
     first = build.library("core")
-    assert (
-        "compiling the native kernels (core), once" in capsys.readouterr().err
-    )
+    assert "compiling the native kernels (core) once" in capsys.readouterr().err
     assert build.library("core") == first and first.read_text() == "library"
     assert workplace.links() == 1 and not capsys.readouterr().err
 
@@ -100,7 +98,7 @@ def test_without_a_compiler_what_another_one_built_will_do(
     assert build.library("core") == built
 
 
-def test_without_a_compiler_the_mend_is_named(workplace, monkeypatch):
+def test_without_a_compiler_the_remedy_is_named(workplace, monkeypatch):
     monkeypatch.setenv("CXX", "/bin/false")
     with pytest.raises(build.BuildError, match="/bin/false.*install one"):
         build.library("core")
