@@ -209,7 +209,7 @@ print(bool(kernels.available()["native"]))
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
-        ({"CC": "/bin/false", "CXX": "/bin/false"}, "no compiler that"),
+        ({"CC": "/bin/false", "CXX": "/bin/false"}, "no working compiler"),
         ({"KERAS_LINREC_CACHE_DIR": "", "HOME": os.devnull}, "cannot be writ"),
     ],
     ids=["no_compiler", "read_only_home"],
