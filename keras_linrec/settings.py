@@ -1,4 +1,4 @@
-"""What is set for the package, for those who have to know."""
+"""The package's settings, as the code that depends on them reads them."""
 
 import os
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ kernel = None
 
 
 def wanted_kernel():
-    """`"auto"` or the kernel that was asked for, here or by the environment.
+    """The requested kernel, from `set_kernel` or the environment, or "auto".
 
     Raises:
-        ValueError: if the environment variable names none.
+        ValueError: if the environment variable does not name a kernel.
     """
     if kernel is not None:
         return kernel
@@ -32,11 +32,11 @@ def wanted_kernel():
 
 
 class Export(NamedTuple):
-    """What is known of a file that is being written."""
+    """The export in progress."""
 
-    # The format that Keras was asked for, or `None`.
+    # The `format` argument of `model.export`, or `None`.
     format: str | None = None
-    # Whether the file has to take inputs of more than one size.
+    # Whether the file must accept inputs of more than one size.
     is_dynamic: bool = False
 
 
@@ -60,7 +60,7 @@ def current_export():
 
 @contextmanager
 def exporting(export):
-    """A scope in which a file is written, an `Export`."""
+    """The scope of an export; takes an `Export`."""
     before = _export.set(export)
     try:
         with compiler_scope(export):

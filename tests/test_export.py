@@ -117,10 +117,24 @@ def test_a_layer_called_twice_has_states_for_each_call():
     assert np.abs(outputs - array(model(sequences(6)))).max() < 1e-4
 
 
-@pytest.mark.parametrize("pooling", ["mean", "last", None])
-def test_a_classifier_streams(pooling):
+@pytest.mark.parametrize(
+    ("unit", "pooling", "pool_size"),
+    [
+        ("lssl", "mean", 1),
+        ("rotrnn", "last", 1),
+        ("rotrnn", "max", 3),
+        ("rotrnn", None, 1),
+    ],
+)
+def test_a_classifier_streams(unit, pooling, pool_size):
     model = SequenceClassifier(
-        3, depth=1, units=4, state_size=4, pooling=pooling
+        3,
+        num_layers=2,
+        units=4,
+        unit=unit,
+        normalization="batch",
+        pool_size=pool_size,
+        pooling=pooling,
     )
     expected = array(model(sequences(7)))
     (outputs,), _ = streamed(export_step(model), sequences(7))
@@ -178,7 +192,7 @@ REFUSED = {
         lambda: ResidualBlock(layers.Dense(3)),
         "has no method `step`",
     ),
-    "masking": (layers.Masking, "leave masked steps out"),
+    "masking": (layers.Masking, "skip masked steps"),
     "convolution": (lambda: layers.Conv1D(4, 2), "it mixes time steps"),
     "strides": (lambda: layers.Conv1D(4, 1, 2), "it mixes time steps"),
     "norm_over_time": (

@@ -10,6 +10,7 @@ from autodiff import compiled
 from autodiff import relative_error
 from definitions import scan as definition
 from selection import standing_for_all
+from units import KINDS
 from units import UNITS
 from units import array
 from units import initial_states
@@ -23,9 +24,7 @@ from keras_linrec.models import SequenceRegressor
 pytestmark = pytest.mark.capability("several sequences in a row, `reset_mask`")
 # A linear recurrence, a nonlinear one and a convolution restart each in a way
 # of its own: in the selection these stand for all, where frameworks compile.
-EVERY_UNIT = pytest.mark.parametrize(
-    "name", standing_for_all(UNITS, ("lssl", "orthogonal_rnn", "rotrnn"))
-)
+EVERY_UNIT = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
 TIME = 36
 # Sequences of 12 and of 24 steps, which are long enough for two blocks of an
 # LSSL. The states before the first step count in rows 0 and 4.
@@ -348,7 +347,8 @@ def test_a_scan_names_a_reset_mask_that_does_not_fit():
     reason="blocks hand on what they are given: once is enough",
 )
 def test_a_model_of_blocks_takes_a_reset_mask():
-    model = SequenceRegressor(2, depth=1, units=6, state_size=4, pooling=None)
+    arguments = {"num_layers": 1, "units": 6}
+    model = SequenceRegressor(2, pooling=None, **arguments)
     inputs = sequences(9, batch=1)
     resets = np.zeros((1, 9), bool)
     resets[0, 4] = True
@@ -357,6 +357,6 @@ def test_a_model_of_blocks_takes_a_reset_mask():
         [got[:, :4], got[:, 4:]],
         [model(inputs[:, :4].copy()), model(inputs[:, 4:].copy())],
     )
-    pooled = SequenceRegressor(2, depth=1, units=6, state_size=4)
-    with pytest.raises(ValueError, match="pooling=None. Received"):
+    pooled = SequenceRegressor(2, **arguments)
+    with pytest.raises(ValueError, match="pool_size=1. Received"):
         pooled(inputs, reset_mask=resets)

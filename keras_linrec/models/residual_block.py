@@ -1,61 +1,90 @@
-"""A unit with a residual connection and a normalization around it."""
+"""A unit with normalization, position-wise layers and a residual connection."""
 
 import inspect
 
 import keras
 
-from keras_linrec.layers import LSSL
+from keras_linrec import activations
 from keras_linrec.layers.streaming import Streaming
+from keras_linrec.models.dense_parts import quantized_config
+from keras_linrec.models.dense_parts import quantized_policies
+from keras_linrec.models.normalization import make_norm
+from keras_linrec.models.normalization import normalize
+from keras_linrec.models.units import is_linear
+from keras_linrec.models.units import make_unit
+from keras_linrec.models.units import serialize_unbuilt
+from keras_linrec.models.units import with_unit
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_bool
 
-NORMALIZATIONS = ("pre", "post")
-NORMALIZERS = ("layer", "rms")
+GATE_PARTS = ("value_dense", "gate_dense")
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class ResidualBlock(Streaming, keras.layers.Layer):
-    """A sequence layer as a Transformer holds its own - Gu et al. 2021.
+    """A sequence unit in a residual block, as deep state space models use it.
 
-        pre:  y = x + dropout(unit(norm(x)))
-        post: y = norm(x + dropout(unit(x)))
+        h = dropout(activation(unit(norm(x))))
+        h = dropout((W_v h + b_v) * sigmoid(W_g h + b_g))      if gated
+        y = x + h
 
-    where norm is `keras.layers.LayerNormalization`, or `RMSNormalization`.
-    Blocks of the one kind are stacked; "pre" trains more stably in deep
-    stacks, whose last output wants a normalization of its own then.
+    With `norm_first=False` the norm follows the sum: y = norm(x + h) and
+    h = dropout(activation(unit(x))).
 
-    The nonlinearity and the mixing of the features that follow an LSSL in the
-    paper's deep models are LSSL's own `activation` and `kernel`.
+    A linear unit (RotRNN, LinearDynamicalSystem) needs the
+    activation and the gate: without them only the norm makes the block
+    nonlinear, and a stack of such blocks learns little. They are the position-
+    wise part of the blocks of S5 and LRU, and on by default for a linear unit.
+    They are off by default for a unit with a nonlinearity of its own: LSSL has
+    the activation and the mixing of its paper's deep models within it.
 
     Args:
-        unit: the layer within: one of `keras_linrec.layers`, or any layer
-            from (batch, time, features) to the same shape. The block's own
-            from then on; a `keras.layers.Bidirectional` fits with
-            `merge_mode="sum"`. Defaults to `None`, `LSSL()`.
-        normalization: `"pre"` or `"post"`. Defaults to `"pre"`.
-        dropout: float in [0, 1), the share of the unit's output features to
-            drop during training, the same ones at every time step. Defaults
-            to 0.
+        unit: `"lssl"`, `"rotrnn"`, `"linear_dynamical_system"`,
+            `"ldstack"`, `"orthogonal_rnn"`, `"lipschitz_rnn"` or
+            `"antisymmetric_rnn"`, or any layer from (batch, time, features)
+            to the same shape; the block owns that layer from then on. A
+            `keras.layers.Bidirectional` fits with `merge_mode="sum"`. Defaults
+            to `"lssl"`.
+        unit_arguments: dictionary of constructor arguments for a unit given by
+            name. The nonlinear units need `units`, the number of features.
+            Defaults to `None`.
+        activation: after the unit. `None` is `"gelu"` for a linear unit and
+            `"linear"` for others. Defaults to `None`.
+        gated: whether the gated linear unit follows, two `keras.layers.Dense`
+            with biases, `value_dense` (W_v, b_v) and `gate_dense` (W_g, b_g).
+            `None` is `True` for a linear unit and `False` for others.
+            Defaults to `None`.
+        dropout: float in [0, 1), the share of features to drop during
+            training, the same ones at every time step: after the activation
+            and after the gate, or after the unit if there is neither.
+            Defaults to 0.
+        normalization: `"layer"`, `"rms"`, which divides by the root mean
+            square without subtracting the mean, or `"batch"`, over the batch
+            and time, as RotRNN's paper uses it. Masked steps do not enter the
+            batch statistics; outside training, and in a stream, the moving
+            statistics are used. Defaults to `"layer"`.
+        norm_first: whether the unit reads normalized inputs, which trains more
+            stably in deep stacks and leaves the last block's output without a
+            norm, or the sum is normalized. Defaults to `True`.
         epsilon: float, added to the variance by the normalization. Defaults
             to 1e-5.
         seed: integer, the seed of the dropout. Defaults to `None`.
-        normalizer: `"layer"`, which takes the mean away and divides by the
-            standard deviation, or `"rms"`, which divides by the root of the
-            mean square. Defaults to `"layer"`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
         sequences: float tensor, (batch, time, features).
-        mask: boolean tensor, (batch, time), true where a step counts: passed
-            to the unit. What the outputs are at the other steps is
-            unspecified.
-        training: whether dropout applies.
+        mask: boolean tensor, (batch, time), true where a step counts. Passed
+            to the unit and to batch normalization. Outputs at the other steps
+            are unspecified.
+        training: whether dropout applies and batch normalization uses the
+            statistics of the batch. Defaults to `False`.
         time_deltas, step_rescale, reset_mask: for a unit that takes them.
             See `LSSL`.
-        padding_is_last: boolean, whether the steps that do not count are the
-            last of each row. The unit then reads zeros there, and no mask,
-            which saves moving its steps; for units that look at earlier steps
-            only, or whose states stay zero over zeros, as those of a `RotRNN`
-            of both directions. Defaults to `False`.
+        padding_is_last: boolean, whether masked steps are the last of each
+            row. The unit then reads zeros there and no mask, which saves
+            moving its steps; for units that look at earlier steps only, or
+            whose states stay zero over zeros, as those of a bidirectional
+            `RotRNN`. Defaults to `False`.
 
     Output shape:
         (batch, time, features), that of the input.
@@ -64,80 +93,112 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         ValueError: at construction, for an argument out of its range and for
             a unit that returns its states, the last step only, or the steps
             in reverse; at the call, for a unit that changes the number of
-            features, and for what the unit does not take.
+            features, and for an argument that the unit does not take.
 
-    Reference:
+    References:
         [Combining Recurrent, Convolutional, and Continuous-time Models with
         Linear State-Space Layers](https://arxiv.org/abs/2110.13985), appendix
-        B.4.
+        B.4; [Simplified State Space Layers for Sequence
+        Modeling](https://arxiv.org/abs/2208.04933), appendix G.1;
+        [RotRNN: Modelling Long Sequences with
+        Rotations](https://arxiv.org/abs/2407.07239), appendix.
 
     Example:
 
     >>> import numpy as np
     >>> import keras_linrec
-    >>> block = keras_linrec.models.ResidualBlock(
-    ...     keras_linrec.layers.LSSL(state_size=16), dropout=0.1
-    ... )
-    >>> sequences = np.random.rand(2, 100, 3).astype("float32")
+    >>> block = keras_linrec.models.ResidualBlock("rotrnn", dropout=0.1)
+    >>> sequences = np.random.rand(2, 100, 8).astype("float32")
     >>> tuple(block(sequences).shape)
-    (2, 100, 3)
+    (2, 100, 8)
 
     The same, one step at a time:
 
     >>> states = block.get_initial_state(batch_size=2)
     >>> output, states = block.step(sequences[:, 0], states)
     >>> tuple(output.shape)
-    (2, 3)
+    (2, 8)
     """
 
     def __init__(
         self,
-        unit=None,
-        normalization="pre",
+        unit="lssl",
+        unit_arguments=None,
+        activation=None,
+        gated=None,
         dropout=0.0,
+        normalization="layer",
+        norm_first=True,
         epsilon=1e-5,
         seed=None,
-        normalizer="layer",
         **kwargs,
     ):
         # Autocasting would bring time_deltas down to 16 bits.
         super().__init__(autocast=False, **kwargs)
-        if unit is None:
-            unit = LSSL(name="lssl", dtype=self.dtype_policy)
+        policy = self.dtype_policy
+        unit = make_unit(unit, unit_arguments, dtype=policy)
         _check_unit(unit)
-        if normalization not in NORMALIZATIONS:
-            raise ValueError(
-                f"`normalization` should be one of {NORMALIZATIONS}. "
-                f"Received: normalization={normalization}"
-            )
+        require_bool("gated", gated, optional=True)
+        require_bool("norm_first", norm_first)
         require_between("dropout", dropout, 0, 1, "[)")
         require_between("epsilon", epsilon, 0, 1, "()")
+        if activation is None:
+            activation = "gelu" if is_linear(unit) else "linear"
         self.unit = unit
-        self.normalization = normalization
-        self.normalizer = normalizer
+        self.activation = activations.get(activation)
+        self.gated = is_linear(unit) if gated is None else gated
         self.dropout = dropout
+        self.normalization = normalization
+        self.norm_first = norm_first
         self.epsilon = epsilon
         self.seed = seed
         self.supports_masking = True
         self.norm = make_norm(
-            normalizer, epsilon=epsilon, name="norm", dtype=self.dtype_policy
+            normalization, epsilon=epsilon, name="norm", dtype=policy
         )
         self.dropout_layer = keras.layers.SpatialDropout1D(
-            dropout, seed=seed, name="dropout", dtype=self.dtype_policy
+            dropout, seed=seed, name="dropout", dtype=policy
         )
+        # The gate's Dense layers, made once the number of features is known.
+        self.value_dense = self.gate_dense = None
+        self.gate_policies = {}
 
     def build(self, sequences_shape):
+        features = sequences_shape[-1]
         if not self.norm.built:
             self.norm.build(sequences_shape)
         if not self.unit.built:
             self.unit.build(sequences_shape)
         output_shape = self.unit.compute_output_shape(sequences_shape)
-        if output_shape[-1] != sequences_shape[-1]:
+        if output_shape[-1] != features:
             raise ValueError(
                 f"The unit '{self.unit.name}' of a residual block should give "
-                f"as many features as it is given, {sequences_shape[-1]}. "
+                f"as many features as it is given, {features}. "
                 f"Received: {output_shape[-1]} features"
             )
+        if self.gated and self.value_dense is None:
+            self.value_dense, self.gate_dense = (
+                self._make_dense(name, sequences_shape) for name in GATE_PARTS
+            )
+
+    def _make_dense(self, name, sequences_shape):
+        dense = keras.layers.Dense(
+            sequences_shape[-1],
+            name=name,
+            dtype=self.gate_policies.get(name, self.dtype_policy),
+        )
+        dense.build(sequences_shape)
+        return dense
+
+    def dense_parts(self):
+        """The Dense layers of the gate, by name."""
+        if self.value_dense is None:
+            return {}
+        return {name: getattr(self, name) for name in GATE_PARTS}
+
+    def set_quantized(self, config):
+        """Build the gate as the configuration `quantized` has it."""
+        self.gate_policies = quantized_policies(config, GATE_PARTS)
 
     def compute_output_shape(self, sequences_shape):
         return sequences_shape
@@ -179,19 +240,40 @@ class ResidualBlock(Streaming, keras.layers.Layer):
                 counts = keras.ops.cast(mask, "bool")
                 counts = keras.ops.expand_dims(counts, -1)
                 inputs = keras.ops.where(counts, inputs, 0.0)
-            outputs = self.unit(inputs, **arguments)
-            return self.dropout_layer(outputs, training=training)
+            return self.unit(inputs, **arguments)
 
-        return self._around(run, sequences)
+        return self._around(run, sequences, mask, training)
 
-    def _around(self, run, inputs):
+    def _around(self, run, inputs, mask=None, training=False):
+        """The block, where `run` runs its unit."""
         inputs = keras.ops.cast(inputs, self.compute_dtype)
-        if self.normalization == "pre":
-            return inputs + run(self.norm(inputs))
-        return self.norm(inputs + run(inputs))
+        if self.norm_first:
+            normalized = normalize(self.norm, inputs, mask, training)
+            return inputs + self._position_wise(run(normalized), training)
+        outputs = inputs + self._position_wise(run(inputs), training)
+        return normalize(self.norm, outputs, mask, training)
+
+    def _position_wise(self, outputs, training):
+        """What follows the unit, at each step separately."""
+        is_activated = self.activation is not keras.activations.linear
+        if is_activated:
+            outputs = self.activation(outputs)
+        if is_activated or not self.gated:
+            outputs = self._drop(outputs, training)
+        if not self.gated:
+            return outputs
+        gate = keras.ops.sigmoid(self.gate_dense(outputs))
+        return self._drop(self.value_dense(outputs) * gate, training)
+
+    def _drop(self, outputs, training):
+        # A stream has no dropout, and its steps no time axis. In this order:
+        # within `keras.RematScope` JAX may give no bool.
+        if not (self.dropout and training):
+            return outputs
+        return self.dropout_layer(outputs, training=training)
 
     def _unit_arguments(self, **given):
-        """Those that are given, which the unit has to take then."""
+        """Those that are not `None`, if the unit takes them."""
         given = {k: v for k, v in given.items() if v is not None}
         for name, value in given.items():
             if name not in _arguments_of(self.unit):
@@ -244,74 +326,37 @@ class ResidualBlock(Streaming, keras.layers.Layer):
 
         return self._around(run, inputs), new_states
 
+    # Saving.
+
     def get_config(self):
         return {
             **super().get_config(),
             "unit": serialize_unbuilt(self.unit),
-            "normalization": self.normalization,
+            "activation": activations.serialize(self.activation),
+            "gated": self.gated,
             "dropout": self.dropout,
+            "normalization": self.normalization,
+            "norm_first": self.norm_first,
             "epsilon": self.epsilon,
             "seed": self.seed,
-            "normalizer": self.normalizer,
+            **quantized_config(self.dense_parts()),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**with_unit(config, custom_objects))
-
-
-def make_norm(normalizer, **arguments):
-    """The layer that a name of `NORMALIZERS` stands for."""
-    if normalizer not in NORMALIZERS:
-        raise ValueError(
-            f"`normalizer` should be one of {NORMALIZERS}. "
-            f"Received: normalizer={normalizer}"
-        )
-    if normalizer == "layer":
-        return keras.layers.LayerNormalization(**arguments)
-    norm = keras.layers.RMSNormalization(**arguments)
-    # It treats every step alike, and Keras forgot to say so.
-    norm.supports_masking = True
-    return norm
-
-
-def clone(unit, index):
-    """A layer like another, with weights and a seed of its own to come."""
-    if not isinstance(unit, keras.layers.Layer):
-        return unit
-    config = unit.get_config()
-    if index and config.get("seed") is not None:
-        config["seed"] += index
-    return type(unit).from_config(config)
-
-
-def serialize_unbuilt(unit):
-    """A layer's config, from which its weights come within its new owner."""
-    config = keras.saving.serialize_keras_object(unit)
-    config.pop("build_config", None)
-    return config
-
-
-def with_unit(config, custom_objects=None):
-    """A config with its unit as a layer."""
-    if not isinstance(config.get("unit"), dict):
-        return dict(config)
-    unit = keras.saving.deserialize_keras_object(
-        config["unit"], custom_objects=custom_objects
-    )
-    return {**config, "unit": unit}
+        config = with_unit(config, custom_objects)
+        quantized = config.pop("quantized", {})
+        block = cls(**config)
+        block.set_quantized(quantized)
+        return block
 
 
 def _arguments_of(unit):
-    """The names of what the unit's call takes."""
+    """The parameters of the unit's call, by name."""
     return inspect.signature(unit.call).parameters
 
 
 def _check_unit(unit):
-    if not isinstance(unit, keras.layers.Layer):
-        raise ValueError(
-            f"`unit` should be a layer or None. Received: unit={unit}"
-        )
     for name, wanted in (
         ("return_sequences", True),
         ("return_state", False),

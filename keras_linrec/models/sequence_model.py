@@ -4,133 +4,135 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
-from keras_linrec.layers import LSSL
 from keras_linrec.layers.streaming import Streaming
+from keras_linrec.models import pooling as pooling_over_time
+from keras_linrec.models import step_averages
+from keras_linrec.models.dense_parts import quantized_config
+from keras_linrec.models.dense_parts import quantized_policies
+from keras_linrec.models.normalization import make_norm
+from keras_linrec.models.normalization import normalize
 from keras_linrec.models.residual_block import ResidualBlock
-from keras_linrec.models.residual_block import clone
-from keras_linrec.models.residual_block import serialize_unbuilt
-from keras_linrec.models.residual_block import with_unit
+from keras_linrec.models.units import clone
+from keras_linrec.models.units import make_unit
+from keras_linrec.models.units import serialize_unbuilt
+from keras_linrec.models.units import with_unit
 from keras_linrec.ops import packing
 from keras_linrec.validation import require_count
 
-POOLINGS = ("mean", "last", None)
+POOLINGS = (*pooling_over_time.POOLINGS, None)
 
+# Of the paper's two models: num_layers, units, and arguments of LSSL.
 SIZES = {
-    "small": {"depth": 6, "units": 128, "state_size": 128, "channels": 1},
-    "large": {"depth": 4, "units": 256, "state_size": 256, "channels": 4},
+    "small": (6, 128, {"state_size": 128, "channels": 1}),
+    "large": (4, 256, {"state_size": 256, "channels": 4}),
 }
 
 
 class SequenceModel(Streaming, keras.Model):
-    """What `SequenceClassifier` and `SequenceRegressor` share.
+    """The base of `SequenceClassifier` and `SequenceRegressor`.
 
     Args:
-        output_units: integer, the number of outputs of the head.
-        **kwargs: those of `SequenceClassifier`.
+        output_dim: integer, the number of outputs of the head.
+        **kwargs: those of `SequenceClassifier`, all of them.
     """
 
     def __init__(
         self,
-        output_units,
-        depth=6,
-        units=128,
-        dropout=0.0,
-        normalization="pre",
-        pooling="mean",
-        activation=None,
-        unit=None,
-        seed=None,
-        name=None,
-        dtype=None,
-        trainable=True,
-        **unit_arguments,
+        output_dim,
+        num_layers,
+        units,
+        unit,
+        unit_arguments,
+        dropout,
+        normalization,
+        norm_first,
+        block_activation,
+        gated,
+        pool_size,
+        pooling,
+        activation,
+        seed,
+        name,
+        dtype,
+        trainable,
     ):
         # Autocasting would bring time_deltas down to 16 bits.
         super().__init__(
             name=name, dtype=dtype, trainable=trainable, autocast=False
         )
-        require_count("depth", depth)
+        require_count("num_layers", num_layers)
         require_count("units", units)
+        require_count("pool_size", pool_size)
         if pooling not in POOLINGS:
             raise ValueError(
                 f"`pooling` should be one of {POOLINGS}. "
                 f"Received: pooling={pooling}"
             )
-        if unit is not None and unit_arguments:
-            raise ValueError(
-                "The arguments of LSSL have no use beside a `unit`. "
-                f"Received: unit={unit}, {unit_arguments}"
-            )
-        if unit is None:
-            arguments = {"state_size": 128, **unit_arguments}
-            unit = LSSL(name="lssl", dtype=self.dtype_policy, **arguments)
-        self.output_units = output_units
-        self.depth = depth
+        self.output_dim = output_dim
+        self.num_layers = num_layers
         self.units = units
         self.dropout = dropout
         self.normalization = normalization
+        self.norm_first = norm_first
+        self.pool_size = pool_size
         self.pooling = pooling
-        self.activation = keras.activations.get(activation)
+        self.activation = activations.get(activation)
         self.seed = seed
         self.supports_masking = True
-        self._make_layers(unit)
-
-    def _make_layers(self, unit):
         policy = self.dtype_policy
-        self.encoder = keras.layers.Dense(
-            self.units, name="encoder", dtype=policy
-        )
+        unit = make_unit(unit, unit_arguments, units, policy)
+        self.encoder = keras.layers.Dense(units, name="encoder", dtype=policy)
         self.blocks = [
             ResidualBlock(
                 clone(unit, index),
-                normalization=self.normalization,
-                dropout=self.dropout,
-                seed=None if self.seed is None else self.seed + index,
+                activation=block_activation,
+                gated=gated,
+                dropout=dropout,
+                normalization=normalization,
+                norm_first=norm_first,
+                seed=None if seed is None else seed + index,
                 name=f"block_{index}",
                 dtype=policy,
             )
-            for index in range(self.depth)
+            for index in range(num_layers)
         ]
         self.norm = None
-        if self.normalization == "pre":
-            self.norm = keras.layers.LayerNormalization(
-                epsilon=self.blocks[0].epsilon, name="norm", dtype=policy
+        if norm_first:
+            self.norm = make_norm(
+                normalization,
+                epsilon=self.blocks[0].epsilon,
+                name="norm",
+                dtype=policy,
             )
-        # In full precision, as sums of many steps and a softmax want it.
+        # In full precision: it ends in sums over many steps and a softmax.
         self.head = keras.layers.Dense(
-            self.output_units,
+            output_dim,
             activation=self.activation,
             name="head",
             dtype="float64" if self.variable_dtype == "float64" else "float32",
         )
 
     @classmethod
-    def from_size(cls, size, output_units, **overrides):
-        """A model of one of the paper's two sizes.
-
-        The paper counts `depth * channels * units * (units + state_size)`
-        parameters: C and the mixing of every LSSL. The encoder, the head, the
-        normalizations, the biases, D, A, B and dt come on top: with one
-        feature and ten classes, the last column.
-
-        | size | depth | units | state_size | channels | paper's count | all |
-        |---|---|---|---|---|---|---|
-        | `"small"` | 6 | 128 | 128 | 1 | 196,608 | 207,626 |
-        | `"large"` | 4 | 256 | 256 | 4 | 2,097,152 | 2,116,106 |
-
-        Args:
-            size: `"small"` or `"large"`.
-            output_units: integer, the number of classes or outputs.
-            **overrides: any other arguments of the constructor.
-
-        Raises:
-            ValueError: for an unknown size.
-        """
+    def _from_size(cls, size, output_dim, unit_arguments, overrides):
         if size not in SIZES:
             raise ValueError(
                 f"`size` should be one of {tuple(SIZES)}. Received: size={size}"
             )
-        return cls(output_units, **{**SIZES[size], **overrides})
+        unit = overrides.pop("unit", "lssl")
+        if unit != "lssl":
+            raise ValueError(
+                "`from_size` makes the models of the LSSL paper, so that "
+                "`unit` should be 'lssl'. For another one give the "
+                "constructor `num_layers`, `units` and `unit`. "
+                f"Received: unit={unit}"
+            )
+        num_layers, units, sizes = SIZES[size]
+        return cls(
+            output_dim,
+            unit=unit,
+            unit_arguments={**sizes, **(unit_arguments or {})},
+            **{"num_layers": num_layers, "units": units, **overrides},
+        )
 
     # Sampling rates.
 
@@ -138,7 +140,7 @@ class SequenceModel(Streaming, keras.Model):
     def step_rescale(self):
         """What multiplies dt in every block; it may be set at any time.
 
-        Signals of half the training data's sampling rate want 2. See `LSSL`.
+        2 for signals of half the training data's sampling rate. See `LSSL`.
         """
         return self._scaled_units()[0].step_rescale
 
@@ -170,8 +172,12 @@ class SequenceModel(Streaming, keras.Model):
                 layer.build(shape)
 
     def compute_output_shape(self, sequences_shape):
-        leading = sequences_shape[: 2 if self.pooling is None else 1]
-        return (*leading, self.output_units)
+        batch, time = sequences_shape[:2]
+        if self.pooling is not None:
+            return (batch, self.output_dim)
+        for _ in range(self._shortenings()):
+            time = step_averages.length_after(time, self.pool_size)
+        return (batch, time, self.output_dim)
 
     def compute_output_spec(self, sequences, *args, **kwargs):
         return keras.KerasTensor(
@@ -180,7 +186,20 @@ class SequenceModel(Streaming, keras.Model):
         )
 
     def compute_mask(self, sequences, mask=None):
-        return mask if self.pooling is None else None
+        if self.pooling is not None or mask is None:
+            return None
+        size = self.pool_size ** self._shortenings()
+        if size == 1:
+            return mask
+        # The output that `size` steps end counts if there are as many.
+        steps = ops.cast(mask, "int32")
+        first = min(size, mask.shape[1] or size) - 1
+        ends = ops.cumsum(ops.ones_like(steps), axis=1)[:, first::size]
+        return ops.sum(steps, axis=1, keepdims=True) >= ops.maximum(ends, size)
+
+    def _shortenings(self):
+        """How often the blocks' outputs are averaged."""
+        return 0 if self.pool_size == 1 else self.num_layers - 1
 
     # Calling.
 
@@ -193,21 +212,29 @@ class SequenceModel(Streaming, keras.Model):
         reset_mask=None,
         sequences_mask=None,
     ):
-        if reset_mask is not None and self.pooling is not None:
+        if reset_mask is not None and (
+            self.pooling is not None or self.pool_size > 1
+        ):
             raise ValueError(
                 "Sequences that share a row have one output a step each, "
-                "which needs a model with pooling=None. Received: reset_mask "
-                f"and pooling={self.pooling}"
+                "which needs a model with pooling=None and pool_size=1. "
+                f"Received: reset_mask, pooling={self.pooling} and "
+                f"pool_size={self.pool_size}"
             )
+        self._check_pooled_options(time_deltas=time_deltas)
         # Keras hands on an earlier layer's mask under this name where there
         # are time_deltas too.
         mask = sequences_mask if mask is None else mask
         if mask is not None:
             mask = ops.cast(mask, "bool")
-            # What is no number would reach the weights by their gradients.
+            # Masked steps may hold NaN, which would reach the gradients.
             sequences = ops.where(mask[:, :, None], sequences, 0.0)
         outputs = self.encoder(sequences)
-        for block in self.blocks:
+        for index, block in enumerate(self.blocks):
+            if index and self.pool_size > 1:
+                outputs, mask = step_averages.average_steps(
+                    outputs, self.pool_size, mask
+                )
             outputs = block(
                 outputs,
                 mask=mask,
@@ -215,24 +242,41 @@ class SequenceModel(Streaming, keras.Model):
                 time_deltas=time_deltas,
                 reset_mask=reset_mask,
             )
-        return self.head(self._pool(self._normalise(outputs), mask))
+        outputs = self._normalize(outputs, mask, training)
+        if self.pooling is not None:
+            outputs = pooling_over_time.pool(self.pooling, outputs, mask)
+        return self.head(outputs)
 
-    def _normalise(self, outputs):
+    def _normalize(self, outputs, mask=None, training=False):
         if self.norm is not None:
-            outputs = self.norm(outputs)
+            outputs = normalize(self.norm, outputs, mask, training)
         return ops.cast(outputs, self.head.compute_dtype)
 
-    def _pool(self, outputs, mask):
-        if self.pooling is None:
-            return outputs
-        if mask is None:
-            last = self.pooling == "last"
-            return outputs[:, -1] if last else ops.mean(outputs, axis=1)
-        if self.pooling == "last":
-            return packing.last(outputs, mask)
-        return packing.mean(outputs, mask)
+    def _check_pooled_options(self, **options):
+        """Raise for what says something about every step of every block."""
+        for name, value in options.items():
+            if value is not None and self._shortenings():
+                raise ValueError(
+                    f"`{name}` needs a model with pool_size=1, whose blocks "
+                    "all read the same steps. Received: pool_size="
+                    f"{self.pool_size}"
+                )
 
     # Streaming.
+    #
+    # The states are a list for each block; with `pool_size`, one for each
+    # average between blocks; and, unless the last step is all that the head
+    # needs, one of the pooling.
+
+    def require_streaming(self, part=False):
+        if self.pooling is None and self._shortenings():
+            raise ValueError(
+                "A model that averages steps and does not pool has no output "
+                "for each step, and cannot stream. Received: "
+                f"pool_size={self.pool_size}, pooling=None"
+            )
+        for block in self.blocks:
+            block.require_streaming(part)
 
     def streaming_parts(self):
         return self.blocks
@@ -244,148 +288,215 @@ class SequenceModel(Streaming, keras.Model):
             batch_size: integer, the number of rows.
 
         Returns:
-            A list with the list of states of each block and, with
-            `pooling="mean"`, one of the mean so far and of the number of
-            steps.
+            A list of lists: the states of each block; with `pool_size`, after
+            them, for each average between two blocks the sum over the steps
+            of the unfinished window and their number; and last what was
+            pooled so far and the number of steps in it, unless `pooling` is
+            `None`, or `"last"` without `pool_size`.
         """
+        self.require_streaming()
         states = super().get_initial_state(batch_size)
-        if self.pooling != "mean":
-            return states
-        return [
-            *states,
-            [
-                ops.zeros((batch_size, width), dtype=self.head.compute_dtype)
-                for width in (self.units, 1)
-            ],
+        dtype = self.head.compute_dtype
+        count = self._shortenings() + (1 if self._keeps_pooled() else 0)
+        return states + [
+            pooling_over_time.initial_states(batch_size, self.units, dtype)
+            for _ in range(count)
         ]
 
+    def _keeps_pooled(self):
+        """Whether the pooling has states."""
+        return self.pooling in ("mean", "max") or self._shortenings() > 0
+
+    def _parts_of(self, states):
+        """The states of the blocks, of the averages and of the pooling."""
+        ends = self.num_layers, self.num_layers + self._shortenings()
+        pooled = states[ends[1]] if self._keeps_pooled() else None
+        return states[: ends[0]], states[ends[0] : ends[1]], pooled
+
     def stream_step(self, inputs, states, constants, **options):
+        self._check_pooled_options(**options)
+        block_states, sums, pooled = self._parts_of(states)
         outputs = self.encoder(inputs)
-        new_states = []
-        constants = constants or [None] * len(self.blocks)
-        for block, state, ahead in zip(self.blocks, states, constants):
-            outputs, state = block.step(outputs, state, ahead, **options)
-            new_states.append(state)
-        outputs = self._normalise(outputs)
-        if self.pooling == "mean":
-            mean, count = states[-1]
-            count = count + 1
-            outputs = mean + (outputs - mean) / count
-            new_states.append([outputs, count])
-        return self.head(outputs), new_states
+        new_states, new_sums = [], []
+        # The rows in which the step has reached a block; `None`: all.
+        counts = None
+        constants = constants or [None] * self.num_layers
+        for index, (block, before) in enumerate(zip(self.blocks, block_states)):
+            if index and sums:
+                outputs, counts, new_sum = step_averages.average_step(
+                    outputs, self.pool_size, sums[index - 1], counts
+                )
+                new_sums.append(new_sum)
+            outputs, after = block.step(
+                outputs, before, constants[index], **options
+            )
+            new_states.append(_advanced(counts, after, before))
+        outputs = self._normalize(outputs)
+        if pooled is None:
+            return self.head(outputs), new_states
+        after = pooling_over_time.pool_step(self.pooling, outputs, pooled)
+        pooled = _advanced(counts, after, pooled)
+        return self.head(pooled[0]), [*new_states, *new_sums, pooled]
 
     def stream_part(self, sequences, states, mask, **options):
+        self._check_pooled_options(**options)
+        block_states, sums, pooled = self._parts_of(states)
+        # How many steps have reached the last block by each step.
+        finished = _steps_so_far(sequences, mask) if sums else None
         outputs = self.encoder(sequences)
-        new_states = []
-        for block, state in zip(self.blocks, states):
-            outputs, state = block.call_with_states(
-                outputs, state, mask, **options
+        new_states, new_sums = [], []
+        for index, (block, before) in enumerate(zip(self.blocks, block_states)):
+            if index and sums:
+                given = sums[index - 1]
+                outputs, mask, new_sum = step_averages.average_part(
+                    outputs, self.pool_size, given, mask
+                )
+                finished = step_averages.finished_by(
+                    given[1], self.pool_size, finished
+                )
+                new_sums.append(new_sum)
+            outputs, after = block.call_with_states(
+                outputs, before, mask, **options
             )
-            new_states.append(state)
-        outputs = self._normalise(outputs)
-        if self.pooling == "mean":
-            outputs, pooled = _running_mean(outputs, states[-1], mask)
-            new_states.append(pooled)
-        return self.head(outputs), new_states
+            new_states.append(after)
+        outputs = self._normalize(outputs)
+        if pooled is None:
+            return self.head(outputs), new_states
+        outputs, after = pooling_over_time.pool_part(
+            self.pooling, outputs, pooled, mask
+        )
+        if sums:
+            # Each step says what the last average before it did.
+            before = ops.expand_dims(pooled[0], 1)
+            outputs = ops.concatenate([before, outputs], axis=1)
+            outputs = packing.take(outputs, finished)
+        return self.head(outputs), [*new_states, *new_sums, after]
 
     # Saving.
 
     def get_config(self):
-        # The unit holds what was given for every LSSL.
+        # The unit holds its arguments.
+        block = self.blocks[0]
         return {
             **super().get_config(),
-            "output_units": self.output_units,
-            "depth": self.depth,
+            "output_dim": self.output_dim,
+            "num_layers": self.num_layers,
             "units": self.units,
+            "unit": serialize_unbuilt(block.unit),
             "dropout": self.dropout,
             "normalization": self.normalization,
+            "norm_first": self.norm_first,
+            "block_activation": activations.serialize(block.activation),
+            "gated": block.gated,
+            "pool_size": self.pool_size,
             "pooling": self.pooling,
             "activation": activations.serialize(self.activation),
-            "unit": serialize_unbuilt(self.blocks[0].unit),
             "seed": self.seed,
-            **self._quantized(),
+            **self._quantized_config(),
         }
-
-    def _quantized(self):
-        """The policies of the Dense parts that `quantize` has changed."""
-        policies = {
-            name: keras.dtype_policies.serialize(part.dtype_policy)
-            for name, part in self._dense_parts().items()
-            if part.quantization_mode is not None
-        }
-        return {"quantized": policies} if policies else {}
 
     def _dense_parts(self):
         return {"encoder": self.encoder, "head": self.head}
 
+    def _quantized_config(self):
+        config = quantized_config(self._dense_parts()).get("quantized", {})
+        for block in self.blocks:
+            gate = quantized_config(block.dense_parts())
+            if gate:
+                config[block.name] = gate["quantized"]
+        return {"quantized": config} if config else {}
+
+    def _set_quantized(self, config):
+        # Before anything is built: weights are then 8-bit integers at once.
+        for block in self.blocks:
+            block.set_quantized(config.pop(block.name, {}))
+        parts = self._dense_parts()
+        for name, policy in quantized_policies(config, parts).items():
+            parts[name].dtype_policy = policy
+
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = with_unit(config, custom_objects)
-        policies = config.pop("quantized", {})
+        quantized = dict(config.pop("quantized", {}))
         model = cls(**config)
-        parts = model._dense_parts()
-        if not set(policies) <= set(parts):
-            raise ValueError(
-                f"`quantized` should hold the policies of {tuple(parts)} or of "
-                f"one of them. Received: quantized={policies}"
-            )
-        for name, policy in policies.items():
-            # Before it is built: its weights are then 8-bit integers at once.
-            parts[name].dtype_policy = keras.dtype_policies.get(policy)
+        model._set_quantized(quantized)
         return model
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class SequenceClassifier(SequenceModel):
-    """The deep LSSL of Gu et al. 2021, for classes.
+    """A deep model of residual blocks that gives classes.
 
         x_0 = encoder(sequences)              `units` features a step
-        x_i = block_i(x_{i-1})                `depth` residual blocks
-        y   = activation(head(pool(norm(x_depth))))
+        x_i = block_i(x_{i-1})                `num_layers` blocks
+        y   = activation(head(pool(norm(x_n))))
 
-    The encoder and the head are position-wise linear maps; with
-    `normalization="post"` every block ends with a norm, and no other follows.
+    The blocks are `ResidualBlock`s of any unit, which add an activation and a
+    gate to a linear one; with the default `"lssl"` it is the deep LSSL of Gu
+    et al. 2021. The encoder and the head are position-wise linear maps; with
+    `norm_first=False` every block ends with a norm, and no other follows.
     Under a 16-bit policy pooling and head compute in float32.
 
-    `SequenceClassifier.from_size("small", classes)` and `"large"` are the
-    paper's two models.
+    `SequenceClassifier.from_size("small", num_classes)` and `"large"` are the
+    LSSL paper's two models.
 
     Args:
-        classes: integer, the number of classes.
-        activation: of the head. Defaults to `"softmax"`; `None` gives logits.
-        depth: integer, the number of blocks. Defaults to 6.
-        units: integer, H, the features of every block. Defaults to 128.
+        num_classes: integer, the number of classes.
+        num_layers: integer, the number of blocks. Defaults to 6.
+        units: integer, the features of every block. Defaults to 128.
+        unit: `"lssl"`, `"rotrnn"`, `"linear_dynamical_system"`,
+            `"ldstack"`, `"orthogonal_rnn"`, `"lipschitz_rnn"` or
+            `"antisymmetric_rnn"`, or any layer from (batch, time, units) to
+            the same shape. Every block gets a copy, with weights of its own
+            (equal at the start if its initializers have seeds). Defaults to
+            `"lssl"`.
+        unit_arguments: dictionary of constructor arguments for a unit given by
+            name, such as `{"state_size": 64}`. For LSSL the paper chooses
+            `dt_min` and `dt_max` a factor of 100 apart, with 1 / L between
+            them for sequences of L steps. Defaults to `None`.
         dropout: float in [0, 1), of every block. Defaults to 0.
-        normalization: `"pre"` or `"post"`, of every block. Defaults to
-            `"pre"`.
-        pooling: `"mean"`, over the steps that count, `"last"`, the last step
-            that counts, or `None`: one output a step. Defaults to `"mean"`.
-        unit: a layer to take instead of an LSSL, from (batch, time, units) to
-            the same shape; every block gets a copy of it, with weights of its
-            own (that start alike where its initializers have seeds).
-            Defaults to `None`.
+        normalization: `"layer"`, `"rms"` or `"batch"`. Defaults to `"layer"`.
+        norm_first: whether blocks normalize what the unit reads, or the sum.
+            Defaults to `True`.
+        block_activation: after each unit, see `ResidualBlock`. Defaults to
+            `None`: `"gelu"` for a linear unit.
+        gated: whether a gated linear unit follows it, see `ResidualBlock`.
+            Defaults to `None`: for a linear unit.
+        pool_size: integer, k: between two blocks the outputs of k steps are
+            averaged, so that each block reads a k-th of the steps. Masked
+            steps are left out first, and what does not fill a window at the
+            end is dropped. Defaults to 1.
+        pooling: over the steps that count, before the head: `"mean"`,
+            `"max"`, `"last"`, the last of them, or `None`: one output a step
+            (with `pool_size`, for each step of the last block). Defaults to
+            `"mean"`.
+        activation: of the head. `None` gives logits. Defaults to
+            `"softmax"`.
         seed: integer, the seed of the blocks' dropout. Defaults to `None`.
-        **kwargs: `name`, `dtype`, `trainable`; and all that LSSL takes, for
-            every LSSL: `state_size` (128, where LSSL itself has 64),
-            `channels`, `measure`, `trainable_transition`,
-            `trainable_timescale`, `dt_min`, `dt_max`, `step_rescale` and
-            so on. The paper takes dt_min and dt_max a factor of 100 apart,
-            with 1 / L between them for sequences of L steps.
+        name, dtype, trainable: those of `keras.Model`.
 
     Call arguments:
         sequences: float tensor, (batch, time, features), of any length.
         mask: boolean tensor, (batch, time), true where a step counts. Any
             pattern is allowed, and what the other steps hold does not matter.
-            A row that is masked throughout pools to zeros.
-        training: whether dropout applies.
+            A row that is masked throughout, or has too few steps for one
+            average, pools to zeros.
+        training: whether dropout applies and batch normalization uses the
+            statistics of the batch. Defaults to `False`.
         time_deltas: float tensor, (batch, time), how long each step lasts. See
-            `LSSL`.
+            `LSSL`. Not with `pool_size`.
 
     The attribute `step_rescale`, that of every LSSL, may be set at any
     time, for signals of another sampling rate.
 
+    A stream, step by step or in parts, gives after each step the outputs for
+    the sequence so far. With `pool_size` they change when the last block has a
+    full average, every `pool_size ** (num_layers - 1)` steps, and a model with
+    `pooling=None` too cannot stream.
+
     Output shape:
-        (batch, classes), or (batch, time, classes) with `pooling=None`.
+        (batch, num_classes), or (batch, time, num_classes) with
+        `pooling=None`.
 
     Raises:
         ValueError: for an argument out of its range, at construction.
@@ -400,7 +511,7 @@ class SequenceClassifier(SequenceModel):
     >>> import numpy as np
     >>> import keras_linrec
     >>> model = keras_linrec.models.SequenceClassifier(
-    ...     5, depth=2, units=8, state_size=16, dropout=0.1
+    ...     num_classes=5, num_layers=2, units=8, unit="rotrnn", pool_size=4
     ... )
     >>> model.compile("adam", "sparse_categorical_crossentropy")
     >>> sequences = np.random.rand(4, 100, 3).astype("float32")
@@ -408,7 +519,7 @@ class SequenceClassifier(SequenceModel):
     >>> model.predict(sequences, verbose=0).shape
     (4, 5)
 
-    What it says of a stream, after each step:
+    Its outputs for a stream, after each step:
 
     >>> states = model.get_initial_state(batch_size=4)
     >>> output, states = model.step(sequences[:, 0], states)
@@ -416,30 +527,99 @@ class SequenceClassifier(SequenceModel):
     (4, 5)
     """
 
-    def __init__(self, classes, activation="softmax", **kwargs):
-        require_count("classes", classes)
-        super().__init__(classes, activation=activation, **kwargs)
-        self.classes = classes
+    def __init__(
+        self,
+        num_classes,
+        num_layers=6,
+        units=128,
+        unit="lssl",
+        unit_arguments=None,
+        dropout=0.0,
+        normalization="layer",
+        norm_first=True,
+        block_activation=None,
+        gated=None,
+        pool_size=1,
+        pooling="mean",
+        activation="softmax",
+        seed=None,
+        name=None,
+        dtype=None,
+        trainable=True,
+    ):
+        require_count("num_classes", num_classes)
+        super().__init__(
+            output_dim=num_classes,
+            num_layers=num_layers,
+            units=units,
+            unit=unit,
+            unit_arguments=unit_arguments,
+            dropout=dropout,
+            normalization=normalization,
+            norm_first=norm_first,
+            block_activation=block_activation,
+            gated=gated,
+            pool_size=pool_size,
+            pooling=pooling,
+            activation=activation,
+            seed=seed,
+            name=name,
+            dtype=dtype,
+            trainable=trainable,
+        )
+        self.num_classes = num_classes
+
+    @classmethod
+    def from_size(cls, size, num_classes, unit_arguments=None, **overrides):
+        """A model of one of the LSSL paper's two sizes.
+
+        The paper counts `num_layers * channels * units * (units + state_size)`
+        parameters: C and the mixing of every LSSL. The encoder, the head, the
+        normalizations, the biases, D, A, B and dt come on top: with one
+        feature and ten classes, the last column.
+
+        | size | num_layers | units | state_size | channels | paper's | all |
+        |---|---|---|---|---|---|---|
+        | `"small"` | 6 | 128 | 128 | 1 | 196,608 | 207,626 |
+        | `"large"` | 4 | 256 | 256 | 4 | 2,097,152 | 2,116,106 |
+
+        Args:
+            size: `"small"` or `"large"`.
+            num_classes: integer, the number of classes.
+            unit_arguments: dictionary of arguments for LSSL besides those of
+                the size, or in their place. Defaults to `None`.
+            **overrides: any other arguments of the constructor.
+
+        Raises:
+            ValueError: for an unknown size, and for a `unit` other than
+                `"lssl"`.
+        """
+        return cls._from_size(size, num_classes, unit_arguments, overrides)
 
     def get_config(self):
         config = super().get_config()
-        config["classes"] = config.pop("output_units")
+        config["num_classes"] = config.pop("output_dim")
         return config
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class SequenceRegressor(SequenceModel):
-    """The deep LSSL of Gu et al. 2021, for real numbers.
+    """A deep model of residual blocks that gives real numbers.
 
-    `SequenceClassifier` with a linear head; see there.
+    `SequenceClassifier` with a linear head.
 
     Args:
-        outputs: integer, how many numbers to predict.
+        output_dim: integer, how many numbers to predict.
         activation: of the head. Defaults to `None`.
-        **kwargs: those of `SequenceClassifier`.
+        num_layers, units, unit, unit_arguments, dropout, normalization,
+            norm_first, block_activation, gated, pool_size, pooling, seed,
+            name, dtype, trainable: those of `SequenceClassifier`.
+
+    Call arguments:
+        sequences, mask, training, time_deltas: those of `SequenceClassifier`.
 
     Output shape:
-        (batch, outputs), or (batch, time, outputs) with `pooling=None`.
+        (batch, output_dim), or (batch, time, output_dim) with `pooling=None`.
 
     Raises:
         ValueError: for an argument out of its range, at construction.
@@ -454,34 +634,81 @@ class SequenceRegressor(SequenceModel):
     >>> import numpy as np
     >>> import keras_linrec
     >>> model = keras_linrec.models.SequenceRegressor(
-    ...     1, depth=2, units=8, state_size=16, pooling=None
+    ...     output_dim=1, num_layers=2, units=8, pooling=None
     ... )
     >>> sequences = np.random.rand(4, 100, 3).astype("float32")
     >>> tuple(model(sequences).shape)
     (4, 100, 1)
     """
 
-    def __init__(self, outputs, activation=None, **kwargs):
-        require_count("outputs", outputs)
-        super().__init__(outputs, activation=activation, **kwargs)
+    def __init__(
+        self,
+        output_dim,
+        num_layers=6,
+        units=128,
+        unit="lssl",
+        unit_arguments=None,
+        dropout=0.0,
+        normalization="layer",
+        norm_first=True,
+        block_activation=None,
+        gated=None,
+        pool_size=1,
+        pooling="mean",
+        activation=None,
+        seed=None,
+        name=None,
+        dtype=None,
+        trainable=True,
+    ):
+        require_count("output_dim", output_dim)
+        super().__init__(
+            output_dim=output_dim,
+            num_layers=num_layers,
+            units=units,
+            unit=unit,
+            unit_arguments=unit_arguments,
+            dropout=dropout,
+            normalization=normalization,
+            norm_first=norm_first,
+            block_activation=block_activation,
+            gated=gated,
+            pool_size=pool_size,
+            pooling=pooling,
+            activation=activation,
+            seed=seed,
+            name=name,
+            dtype=dtype,
+            trainable=trainable,
+        )
 
-    def get_config(self):
-        config = super().get_config()
-        config["outputs"] = config.pop("output_units")
-        return config
+    @classmethod
+    def from_size(cls, size, output_dim, unit_arguments=None, **overrides):
+        """A model of one of the LSSL paper's two sizes.
+
+        Args:
+            size: `"small"` or `"large"`, see `SequenceClassifier.from_size`.
+            output_dim: integer, how many numbers to predict.
+            unit_arguments: dictionary of arguments for LSSL besides those of
+                the size, or in their place. Defaults to `None`.
+            **overrides: any other arguments of the constructor.
+
+        Raises:
+            ValueError: for an unknown size, and for a `unit` other than
+                `"lssl"`.
+        """
+        return cls._from_size(size, output_dim, unit_arguments, overrides)
 
 
-def _running_mean(outputs, pooled, mask):
-    """The means up to each step, and the last with the number of steps."""
-    mean, count = pooled
-    counts = ops.ones_like(outputs[:, :, :1])
-    if mask is not None:
-        mask = ops.expand_dims(ops.cast(mask, "bool"), -1)
-        counts = ops.where(mask, counts, 0.0)
-        outputs = ops.where(mask, outputs, 0.0)
-    # Of differences from the mean before, as single steps take it.
-    before = ops.expand_dims(mean, 1)
-    changes = ops.cumsum(counts * (outputs - before), axis=1)
-    counts = ops.expand_dims(count, 1) + ops.cumsum(counts, axis=1)
-    means = before + changes / ops.maximum(counts, 1.0)
-    return means, [means[:, -1], counts[:, -1]]
+def _advanced(counts, after, before):
+    """The states after a step, in the rows in which there was one."""
+    if counts is None:
+        return after
+    return step_averages.where_rows(counts, after, before)
+
+
+def _steps_so_far(sequences, mask):
+    """How many steps count up to each of (batch, time)."""
+    if mask is None:
+        mask = ops.ones(ops.shape(sequences)[:2], dtype="bool")
+    return ops.cumsum(ops.cast(mask, "int32"), axis=1)

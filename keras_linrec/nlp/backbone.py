@@ -4,21 +4,20 @@ import keras
 from keras_hub.layers import ReversibleEmbedding
 from keras_hub.models import Backbone
 
-from keras_linrec.layers import LSSL
-from keras_linrec.layers import LDStack
-from keras_linrec.layers import RotRNN
 from keras_linrec.layers.streaming import Streaming
-from keras_linrec.models.residual_block import NORMALIZERS
+from keras_linrec.models.normalization import NORMALIZATIONS
+from keras_linrec.models.normalization import make_norm
+from keras_linrec.models.normalization import normalize
 from keras_linrec.models.residual_block import ResidualBlock
-from keras_linrec.models.residual_block import clone
-from keras_linrec.models.residual_block import make_norm
+from keras_linrec.models.units import clone
+from keras_linrec.models.units import make_unit
+from keras_linrec.models.units import serialize_unbuilt
+from keras_linrec.models.units import with_unit
 from keras_linrec.nlp.gated_feedforward import GatedFeedforward
 from keras_linrec.nlp.padding import PaddingLast
 from keras_linrec.nlp.padding import TakePositions
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
-
-UNITS = {"rotrnn": RotRNN, "lssl": LSSL, "ldstack": LDStack}
 
 _EPSILON = 1e-5
 
@@ -47,12 +46,15 @@ class LinRecBackbone(Streaming, Backbone):
             network.
         hidden_dim: integer, the features of a token.
         intermediate_dim: integer, the features within the networks.
-        unit: `"rotrnn"`, `"lssl"` or `"ldstack"`. Defaults to `"rotrnn"`.
-        unit_arguments: dictionary of what `RotRNN`, `LSSL` or `LDStack` take,
-            such as `{"state_size": 256, "num_heads": 32}`. Every unit gets
-            them, and weights of its own. Defaults to `None`, those layers'
+        unit: the name of a unit, as in `models.SequenceClassifier`, or any
+            layer from (batch, time, hidden_dim) to the same shape, of which
+            every layer of the model gets a copy. Defaults to `"rotrnn"`.
+        unit_arguments: dictionary of constructor arguments for a unit given by
+            name, such as `{"state_size": 256, "num_heads": 32}`. Every unit
+            gets them, and weights of its own. Defaults to `None`, the unit's
             own defaults.
-        normalization: `"rms"` or `"layer"`. Defaults to `"rms"`.
+        normalization: `"rms"`, `"layer"` or `"batch"`, see
+            `models.ResidualBlock`. Defaults to `"rms"`.
         dropout: float in [0, 1), the share of features to drop, during
             training, from what each unit and network adds, the same ones at
             every time step. Defaults to 0.
@@ -127,12 +129,12 @@ class LinRecBackbone(Streaming, Backbone):
         require_count("hidden_dim", hidden_dim)
         require_count("intermediate_dim", intermediate_dim)
         require_between("dropout", dropout, 0, 1, "[)")
-        if normalization not in NORMALIZERS:
+        if normalization not in NORMALIZATIONS:
             raise ValueError(
-                f"`normalization` should be one of {NORMALIZERS}. "
+                f"`normalization` should be one of {NORMALIZATIONS}. "
                 f"Received: normalization={normalization}"
             )
-        first_unit = _make_unit(unit, unit_arguments, dtype)
+        first_unit = make_unit(unit, unit_arguments, hidden_dim, dtype)
 
         # Layers.
         self.token_embedding = ReversibleEmbedding(
@@ -152,8 +154,11 @@ class LinRecBackbone(Streaming, Backbone):
         def around(layer, name):
             return ResidualBlock(
                 layer,
-                normalizer=normalization,
+                # The network that follows every unit is its nonlinearity.
+                activation="linear",
+                gated=False,
                 dropout=dropout,
+                normalization=normalization,
                 epsilon=_EPSILON,
                 dtype=dtype,
                 name=name,
@@ -195,8 +200,10 @@ class LinRecBackbone(Streaming, Backbone):
         self.num_layers = num_layers
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
-        self.unit = unit
-        self.unit_arguments = dict(unit_arguments or {})
+        # A configuration, since Keras would save a layer held here twice.
+        is_name = isinstance(unit, str)
+        self.unit = unit if is_name else serialize_unbuilt(unit)
+        self.unit_arguments = unit_arguments
         self.normalization = normalization
         self.dropout = dropout
         self.tie_embeddings = tie_embeddings
@@ -241,8 +248,9 @@ class LinRecBackbone(Streaming, Backbone):
         outputs = look_at(self.token_embedding(token_ids), -1)
         for index, (unit, feedforward) in enumerate(self._layer_blocks()):
             outputs = unit(outputs, **options)
-            outputs = look_at(feedforward(outputs), index)
-        outputs = self.output_norm(outputs)
+            outputs = feedforward(outputs, mask=options["mask"])
+            outputs = look_at(outputs, index)
+        outputs = normalize(self.output_norm, outputs, options["mask"])
         if not moves:
             return outputs
         return self.take_positions(outputs, position, mask=padding_mask)
@@ -251,8 +259,10 @@ class LinRecBackbone(Streaming, Backbone):
 
     @property
     def can_stream(self):
-        """Whether no unit reads a text from its end too."""
-        return not self.unit_arguments.get("bidirectional", False)
+        """Whether the units run step by step: in one direction only."""
+        unit = self.unit_blocks[0].unit
+        is_bidirectional = getattr(unit, "bidirectional", False)
+        return hasattr(unit, "step") and not is_bidirectional
 
     # A step is a token.
     step_axes = ("batch",)
@@ -271,7 +281,7 @@ class LinRecBackbone(Streaming, Backbone):
             outputs, state = unit_block.step(outputs, state, ahead)
             outputs, _ = feedforward_block.step(outputs, [])
             new_states.append(state)
-        return self.output_norm(outputs), new_states
+        return self._stream_norm(outputs), new_states
 
     def stream_part(self, sequences, states, mask):
         outputs = self.token_embedding(sequences)
@@ -281,7 +291,10 @@ class LinRecBackbone(Streaming, Backbone):
             outputs, state = unit_block.call_with_states(outputs, state, mask)
             outputs, _ = feedforward_block.call_with_states(outputs, [])
             new_states.append(state)
-        return self.output_norm(outputs), new_states
+        return self._stream_norm(outputs), new_states
+
+    def _stream_norm(self, outputs):
+        return normalize(self.output_norm, outputs, training=False)
 
     # Fine-tuning.
 
@@ -309,20 +322,8 @@ class LinRecBackbone(Streaming, Backbone):
 
     @classmethod
     def from_config(cls, config):
-        arguments = keras.saving.deserialize_keras_object(
+        config = with_unit(config)
+        config["unit_arguments"] = keras.saving.deserialize_keras_object(
             config["unit_arguments"]
         )
-        return super().from_config({**config, "unit_arguments": arguments})
-
-
-def _make_unit(unit, arguments, dtype):
-    if unit not in UNITS:
-        raise ValueError(
-            f"`unit` should be one of {tuple(UNITS)}. Received: unit={unit}"
-        )
-    if arguments is not None and not isinstance(arguments, dict):
-        raise ValueError(
-            "`unit_arguments` should be a dictionary or None. "
-            f"Received: unit_arguments={arguments}"
-        )
-    return UNITS[unit](**{"name": unit, "dtype": dtype, **(arguments or {})})
+        return super().from_config(config)

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.capability("LoRA, int8 around it")
 
 def classifier(name):
     # Of a model, blocks and all: the encoder and the head are Dense.
-    model = SequenceClassifier(3, depth=1, units=3, unit=made(name, units=3))
+    unit = made(name, units=3)
+    model = SequenceClassifier(3, num_layers=1, units=3, unit=unit)
     model(sequences(6))
     return model
 

@@ -1,0 +1,48 @@
+"""The normalizations of blocks and models."""
+
+import keras
+from keras import ops
+
+NORMALIZATIONS = ("layer", "rms", "batch")
+
+
+def make_norm(normalization, **arguments):
+    """The layer that a name of `NORMALIZATIONS` stands for."""
+    if normalization not in NORMALIZATIONS:
+        raise ValueError(
+            f"`normalization` should be one of {NORMALIZATIONS}. "
+            f"Received: normalization={normalization}"
+        )
+    if normalization == "batch":
+        return keras.layers.BatchNormalization(**arguments)
+    if normalization == "layer":
+        return keras.layers.LayerNormalization(**arguments)
+    norm = keras.layers.RMSNormalization(**arguments)
+    # It is applied to each step separately, but lacks supports_masking.
+    norm.supports_masking = True
+    return norm
+
+
+def normalize(norm, inputs, mask=None, training=None):
+    """Apply a layer of `make_norm` to sequences or to one step of them.
+
+    Args:
+        norm: the layer.
+        inputs: (batch, time, features), or (batch, features) for one step.
+        mask: (batch, time), true where a step counts, or `None`. Batch
+            normalization takes its mean and variance over these steps.
+        training: whether batch normalization uses the statistics of the batch
+            and updates the moving ones. Defaults to `None`, as the call around
+            it.
+    """
+    if not isinstance(norm, keras.layers.BatchNormalization):
+        return norm(inputs)
+    if len(inputs.shape) == 2:
+        # It accepts only the rank that it was built for.
+        return norm(inputs[:, None], training=False)[:, 0]
+    if mask is None:
+        return norm(inputs, training=training)
+    mask = ops.cast(mask, "bool")
+    # It multiplies masked steps by zero, which does not remove NaN.
+    inputs = ops.where(mask[:, :, None], inputs, 0.0)
+    return norm(inputs, training=training, mask=mask)

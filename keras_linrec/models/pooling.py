@@ -1,0 +1,115 @@
+"""Pooling over time: of whole sequences, of their parts and step by step.
+
+The states of a pooling are what was pooled so far, (batch, features), zeros
+at first, and the number of steps, (batch, 1).
+"""
+
+from keras import ops
+
+from keras_linrec.ops import packing
+
+POOLINGS = ("mean", "max", "last")
+
+
+def pool(kind, outputs, mask=None):
+    """Pool (batch, time, features) over the steps that count.
+
+    A row that is masked throughout gives zeros.
+    """
+    if mask is not None:
+        masked = {
+            "mean": packing.mean,
+            "max": packing.max_pool,
+            "last": packing.last,
+        }
+        return masked[kind](outputs, mask)
+    if kind == "mean":
+        return ops.mean(outputs, axis=1)
+    return outputs[:, -1] if kind == "last" else ops.max(outputs, axis=1)
+
+
+def initial_states(batch_size, features, dtype):
+    """The states before the first step."""
+    return [
+        ops.zeros((batch_size, width), dtype=dtype) for width in (features, 1)
+    ]
+
+
+def pool_step(kind, inputs, states):
+    """The states after one more step, (batch, features)."""
+    pooled, count = states
+    if kind == "mean":
+        pooled = pooled + (inputs - pooled) / (count + 1)
+    elif kind == "max":
+        # The initial zeros are not a step.
+        pooled = ops.where(count > 0, ops.maximum(pooled, inputs), inputs)
+    else:
+        pooled = inputs
+    return [pooled, count + 1]
+
+
+def pool_part(kind, outputs, states, mask=None):
+    """Pool up to each step of a part of a sequence.
+
+    Args:
+        kind: one of `POOLINGS`.
+        outputs: (batch, time, features).
+        states: those before the part.
+        mask: boolean, (batch, time), true where a step counts, or `None`.
+
+    Returns:
+        `(pooled, states)`: (batch, time, features), at a masked step what was
+        pooled before it, and the states after the part.
+    """
+    counts = ops.ones_like(outputs[:, :, :1])
+    if mask is not None:
+        mask = ops.expand_dims(ops.cast(mask, "bool"), -1)
+        counts = ops.where(mask, counts, 0.0)
+        outputs = ops.where(mask, outputs, 0.0)
+    run = {"mean": _running_mean, "max": _running_max, "last": _running_last}
+    before, seen = ops.expand_dims(states[0], 1), ops.expand_dims(states[1], 1)
+    totals = seen + ops.cumsum(counts, axis=1)
+    pooled = run[kind](outputs, counts, before, seen, totals)
+    return pooled, [pooled[:, -1], totals[:, -1]]
+
+
+def _running_mean(outputs, counts, before, seen, totals):
+    # Sums of differences from the earlier mean, as single steps compute it.
+    changes = ops.cumsum(counts * (outputs - before), axis=1)
+    return before + changes / ops.maximum(totals, 1.0)
+
+
+def _running_max(outputs, counts, before, seen, totals):
+    outputs = ops.where(counts > 0, outputs, float("-inf"))
+    before = ops.where(seen > 0, before, float("-inf"))
+    outputs = cumulative_max(ops.concatenate([before, outputs], axis=1))
+    return ops.where(totals > 0, outputs[:, 1:], 0.0)
+
+
+def _running_last(outputs, counts, before, seen, totals):
+    position = ops.arange(ops.shape(outputs)[1], dtype="int32")[None]
+    # The latest step that counts, as an index into what stands below.
+    latest = ops.where(counts[:, :, 0] > 0, position + 1, 0)
+    latest = cumulative_max(latest[:, :, None])[:, :, 0]
+    return packing.take(ops.concatenate([before, outputs], axis=1), latest)
+
+
+def cumulative_max(values):
+    """The maxima up to each step of (batch, time, features)."""
+    time = ops.shape(values)[1]
+    position = ops.arange(time, dtype="int32")
+
+    def widened(values, width):
+        """Windows of twice the width, or from the first step on."""
+        earlier = ops.take(values, ops.maximum(position - width, 0), axis=1)
+        return ops.maximum(values, earlier)
+
+    if isinstance(time, int):
+        for exponent in range((time - 1).bit_length()):
+            values = widened(values, 2**exponent)
+        return values
+    return ops.while_loop(
+        lambda values, width: width < time,
+        lambda values, width: (widened(values, width), 2 * width),
+        (values, ops.convert_to_tensor(1, "int32")),
+    )[0]

@@ -1,0 +1,145 @@
+"""Averages of `size` steps at a time, which shorten a sequence.
+
+Steps that do not count are left out before the others are divided into
+windows, so that a masked sequence gives what it gives without its masked
+steps. What is left at the end and does not fill a window is dropped: a stream
+has not finished it.
+
+The states of a stream are the sum over the window that is not full yet,
+(batch, features), and the number of its steps, (batch, 1).
+"""
+
+from keras import ops
+
+from keras_linrec.ops import packing
+from keras_linrec.ops.precision import accumulation_dtype
+
+
+def length_after(time, size):
+    """How many averages `average_steps` returns for so many steps."""
+    return None if time is None else max(time // size, 1)
+
+
+def average_steps(sequences, size, mask=None):
+    """Average whole sequences.
+
+    Args:
+        sequences: (batch, time, features).
+        size: integer, the number of steps in a window.
+        mask: boolean, (batch, time), true where a step counts, or `None`.
+
+    Returns:
+        `(averages, mask)`: (batch, time // size, features), or a single one
+        that does not count if there are fewer than `size` steps, and which of
+        them count, (batch, time // size), or `None` if all do.
+    """
+    time = sequences.shape[1]
+    all_count = mask is None and time is not None and time >= size
+    if not all_count:
+        if mask is None:
+            mask = ops.ones(ops.shape(sequences)[:2], dtype="bool")
+        _, lengths, order = packing.to_front(mask)
+        sequences = packing.pack(sequences, lengths, order)
+        sequences = ops.pad(sequences, [[0, 0], [0, size - 1], [0, 0]])
+    time = ops.shape(sequences)[1] - (0 if all_count else size - 1)
+    count = time // size
+    count = max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
+    sums = _window_sums(sequences[:, : count * size], count, size)
+    averages = ops.cast(sums / size, sequences.dtype)
+    if all_count:
+        return averages, None
+    return averages, packing.before(lengths // size, count)
+
+
+def average_part(sequences, size, states, mask=None):
+    """Average a part of a stream.
+
+    Args:
+        sequences: (batch, time, features).
+        size: integer, the number of steps in a window.
+        states: those before the part.
+        mask: boolean, (batch, time), true where a step counts, or `None`.
+
+    Returns:
+        `(averages, mask, states)`: as many averages as any row may finish,
+        and which of them each row does finish.
+    """
+    total, count = states
+    if mask is None:
+        mask = ops.ones(ops.shape(sequences)[:2], dtype="bool")
+    time = ops.shape(sequences)[1]
+    seen = ops.cast(count, "int32")
+    _, lengths, order = packing.to_front(ops.cast(mask, "bool"))
+    # The row's steps come after those of its unfinished window.
+    windows = (time + size - 1) // size
+    place = ops.arange((windows + 1) * size, dtype="int32")[None] - seen
+    counts = (place >= 0) & (place < lengths[:, None])
+    order = packing.take(order, ops.clip(place, 0, time - 1))
+    values = ops.where(counts[:, :, None], packing.take(sequences, order), 0.0)
+    sums = _window_sums(values, windows + 1, size)
+    is_first = ops.arange(windows + 1, dtype="int32")[None, :, None] == 0
+    sums = sums + ops.where(is_first, ops.expand_dims(total, 1), 0.0)
+    finished = (seen[:, 0] + lengths) // size
+    averages = ops.cast(sums[:, :windows] / size, sequences.dtype)
+    remaining = ops.expand_dims(seen[:, 0] + lengths - finished * size, -1)
+    return (
+        averages,
+        packing.before(finished, windows),
+        [
+            packing.take(sums, finished[:, None])[:, 0],
+            ops.cast(remaining, count.dtype),
+        ],
+    )
+
+
+def average_step(inputs, size, states, counts=None):
+    """Average one more step of a stream.
+
+    Args:
+        inputs: (batch, features).
+        size: integer, the number of steps in a window.
+        states: those before the step.
+        counts: boolean, (batch, 1), the rows in which there is a step, or
+            `None`: all.
+
+    Returns:
+        `(averages, counts, states)`: the averages, and the rows in which this
+        step has finished one.
+    """
+    total = states[0] + ops.cast(inputs, states[0].dtype)
+    count = states[1] + 1
+    is_full = count >= size
+    averages = ops.cast(total / size, inputs.dtype)
+    new_states = [ops.where(is_full, 0.0, part) for part in (total, count)]
+    if counts is None:
+        return averages, is_full, new_states
+    return averages, is_full & counts, where_rows(counts, new_states, states)
+
+
+def finished_by(count, size, steps):
+    """How many windows are finished by each of a part's steps.
+
+    Args:
+        count: (batch, 1), the steps of the unfinished window before the part.
+        size: integer, the number of steps in a window.
+        steps: integers, (batch, time), how many steps of the part count by
+            then.
+    """
+    return (ops.cast(count, "int32") + steps) // size
+
+
+def where_rows(rows, states, others):
+    """`states` in the rows (batch, 1) that are true, else `others`."""
+
+    def pick(state, other):
+        shape = (-1,) + (1,) * (len(state.shape) - 1)
+        return ops.where(ops.reshape(rows, shape), state, other)
+
+    return [pick(state, other) for state, other in zip(states, others)]
+
+
+def _window_sums(sequences, count, size):
+    """Sums in float32 over (batch, count * size, features)."""
+    sequences = ops.cast(sequences, accumulation_dtype(sequences))
+    shape = (ops.shape(sequences)[0], count, size, sequences.shape[-1])
+    return ops.sum(ops.reshape(sequences, shape), axis=2)

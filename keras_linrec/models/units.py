@@ -1,0 +1,90 @@
+"""Sequence units by name, and copies of them."""
+
+import keras
+
+from keras_linrec import layers
+
+UNITS = {
+    "lssl": layers.LSSL,
+    "rotrnn": layers.RotRNN,
+    "lru": layers.LRU,
+    "linear_dynamical_system": layers.LinearDynamicalSystem,
+    "ldstack": layers.LDStack,
+    "orthogonal_rnn": layers.OrthogonalRNN,
+    "lipschitz_rnn": layers.LipschitzRNN,
+    "antisymmetric_rnn": layers.AntisymmetricRNN,
+}
+
+
+def make_unit(unit, unit_arguments=None, units=None, dtype=None):
+    """A unit from its name, or the layer that was given.
+
+    Args:
+        unit: a name of `UNITS`, or a layer.
+        unit_arguments: dictionary of constructor arguments, for a name only.
+        units: integer, the number of output features of a unit given by name;
+            `None` for as many as its inputs have.
+        dtype: the dtype policy of a unit given by name.
+    """
+    if isinstance(unit, keras.layers.Layer):
+        if unit_arguments is not None:
+            raise ValueError(
+                "`unit_arguments` should be None where `unit` is a layer, "
+                "which has its arguments already. Received: "
+                f"unit={unit.name}, unit_arguments={unit_arguments}"
+            )
+        return unit
+    if not isinstance(unit, str) or unit not in UNITS:
+        raise ValueError(
+            f"`unit` should be a layer or one of {tuple(UNITS)}. "
+            f"Received: unit={unit}"
+        )
+    if not isinstance(unit_arguments, (dict, type(None))):
+        raise ValueError(
+            "`unit_arguments` should be a dictionary or None. "
+            f"Received: unit_arguments={unit_arguments}"
+        )
+    arguments = {
+        "name": unit,
+        "dtype": dtype,
+        "units": units,
+        # Not the default of the nonlinear units.
+        "return_sequences": True,
+        **(unit_arguments or {}),
+    }
+    return UNITS[unit](**arguments)
+
+
+def is_linear(unit):
+    """Whether a unit has no nonlinearity of its own."""
+    if isinstance(unit, keras.layers.Bidirectional):
+        return is_linear(unit.forward_layer)
+    return getattr(unit, "is_linear", False)
+
+
+def clone(unit, index):
+    """A layer with the same configuration and new weights.
+
+    Its seed differs from that of the other copies by `index`.
+    """
+    config = unit.get_config()
+    if index and config.get("seed") is not None:
+        config["seed"] += index
+    return type(unit).from_config(config)
+
+
+def serialize_unbuilt(unit):
+    """A layer's configuration; its new owner builds it."""
+    config = keras.saving.serialize_keras_object(unit)
+    config.pop("build_config", None)
+    return config
+
+
+def with_unit(config, custom_objects=None):
+    """A configuration with its unit deserialized."""
+    if not isinstance(config.get("unit"), dict):
+        return dict(config)
+    unit = keras.saving.deserialize_keras_object(
+        config["unit"], custom_objects=custom_objects
+    )
+    return {**config, "unit": unit}
