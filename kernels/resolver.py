@@ -206,7 +206,7 @@ _FORMS = {
     },
 }
 
-# Where `explain` collects decisions.
+# The lists in which calls of `explain` collect decisions.
 _listeners = []
 
 

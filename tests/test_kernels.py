@@ -111,7 +111,7 @@ def test_native_code_that_fails_is_replaced_with_one_warning(
     assert registry.choose("auto") == registry.portable()
 
 
-def test_native_code_for_another_device_is_news_only_to_who_asks(fresh):
+def test_missing_native_code_for_a_device_warns_only_if_requested(fresh):
     def elsewhere():
         raise UnsupportedPlatform("the accelerator has none")
 

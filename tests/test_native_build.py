@@ -79,7 +79,7 @@ def test_nothing_is_built_twice(workplace, capsys):
     assert workplace.links() == 1 and not capsys.readouterr().err
 
 
-def test_another_compiler_or_other_flags_build_anew(workplace, monkeypatch):
+def test_another_compiler_or_other_flags_rebuild(workplace, monkeypatch):
     first = build.library("core")
     workplace.compiler(2)
     second = build.library("core")
@@ -90,7 +90,7 @@ def test_another_compiler_or_other_flags_build_anew(workplace, monkeypatch):
     assert workplace.links() == 3
 
 
-def test_without_a_compiler_what_another_one_built_will_do(
+def test_without_a_compiler_a_library_of_another_one_is_used(
     workplace, monkeypatch
 ):
     built = build.library("core")
@@ -104,7 +104,7 @@ def test_without_a_compiler_the_remedy_is_named(workplace, monkeypatch):
         build.library("core")
 
 
-def test_a_build_that_failed_is_not_tried_again_unasked(workplace):
+def test_a_failed_build_is_retried_only_on_request(workplace):
     workplace.compiler(1, broken=True)
     with pytest.raises(build.BuildError, match="something is missing"):
         build.library("core")
@@ -116,7 +116,9 @@ def test_a_build_that_failed_is_not_tried_again_unasked(workplace):
     assert build.library("core", retry=True) == build.library("core")
 
 
-def test_arguments_in_the_compilers_name_count(workplace, monkeypatch):
+def test_arguments_in_the_compiler_command_are_part_of_the_key(
+    workplace, monkeypatch
+):
     workplace.compiler(1, broken=True)
     with pytest.raises(build.BuildError, match="something is missing"):
         build.library("core")
@@ -126,19 +128,19 @@ def test_arguments_in_the_compilers_name_count(workplace, monkeypatch):
     assert build.library("core") != plain
 
 
-def test_a_compiler_that_fails_leaves_what_another_one_built(workplace):
+def test_a_failing_compiler_keeps_the_library_of_another_one(workplace):
     built = build.library("core")
     workplace.compiler(2, broken=True)
     assert build.library("core") == built
 
 
-def test_a_number_of_threads_that_is_none_is_named(workplace, monkeypatch):
+def test_a_wrong_number_of_threads_is_named(workplace, monkeypatch):
     monkeypatch.setenv("KERAS_LINREC_NUM_THREADS", "two")
     with pytest.raises(build.BuildError, match="NUM_THREADS=two"):
         build.core.__wrapped__()
 
 
-def test_a_damaged_library_is_built_anew_with_a_warning(workplace):
+def test_a_damaged_library_is_rebuilt_with_a_warning(workplace):
     path = build.library("core")
     path.write_text("libr")
     with pytest.warns(RuntimeWarning, match="was damaged"):
@@ -152,7 +154,7 @@ def test_a_cache_that_cannot_be_written_is_named(workplace, monkeypatch):
         build.library("core")
 
 
-def test_the_cache_lies_where_such_things_do(monkeypatch):
+def test_the_cache_follows_the_xdg_conventions(monkeypatch):
     monkeypatch.delenv("KERAS_LINREC_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert build.cache_folder() == Path("/somewhere/keras_linrec")
@@ -180,7 +182,7 @@ def test_processes_that_start_at_once_build_once(workplace):
     assert workplace.links() == 1
 
 
-def test_building_ahead_says_what_could_not_be_built(workplace):
+def test_building_ahead_reports_failures(workplace):
     workplace.compiler(1, broken=True)
     process = start("-m", "keras_linrec.kernels", "build", "core")
     _, errors = process.communicate(timeout=120)

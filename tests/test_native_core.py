@@ -244,7 +244,7 @@ def test_a_decay_close_to_one_does_not_stall():
 
 
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
-def test_silence_stays_silent_under_a_decay_that_grows(per_step):
+def test_zeros_stay_zero_under_a_growing_decay(per_step):
     # Threads share a long row, and 1.2^32768 overflows.
     sizes = (1, 1, 65536, 1)
     zeros = np.zeros(sizes[1:], "float32")
@@ -312,7 +312,7 @@ def run_anew(code, **environment):
         ("baseline", "5"),
     ],
 )
-def test_less_of_a_processor_and_more_threads_give_the_same(
+def test_fewer_instructions_and_more_threads_give_the_same(
     instructions, threads
 ):
     answer = run_anew(
@@ -333,7 +333,7 @@ def test_less_of_a_processor_and_more_threads_give_the_same(
     assert f"{threads} threads" in answer.stdout, answer.stderr
 
 
-def test_a_forked_process_has_threads_of_its_own():
+def test_a_forked_process_has_its_own_threads():
     answer = run_anew(["fork_worker.py"])
     assert answer.stdout.split() == ["child", "same", "parent", "same"], (
         answer.stderr

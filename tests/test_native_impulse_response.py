@@ -316,7 +316,7 @@ def test_the_second_derivative_is_that_of_the_plain_form():
         assert relative_error(one, other) < 1e-4
 
 
-def test_only_the_native_kernel_has_one():
+def test_only_the_native_kernel_has_an_impulse_response():
     assert kernels.registry.load("native").impulse_response
     for name in ("associative", "sequential", "reference"):
         assert kernels.registry.load(name).impulse_response is None

@@ -203,7 +203,7 @@ def test_float64_is_computed_in_float64(numbers):
         assert abs(float(final_state[0][0, 0]) / expected - 1) < 1e-14
 
 
-def test_the_kernel_that_is_chosen_runs(numbers):
+def test_the_chosen_kernel_runs(numbers):
     keras_linrec.config.set_kernel("associative")
     text = (
         jax.jit(lambda d, x: ops.linear_scan(d, x))

@@ -89,7 +89,7 @@ def test_gradients_are_those_of_the_plain_form(mode, per_step, order):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_an_argument_that_is_used_again_is_not_overwritten(jit_compile):
+def test_an_argument_that_is_reused_is_not_overwritten(jit_compile):
     @tf.function(jit_compile=jit_compile)
     def run(decay, inputs):
         # An intermediate result, which the outputs may overwrite.

@@ -289,7 +289,7 @@ def test_operands_of_other_shapes_are_refused():
         )
 
 
-def test_it_is_checked_in_inference_mode_too():
+def test_the_self_test_runs_in_inference_mode_too():
     registry._checked.pop("native", None)
     registry._chosen.clear()
     with torch.inference_mode():
@@ -297,7 +297,7 @@ def test_it_is_checked_in_inference_mode_too():
     assert registry._checked["native"]
 
 
-def test_a_forked_process_has_threads_of_its_own():
+def test_a_forked_process_has_its_own_threads():
     answer = subprocess.run(
         [sys.executable, Path(__file__).parent / "fork_worker.py", "torch"],
         capture_output=True,

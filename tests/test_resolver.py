@@ -1,4 +1,4 @@
-"""What runs, and why: the table of `kernels/resolver.py`."""
+"""The decisions of `kernels/resolver.py`."""
 
 import keras
 import pytest
@@ -62,7 +62,7 @@ def test_the_form_follows_the_case(operation, facts, form):
     assert chosen(operation, **facts) == ("native", form)
 
 
-def test_portable_kernels_have_no_forms_of_their_own():
+def test_portable_kernels_have_no_fused_forms():
     with config.portable_kernels():
         for operation, form in (
             ("linear_scan", "scan"),
@@ -73,7 +73,7 @@ def test_portable_kernels_have_no_forms_of_their_own():
             assert chosen(operation) == (registry.portable(), form)
 
 
-def test_where_custom_operators_do_not_run_portable_ones_do():
+def test_portable_kernels_replace_custom_operators_that_cannot_run():
     assert chosen("linear_scan", operators=False)[0] == registry.portable()
 
 

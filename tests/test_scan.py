@@ -113,7 +113,7 @@ def test_every_gradient_equals_that_of_the_definition(
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("per_step", [False, True])
-def test_silence_stays_silent_where_growth_overflows(kernel, per_step, reverse):
+def test_zeros_stay_zero_where_growth_overflows(kernel, per_step, reverse):
     """The product of the decays overflows, and is multiplied by zero."""
     time = 1000
     decay = np.full((2, time, 3) if per_step else (3,), 10.0, "float32")

@@ -51,7 +51,7 @@ def ways_to_call(layer):
 
 
 @EVERY_PATH
-def test_each_thread_gets_what_it_gets_alone(name):
+def test_each_thread_gets_the_results_of_a_single_thread(name):
     layer = built(name)
     ways = ways_to_call(layer)
     expected = [keras.tree.map_structure(array, way()) for way in ways]
