@@ -13,6 +13,9 @@ def leaky_relu(x):
     Args:
         x: float tensor of any shape.
 
+    Returns:
+        A tensor of the shape and dtype of `x`.
+
     Example:
 
     >>> import numpy as np
@@ -33,6 +36,9 @@ def oplu(x):
 
     Args:
         x: float tensor, (..., features); the number of features is even.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
 
     Raises:
         ValueError: if the number of features is odd.
@@ -71,6 +77,9 @@ def modrelu(x, bias):
     Args:
         x: float tensor, (..., 2 n).
         bias: float tensor, (n,).
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
 
     Raises:
         ValueError: if the number of features is odd.

@@ -164,8 +164,8 @@ class AccretiveBands(keras.constraints.Constraint):
 
     def __call__(self, weight):
         above, diagonal, below = ops.unstack(ops.convert_to_tensor(weight))
-        beside = 0.5 * (above[:-1] + below[:-1])
-        least = _row_sums(beside, ops.zeros_like(diagonal), beside)
+        off_diagonal = 0.5 * (above[:-1] + below[:-1])
+        least = _row_sums(off_diagonal, ops.zeros_like(diagonal), off_diagonal)
         diagonal = ops.where(diagonal < least, least, diagonal)
         return ops.stack([above, diagonal, below])
 
