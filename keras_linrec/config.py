@@ -106,10 +106,10 @@ def sequence_parallel(mesh, time_axis="time", batch_axis=None):
     ...     with keras_linrec.config.sequence_parallel(mesh):
     ...         outputs, state = keras_linrec.ops.linear_scan(decay, inputs)
     """
-    if "sequence_parallel" not in settings.tell_compiler:
+    if settings.sequence_parallel is None:
         raise ValueError(
             "`sequence_parallel` runs on the JAX backend of Keras. "
             f"Received: backend={keras.backend.backend()}"
         )
-    with settings.sharing(settings.Mesh(mesh, time_axis, batch_axis)):
+    with settings.sequence_parallel(mesh, time_axis, batch_axis):
         yield

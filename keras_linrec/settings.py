@@ -2,6 +2,7 @@
 
 import os
 from contextlib import contextmanager
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -39,21 +40,17 @@ class Export(NamedTuple):
     is_dynamic: bool = False
 
 
-class Mesh(NamedTuple):
-    """The arguments of `keras_linrec.config.sequence_parallel`."""
-
-    mesh: object
-    time_axis: str
-    batch_axis: str | None
-
-
 _export = ContextVar("keras_linrec_export", default=None)
-_mesh = ContextVar("keras_linrec_mesh", default=None)
 
-# By the name of a setting, a function of its value that returns a context in
-# which the backend's compiler does not reuse programs compiled under another
-# value. `keras_linrec.kernels` fills it in for the backends that need it.
-tell_compiler = {}
+# A context in which the backend's compiler reuses nothing that it has compiled
+# for another `Export`. `keras_linrec.kernels` sets it for a backend that needs
+# one.
+compiler_scope = nullcontext
+
+# The backend's context of `keras_linrec.config.sequence_parallel`, a function
+# of the same arguments, or `None` if it has none. `keras_linrec.kernels` sets
+# it.
+sequence_parallel = None
 
 
 def current_export():
@@ -61,29 +58,12 @@ def current_export():
     return _export.get()
 
 
-def current_mesh():
-    """The `Mesh` of the innermost `sequence_parallel`, or `None`."""
-    return _mesh.get()
-
-
+@contextmanager
 def exporting(export):
     """The scope of an export; takes an `Export`."""
-    return _setting("portable_kernels", _export, export)
-
-
-def sharing(mesh):
-    """The scope of sequence parallelism; takes a `Mesh`."""
-    return _setting("sequence_parallel", _mesh, mesh)
-
-
-@contextmanager
-def _setting(name, variable, value):
-    before = variable.set(value)
+    before = _export.set(export)
     try:
-        if name in tell_compiler:
-            with tell_compiler[name](value):
-                yield
-        else:
+        with compiler_scope(export):
             yield
     finally:
-        variable.reset(before)
+        _export.reset(before)
