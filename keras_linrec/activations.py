@@ -144,8 +144,8 @@ def serialize(activation):
     if getattr(activation, "__name__", "") == "<lambda>":
         raise ValueError(
             "A lambda cannot be saved: give the activation a name and "
-            "`keras.saving.register_keras_serializable` it. Received: "
-            f"activation={activation}"
+            "register it with `keras.saving.register_keras_serializable`. "
+            f"Received: activation={activation}"
         )
     return keras.activations.serialize(activation)
 
