@@ -56,6 +56,7 @@ ONLY_UNDER = {
 # hardware.
 SELECTED_UNDER = {
     "test_analysis.py": ("torch",),
+    "test_arguments.py": ("torch",),
     "test_canonical_form.py": ("torch",),
     "test_defaults.py": ("torch",),
     "test_devices.py": (),
