@@ -19,7 +19,7 @@ from keras_linrec.models.units import UNITS
 NORMALIZATIONS = ("layer", "rms", "batch")
 POOLINGS = ("mean", "max", "last", None)
 # Those without a nonlinearity of their own.
-LINEAR = ("linear_dynamical_system", "rotrnn")
+LINEAR = ("linear_dynamical_system", "lru", "rotrnn")
 
 EVERY_NORM = pytest.mark.parametrize(
     ("normalization", "norm_first"),
