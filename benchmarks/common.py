@@ -1,7 +1,7 @@
-"""What the benchmarks share: times, memory, limits, steps of training, tables.
+"""Shared by the benchmarks: timing, memory, limits, training steps, tables.
 
-Contenders take turns, round after round, so that a busy machine disturbs all
-alike; medians count.
+Contenders take turns, round after round, so that a busy machine slows all of
+them alike. Results are medians.
 """
 
 import ctypes
@@ -15,15 +15,15 @@ import keras
 import numpy as np
 from keras import ops
 
-# What takes so long in all is not repeated again.
+# A call that has taken this long in total is not repeated.
 LONGEST_MILLISECONDS = 800
-# The order of the matrices whose product shows what a machine can do.
+# The order of the matrices whose product gives the machine's peak rate.
 PRODUCT = 2048
 RATE = 1e-3
 
 
 def for_backend(**choices):
-    """Of what is given under the backends' names, what is for this one."""
+    """The argument that is named after the current backend."""
     return choices[keras.backend.backend()]
 
 
@@ -31,10 +31,10 @@ def for_backend(**choices):
 
 
 def interleaved(calls, rounds):
-    """The median milliseconds of each, the second of two calls in a row.
+    """The median milliseconds of each call, by the second of two in a row.
 
-    The first brings back what the others drove out of caches and threads: a
-    training loop, too, does the same step again and again.
+    The first of the two warms caches and threads up again, as in a training
+    loop, which repeats the same step.
     """
     samples = {name: [] for name in calls}
     for _ in range(rounds):
@@ -45,15 +45,15 @@ def interleaved(calls, rounds):
             begin = time.perf_counter()
             results = call()
             samples[name].append(1e3 * (time.perf_counter() - begin))
-            # Freed outside of what is timed.
+            # Freed outside the timed region.
             del results
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
 def peak_memory(call):
-    """Megabytes that a call adds to the process at its highest, on Linux."""
+    """Megabytes that a call adds to the process's peak memory, on Linux."""
     try:
-        # What an earlier call freed and the allocator kept is not held.
+        # Return what the allocator has kept from earlier calls.
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
@@ -71,11 +71,11 @@ def _status(key):
     raise OSError(f"no {key}")
 
 
-# What the machine can do.
+# The machine's limits.
 
 
 def copy_time(arrays, rounds):
-    """Milliseconds to copy arrays on all cores, and for backward four times.
+    """Milliseconds to copy arrays on all cores: once, and 2.5 times.
 
     A backward pass reads the outputs and their cotangents and writes those of
     the inputs; with the forward pass that is two and a half copies.
@@ -97,7 +97,7 @@ def copy_time(arrays, rounds):
 
 
 def product_rate():
-    """Operations a second of JAX's large product, whatever the backend."""
+    """Operations per second of a large product in JAX, on any backend."""
     import jax
     import jax.numpy as jnp
 
@@ -108,15 +108,15 @@ def product_rate():
         begin = time.perf_counter()
         jax.block_until_ready(product(matrix, matrix))
         times.append(time.perf_counter() - begin)
-    # What it can reach, not what a busy moment leaves of it.
+    # The peak rate, so the minimum rather than the median.
     return 2 * PRODUCT**3 / min(times)
 
 
-# A step of training: forward, backward, a step of gradient descent.
+# A training step: forward, backward, a step of gradient descent.
 
 
 def training_step(layer, sequences):
-    """A call that trains a layer once."""
+    """A function that trains a layer for one step."""
     layer.build(tuple(sequences.shape))
     make = for_backend(
         jax=_jax_step, tensorflow=_tensorflow_step, torch=_torch_step
@@ -125,7 +125,7 @@ def training_step(layer, sequences):
 
 
 def _jax_step(layer, sequences):
-    """As Keras trains: what is no weight goes in, and comes out, too."""
+    """As Keras trains: non-trainable variables are passed in and out."""
     import jax
 
     weights = [variable.value for variable in layer.trainable_variables]
@@ -145,7 +145,7 @@ def _jax_step(layer, sequences):
 
 
 def jax_descent(loss):
-    """New weights, and what else `loss` returns, of `loss`'s arguments."""
+    """A compiled step: the new weights, and what `loss` returns beside it."""
     import jax
 
     @jax.jit
@@ -185,9 +185,9 @@ def _torch_step(layer, sequences):
 
 
 def keras_layer(name, units, **arguments):
-    """`LSTM`, `GRU` or `SimpleRNN`, without cuDNN's form on PyTorch.
+    """`LSTM`, `GRU` or `SimpleRNN`, on PyTorch with `use_cudnn=False`.
 
-    On a processor its loops take a hundred times as long.
+    On a CPU the cuDNN form of their loops takes a hundred times as long.
     """
     if keras.backend.backend() == "torch" and name != "SimpleRNN":
         arguments["use_cudnn"] = False
@@ -207,12 +207,12 @@ def print_row(*cells):
 
 
 def print_comparison(title, calls, rounds):
-    """Times and memory of some calls, as multiples of the first's."""
+    """Print times and memory of calls, and times relative to the first."""
     memory = {}
-    # TensorFlow keeps what it once had, so that none can be told.
+    # TensorFlow does not return memory, so that it cannot be measured.
     pooled = keras.backend.backend() == "tensorflow"
     for name, call in calls.items():
-        # What is compiled is compiled now.
+        # The first call compiles.
         call()
         memory[name] = None if pooled else peak_memory(call)
     times = interleaved(calls, rounds)

@@ -1,23 +1,23 @@
-"""What a token costs as its text grows: python benchmarks/generation.py
+"""The cost of a token as its context grows: python benchmarks/generation.py
 
-One more token behind 128, 4,096 and 65,536 others, by
+Generates a token after 128, 4,096 and 65,536 others with
 
 - "ours": `LinRecCausalLM` of RotRNN layers (`--unit` for others), whose cache
   is the units' states;
-- "GPT-2": KerasHub's `GPT2CausalLM` in a small configuration of about as many
-  parameters, random weights, whose cache holds keys and values of every token;
-- "LSTM": Keras' cells, two layers, as many parameters.
+- "GPT-2": KerasHub's `GPT2CausalLM` in a small configuration with about as
+  many parameters and random weights, whose cache holds the keys and values of
+  all tokens;
+- "LSTM": two layers of Keras' cells with about as many parameters.
 
-Every contender runs `--tokens` tokens in one program, as `generate()` does (JAX
-and TensorFlow compile it), from a cache of random numbers in the place of a
-text that would take GPT-2 hours to read. Contexts take turns, round after
-round; medians. Tables:
+Every contender generates `--tokens` tokens in one program, as `generate()` does
+(JAX and TensorFlow compile it). The cache starts with random numbers, because
+GPT-2 would take hours to read a prompt. Contexts take turns, round after round;
+times are medians. The tables are
 
-- milliseconds a token, and in parentheses how many times that at the shortest
-  context;
-- the cache: its bytes, and those that each further token adds;
-- for ours, `generate()` itself with a prompt of the context's length: how long
-  the prompt takes, and each token behind it.
+- milliseconds per token, with the ratio to the shortest context in parentheses;
+- the bytes of the cache, and the bytes that each further token adds;
+- for ours, `generate()` itself with a prompt as long as the context: the time
+  to read the prompt, and the time for each token after it.
 
     KERAS_BACKEND=jax python benchmarks/generation.py
 """
@@ -62,11 +62,11 @@ def parsed_options():
     )
     for name, default, text in (
         ("hidden-dim", 192, "features of a token"),
-        ("batch", 1, "texts at a time"),
+        ("batch", 1, "texts in a batch"),
         ("tokens", 32, "tokens in a program"),
         ("rounds", 7, "measurements of each"),
-        ("generated", 4096, "tokens of `generate()`"),
-        ("longest", CONTEXTS[-1], "context"),
+        ("generated", 4096, "tokens that `generate()` generates"),
+        ("longest", CONTEXTS[-1], "the longest context"),
     ):
         parser.add_argument(
             f"--{name}",
@@ -84,10 +84,10 @@ def parsed_options():
 
 
 def make_contenders(options):
-    """Models, and functions of a context that give `(cache, one_token)`.
+    """Models, and functions of a context that return `(cache, one_token)`.
 
-    `one_token(token_ids, cache, index)` gives the next token's ids and the new
-    cache.
+    `one_token(token_ids, cache, index)` returns the ids of the next token and
+    the new cache.
     """
     width = options.hidden_dim
     arguments = {
@@ -117,7 +117,7 @@ def make_contenders(options):
 
 
 def gpt2(width, count, options):
-    """KerasHub's, with about so many parameters beside its positions."""
+    """KerasHub's GPT-2 with about `count` parameters beside its positions."""
 
     def make(intermediate, longest):
         return keras_hub.models.GPT2CausalLM(
@@ -138,7 +138,7 @@ def gpt2(width, count, options):
 
 
 def lstm(count):
-    """The widest one of no more than `count` parameters."""
+    """The widest LSTM with at most `count` parameters."""
 
     def parameters(width):
         return (
@@ -162,7 +162,7 @@ def lstm(count):
     return model
 
 
-# Where each goes on from.
+# The caches that generation starts from.
 
 
 def noise_like(cache):
@@ -178,7 +178,7 @@ def next_ids(logits):
 
 
 def from_states(model, options, context):
-    # As `generate()` computes it, once a text.
+    # Computed once per text, as in `generate()`.
     constants = model.backbone.step_constants()
 
     def one_token(token_ids, cache, index):
@@ -227,7 +227,7 @@ def from_cells(model, options, context):
 
 
 def program(one_token, tokens):
-    """`tokens` tokens at a time, compiled where the backend compiles."""
+    """A program that generates `tokens` tokens, compiled if possible."""
 
     def run(token_ids, cache, index):
         def body(step, token_ids, cache):
@@ -254,7 +254,7 @@ def program(one_token, tokens):
 
 
 def measure(contenders, options):
-    """Seconds a token, and the bytes of caches, by name and context."""
+    """Seconds per token and bytes of the cache, by name and context."""
     contexts = [c for c in CONTEXTS if c <= options.longest]
     runs, caches = {}, {}
     token_ids = ops.zeros((options.batch, 1), "int32")
@@ -303,7 +303,7 @@ def titles_of(contexts):
 
 def print_times(times, contenders):
     contexts = contexts_of(times)
-    print_header("ms a token behind", *titles_of(contexts))
+    print_header("ms per token after", *titles_of(contexts))
     for name in contenders:
         first = times[name, contexts[0]]
         cells = [
@@ -316,7 +316,7 @@ def print_times(times, contenders):
 def print_caches(caches, contenders):
     contexts = contexts_of(caches)
     titles = titles_of(contexts)
-    print_header("bytes of the cache", *titles, "a further token")
+    print_header("bytes of the cache", *titles, "per further token")
     for name in contenders:
         sizes = [caches[name, context] for context in contexts]
         cells = [f"{size:,}" for size in sizes]
@@ -327,9 +327,9 @@ def print_caches(caches, contenders):
 
 
 def print_generation(model, options):
-    """`generate()`, prompts and tokens apart."""
+    """Times of `generate()`, separately for prompts and tokens."""
     model.compile(sampler="greedy")
-    print_header("prompt", "ms to the first token", "ms for each further")
+    print_header("prompt", "ms to the first token", "ms per further token")
     for context in CONTEXTS:
         if context > options.longest:
             continue

@@ -1,32 +1,35 @@
-"""How fast LDStack trains as sequences grow: python benchmarks/ldstack.py
+"""The training speed of LDStack as sequences grow.
 
-A training step (forward, backward, a step of gradient descent) of
+    KERAS_BACKEND=jax python benchmarks/ldstack.py
 
-- "depth 1", "depth 2", "depth 4": LDStack of so many recurrences;
+times a training step (forward, backward, a step of gradient descent) of
+
+- "depth 1", "depth 2", "depth 4": LDStack with that many recurrences;
 - "linear, last": `LinearDynamicalSystem` with `return_sequences=False`;
-- `keras.layers.SimpleRNN`, `GRU` and `LSTM` of as many states, on this backend
-  (with `use_cudnn=False` on PyTorch, without which GRU and LSTM take a hundred
-  times as long),
+- `keras.layers.SimpleRNN`, `GRU` and `LSTM` with as many states, on this
+  backend (on PyTorch with `use_cudnn=False`, without which GRU and LSTM take a
+  hundred times as long),
 
-on sequences of 128 to 65,536 steps of which all outputs count, as many as
-there are states. From 4096 steps on the batch shrinks, so that batch times
-steps stays the same.
+on sequences of 128 to 65,536 steps. The loss takes the outputs of all steps,
+which have as many numbers as there are states. From 4096 steps on the batch
+shrinks, so that batch times steps stays constant.
 
-All run in one process (it needs PyTorch and JAX, whatever the backend), round
-after round in turn; times are medians in milliseconds. Slow contenders are
-measured fewer times, see `interleaved` of common.py, and once only, by their
-first call, where that takes as long as `--once` says and nothing is compiled.
-Keras' layers are left out beyond `--longest` steps, 16,384 unless on JAX: a
-step of theirs takes minutes there.
-Tables:
+All run in one process (it needs PyTorch and JAX on any backend), taking turns
+round after round; times are medians in milliseconds. Slow contenders are
+measured fewer times (see `interleaved` in common.py). On PyTorch, which
+compiles nothing, a contender whose first call takes longer than `--once` is not
+called again. Keras' layers are left out beyond `--longest` steps, 16,384 except
+on JAX, because a step would take minutes.
 
-- times, and in parentheses how many times as long as LDStack of depth 2;
-- the first call, in seconds: what tracing and compiling take, and a step;
-- the share of LDStack's time that the machine needs at least: for three times
-  the products of the forward pass at the rate of the largest product here, or
-  for copying three times what the recurrences exchange (inputs, states and
-  corrections, outputs), whichever takes longer;
-- where the lines cross: beyond how many steps LDStack is the faster one,
+The tables are
+
+- times, with the ratio to LDStack of depth 2 in parentheses;
+- the first call in seconds, which includes tracing and compiling;
+- the limit's share of LDStack's time. The limit is three times the products of
+  the forward pass at the rate of the largest product, or three copies of what
+  the recurrences exchange (inputs, states and corrections, outputs), whichever
+  takes longer;
+- the break-even length: the number of steps beyond which LDStack is faster,
   interpolated in the logarithms of steps and times.
 """
 
@@ -50,7 +53,7 @@ DEPTHS = (1, 2, 4)
 STEPS = (128, 512, 2048, 4096, 16384, 65536)
 LINEAR = "linear, last"
 RECURRENT = ("SimpleRNN", "GRU", "LSTM")
-# All others are told as multiples of its time.
+# Other times are also given as multiples of this one's.
 REFERENCE = "depth 2"
 
 
@@ -85,21 +88,21 @@ def parsed_options():
     parser.add_argument("--steps", type=int, nargs="+", default=STEPS)
     parser.add_argument("--state-size", type=int, default=32)
     parser.add_argument("--features", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=16, help="at most")
+    parser.add_argument("--batch", type=int, default=16, help="largest batch")
     parser.add_argument(
-        "--elements", type=int, default=65536, help="batch x steps, at most"
+        "--elements", type=int, default=65536, help="largest batch x steps"
     )
     parser.add_argument(
         "--longest",
         type=int,
         default=max(STEPS) if keras.backend.backend() == "jax" else 16384,
-        help="leave Keras' layers out beyond so many steps, %(default)s here",
+        help="leave out Keras' layers beyond this length (%(default)s)",
     )
     parser.add_argument(
         "--once",
         type=float,
         default=5,
-        help="on PyTorch, seconds from which the first call is the only one",
+        help="on PyTorch, call contenders once if that takes more seconds",
     )
     return parser.parse_args()
 
@@ -108,11 +111,11 @@ def stack_name(depth):
     return f"depth {depth}"
 
 
-# What is measured.
+# Measurements.
 
 
 def contenders(options, batch, steps):
-    """Calls that train a step, and the milliseconds of the first of each."""
+    """Functions that train for a step, and milliseconds of their first call."""
     shape = batch, steps, options.features
     sequences = np.random.default_rng(0).standard_normal(shape)
     tensor = ops.convert_to_tensor(sequences.astype("float32"))
@@ -144,8 +147,8 @@ def make_layers(options, steps):
 
 
 def measured(calls, first_calls, options):
-    """Median milliseconds of each."""
-    # Elsewhere a first call is for the most part compilation.
+    """The median milliseconds of each call."""
+    # On other backends the first call mostly compiles.
     compiles = keras.backend.backend() != "torch"
     longest = np.inf if compiles else 1e3 * options.once
     again = {n: call for n, call in calls.items() if first_calls[n] < longest}
@@ -153,17 +156,17 @@ def measured(calls, first_calls, options):
 
 
 def limits(options, batch, steps, rate):
-    """The least milliseconds that a machine needs for each depth."""
+    """The limit for each depth, in milliseconds."""
     size, features = options.state_size, options.features
     found = {}
     for depth in DEPTHS:
         more = depth - 1
-        # Inputs and the feed-through; B, A and C of each recurrence, where A
-        # is the product with the inverse basis and that with the basis.
+        # The feedthrough; B and C; and for each further recurrence A, which is
+        # a product with the inverse basis and one with the basis.
         products = features * size + depth * features * size
         products += size * size + 2 * more * size * size
         arithmetic = 3 * 2 * products * batch * steps / rate
-        # States out of a recurrence, and corrections into the next.
+        # The states of one recurrence, and the corrections of the next.
         width = features + 2 * more * size + size
         array = np.zeros((batch, steps, width), "float32")
         copy = 3 * copy_time([array], options.rounds)["forward"]
@@ -171,7 +174,7 @@ def limits(options, batch, steps, rate):
     return found
 
 
-# What is shown.
+# Tables.
 
 
 def with_ratios(medians, names):
@@ -220,7 +223,7 @@ def print_crossings(steps, times):
 
 
 def crossing(steps, times, ours, theirs):
-    """The number of steps beyond which ours is the faster, as a text."""
+    """The number of steps beyond which ours is faster, as text."""
     both = [
         (np.log(count), np.log(medians[theirs] / medians[ours]))
         for count, medians in zip(steps, times)

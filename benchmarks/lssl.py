@@ -1,18 +1,18 @@
-"""How fast LSSL trains: KERAS_BACKEND=jax python benchmarks/lssl.py
+"""The training speed of LSSL: KERAS_BACKEND=jax python benchmarks/lssl.py
 
-Two tables, of interleaved rounds in one process, as median milliseconds:
+Two tables of median milliseconds, from interleaved rounds in one process:
 
-- The impulse response alone, forward and backward with A, B, C and dt
-  trained: ours, our portable kernels, and dense squaring as the paper's
-  authors do it, which multiplies an N x L Krylov matrix together from powers
-  of Abar. Abar comes from our tridiagonal solves there too, which is generous.
+- The impulse response alone, forward and backward with gradients of A, B, C and
+  dt: ours, our portable kernels, and the dense squaring of the paper's authors,
+  which builds an N x L Krylov matrix from powers of Abar. There too our
+  tridiagonal solver computes Abar, which favours the dense squaring.
 - A training step of whole layers (forward, backward, a step of gradient
-  descent) at 784, 4096 and 16384 steps: LSSL, LSSL-fixed, LSSL on dense
-  squaring, `keras.layers.LSTM` and `GRU`, with `use_cudnn=False` on PyTorch,
-  without which its loops take a hundred times as long.
+  descent) at 784, 4096 and 16384 steps: LSSL, LSSL-fixed, LSSL with dense
+  squaring, `keras.layers.LSTM` and `GRU`; on PyTorch with `use_cudnn=False`,
+  without which their loops take a hundred times as long.
 
-Memory is what a call needed beyond what the process held before; TensorFlow
-keeps what it once had, so that none can be told.
+Memory is the peak of a call beyond what the process held before. TensorFlow
+does not return memory, so that it cannot be measured there.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from keras_linrec.ops.impulse_response import impulse_response
 RESPONSES = ((128, 128, 784), (256, 64, 16384), (64, 256, 1024))
 # batch, time, features, state_size
 LAYERS = ((32, 784, 128, 128), (8, 4096, 128, 64), (2, 16384, 128, 64))
-# What does not fit into the machine with the rest.
+# Contenders that need more memory are left out.
 LARGEST_BYTES = 6e9
 FIXED = {"trainable_transition": False, "trainable_timescale": False}
 
@@ -111,7 +111,7 @@ def response_calls(features, state_size, time):
 
 
 def gradient_call(function, arrays):
-    """A compiled call of forward and backward."""
+    """A compiled call of the forward and backward pass."""
     make = for_backend(
         jax=jax_gradient, tensorflow=tensorflow_gradient, torch=torch_gradient
     )
@@ -149,7 +149,7 @@ def torch_gradient(function, arrays):
 
 
 class DenseLSSL(keras_linrec.layers.LSSL):
-    """LSSL on the impulse response of the paper's authors."""
+    """LSSL with the impulse response of the paper's authors."""
 
     def _response(self, transition, timescale, time, constant):
         output_matrix = ops.convert_to_tensor(self.output_matrix)
@@ -166,7 +166,7 @@ def layer_steps(batch, time, features, state_size):
         "LSSL": keras_linrec.layers.LSSL(**arguments),
         "LSSL-fixed": keras_linrec.layers.LSSL(**arguments, **FIXED),
     }
-    # The Krylov matrix, its gradient, and both again while they double.
+    # The Krylov matrix and its gradient, and a copy of both while they double.
     if 16 * features * state_size * time < LARGEST_BYTES:
         layers["LSSL on dense squaring"] = DenseLSSL(**arguments)
     for name in ("LSTM", "GRU"):

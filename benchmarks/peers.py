@@ -1,7 +1,7 @@
-"""Linear scans that are not ours: functions of decay parts and input parts.
+"""Linear scans of other libraries.
 
-They take and give flat lists: one part of real numbers, or the real and the
-imaginary part; decays first.
+They take a flat list of the decay's parts and the inputs' parts and return a
+list of the outputs' parts: one real part, or a real and an imaginary one.
 """
 
 import keras
@@ -12,7 +12,7 @@ LONGEST_LOOP = 20_000
 
 
 def require_short(inputs):
-    """A loop in Python over very many steps is left out."""
+    """Raise `NotImplementedError` for Python loops over too many steps."""
     compiled_loop = keras.backend.backend() == "jax"
     if inputs[0].shape[1] > LONGEST_LOOP and not compiled_loop:
         raise NotImplementedError
@@ -63,7 +63,7 @@ def python_loop(arguments):
 
 
 def _by_combining(associative_scan, arguments):
-    """A scan from a framework's associative scan."""
+    """A linear scan by a framework's associative scan."""
 
     def combine(earlier, later):
         first_decay, first = _halves(earlier)

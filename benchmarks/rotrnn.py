@@ -1,12 +1,12 @@
-"""How fast RotRNN trains: KERAS_BACKEND=jax python benchmarks/rotrnn.py
+"""The training speed of RotRNN: KERAS_BACKEND=jax python benchmarks/rotrnn.py
 
 Times a training step (forward, backward, a step of gradient descent) of one
-layer at (batch 32, 784 steps, 128 features), 256 states in 32 heads, with each
-of our kernels; with the scan of `keras.ops.associative_scan` and, on PyTorch,
-of a loop in Python; and under JAX with the algorithm of the paper's appendix C,
-which scans all heads in real numbers with `jax.lax.associative_scan`. Prints
-median milliseconds of interleaved rounds, and the memory that a step needs
-beyond what the process held before.
+layer at (batch 32, 784 steps, 128 features), 256 states in 32 heads: with each
+of our kernels; with `keras.ops.associative_scan` and, on PyTorch, a Python loop
+as its scan; and on JAX with the algorithm of the paper's appendix C, which
+scans all heads in real numbers with `jax.lax.associative_scan`. Prints median
+milliseconds of interleaved rounds, and the peak memory of a step beyond what
+the process held before.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main():
     if keras.backend.backend() == "torch":
         peers["a loop in Python"] = python_loop
     for name, scan in peers.items():
-        # The layer's own code, on a scan that is not ours.
+        # Our layer with another library's scan.
         steps[name] = layer_step(peer_scan(scan), sequences)
     if keras.backend.backend() == "jax":
         steps["the paper's algorithm"] = paper_step(sequences)
@@ -57,10 +57,10 @@ def main():
 
 @contextmanager
 def running(kernel):
-    """Layers run on a kernel of ours, by its name, or on a peer's scan."""
+    """A scope in which layers run on a kernel, given by name or as a scan."""
     name = kernel
     if not isinstance(kernel, str):
-        # In the place of a kernel that this benchmark has no use for.
+        # It replaces a kernel that this benchmark does not measure.
         name = "reference"
         ours = registry.load(name)
         registry._loaded[name] = registry.Kernel(
@@ -75,7 +75,7 @@ def running(kernel):
 
 def peer_scan(peer):
     def scan(decay, inputs, initial_state, reverse=False):
-        # From zero and forward, which is all that this step needs.
+        # Forward and from a state of zero, as this step needs it.
         outputs = peer([*decay, *inputs])
         return outputs, tuple(part[:, -1] for part in outputs)
 
@@ -83,13 +83,13 @@ def peer_scan(peer):
 
 
 def layer_step(kernel, sequences):
-    """A call that trains a new layer once, on a kernel."""
+    """A function that trains a new layer for one step, on a kernel."""
     keras.utils.set_random_seed(0)
     layer = keras_linrec.layers.RotRNN(state_size=STATES, num_heads=HEADS)
     step = training_step(layer, sequences)
 
     def run():
-        # PyTorch asks for the kernel each time, the others as they compile.
+        # PyTorch selects the kernel in each call, the others while tracing.
         with running(kernel):
             step()
 
@@ -115,7 +115,7 @@ def paper_step(sequences):
     weights = tuple(jnp.asarray(w, "float32") for w in weights)
 
     def combine(earlier, later):
-        """Rotate and shrink what came earlier, add what came later."""
+        """Rotate and shrink the earlier state, and add the later one."""
         decay, angle, state = later
         angles = jnp.repeat(angle, 2, axis=-1)
         turned = jnp.stack(

@@ -1,16 +1,16 @@
-"""How fast the scans run, beside their peers and the machine's limits.
+"""The speed of the scans, compared with peers and the machine's limits.
 
     python benchmarks/scan.py [--backends jax torch] [--output FOLDER]
 
-One process a backend measures, for each size, our kernels, those that the
-framework and Keras offer, a copy of the same memory and a large product of
-matrices; rounds are interleaved, so that a busy machine disturbs all alike,
-and the median counts. Times are multiples of the limit: for a scan, copying
-its inputs into memory that is at hand; for a projected scan, its arithmetic at
+For each size, one process per backend measures our kernels, those of the
+framework and of Keras, a copy of the same memory and a large product of
+matrices. Rounds are interleaved, so that a busy machine slows all alike;
+results are medians. Times are given as multiples of a limit: for a scan,
+copying its inputs into existing memory; for a projected scan, its arithmetic at
 the rate of the large product. "Backward" is forward and backward with given
-cotangents. Memory is what the process needed beyond what it held before.
+cotangents. Memory is the peak of a call beyond what the process held before.
 
-Prints a table, and writes it to FOLDER as scan.md with a plot, scan.png.
+Prints a table and writes it to FOLDER as scan.md, with a plot, scan.png.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main():
         "--seconds",
         type=float,
         default=1200,
-        help="stop a backend after so long, and report what there is",
+        help="stop a backend after this time and report what it measured",
     )
     parser.add_argument("--output", type=Path, default=HERE / "results")
     arguments = parser.parse_args()
@@ -53,7 +53,7 @@ def main():
 
 
 def measured(backend, arguments):
-    """What a process of its own measures, a dictionary for each case."""
+    """The results of a separate process, one dictionary per case."""
     command = [sys.executable, HERE / "scan_measurements.py"]
     process = subprocess.Popen(
         [*command, "--rounds", str(arguments.rounds)],
@@ -69,14 +69,14 @@ def measured(backend, arguments):
         yield result
     deadline.cancel()
     if process.wait():
-        print(f"{backend} did not come to its end.", file=sys.stderr)
+        print(f"{backend} was stopped or failed.", file=sys.stderr)
 
 
-# What is shown.
+# Tables and plots.
 
 
 def rows(results):
-    """Backend, case, contender, and a cell each for what was measured."""
+    """Rows of the table: backend, case, contender and measurements."""
     for result in results:
         for name, times in result["times"].items():
             if not times:
@@ -95,10 +95,10 @@ def rows(results):
 
 def report(results):
     lines = [
-        "Multiples of the limit, with milliseconds: of copying the inputs, "
-        "for scans of (batch, time, channels); of the arithmetic at the rate "
-        "of a 2048-cubed product, for projected scans of (batch, time, "
-        "features, numbers of state, units).",
+        "Multiples of the limit, and milliseconds. The limit of a scan of "
+        "(batch, time, channels) is a copy of its inputs. That of a projected "
+        "scan of (batch, time, features, numbers of state, units) is its "
+        "arithmetic at the rate of a 2048-cubed product.",
         "",
         "| backend | case | kernel | forward | memory | with backward "
         "| memory |",

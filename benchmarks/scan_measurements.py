@@ -1,4 +1,4 @@
-"""What scan.py measures on a backend, in a process of its own.
+"""The measurements of scan.py on one backend.
 
     KERAS_BACKEND=torch python benchmarks/scan_measurements.py --rounds 9
 
@@ -30,7 +30,7 @@ from keras_linrec.kernels import projected_scan as projection
 
 # batch, time, channels
 SCANS = ((16, 4096, 256), (4, 16384, 64), (1, 1048576, 16))
-# batch, time, features, numbers of state (two a complex channel), units
+# batch, time, features, numbers of state (two per complex channel), units
 PROJECTED_SCANS = (
     (32, 784, 128, 256, 128),
     (8, 4096, 128, 256, 128),
@@ -75,7 +75,7 @@ def measure_backend(rounds):
             f"{size} projected",
             "arithmetic",
             measure(projected_scans(), arguments, cotangents, rounds),
-            # The backward pass computes the states anew, and four products.
+            # The backward pass recomputes the states and has four products.
             {"forward": 1e3 * work / rate, "backward": 3.5e3 * work / rate},
         )
 
@@ -95,7 +95,7 @@ def emit(case, limit_name, times, limit):
 
 
 def scans(parts):
-    """Contenders: functions of decay parts and inputs parts, in one list."""
+    """Contenders: functions of a list, the decay's parts and the inputs'."""
 
     def ours(name):
         def scan(arguments):
@@ -162,11 +162,11 @@ def projected_scans():
     return found
 
 
-# How it is measured.
+# Timing.
 
 
 def compiled(function, backward):
-    """A call with (arguments, cotangents) that returns when it is done."""
+    """A function of (arguments, cotangents) that waits for its results."""
     make = for_backend(
         jax=compiled_jax, tensorflow=compiled_tensorflow, torch=compiled_torch
     )
@@ -229,7 +229,7 @@ def compiled_torch(function, backward):
 
 
 def measure(functions, arguments, cotangents, rounds):
-    """Milliseconds and megabytes of each, forward and backward."""
+    """Milliseconds and megabytes of each function, forward and backward."""
     given = [
         [keras.ops.convert_to_tensor(array) for array in arrays]
         for arrays in (arguments, cotangents)
@@ -248,7 +248,7 @@ def measure(functions, arguments, cotangents, rounds):
                     lambda run=run: run(*given)
                 )
             except Exception:
-                # Not every peer runs everywhere: a dash in the table.
+                # Not every peer runs everywhere; the table shows a dash.
                 del runs[name]
         samples = interleaved(
             {name: lambda run=run: run(*given) for name, run in runs.items()},
@@ -260,7 +260,7 @@ def measure(functions, arguments, cotangents, rounds):
 
 
 def product_rate(rounds):
-    """GFLOP/s of a large product, on this backend."""
+    """GFLOP/s of a large product on this backend."""
     square = keras.ops.ones((PRODUCT, PRODUCT))
     run = compiled(lambda arguments: [arguments[0] @ arguments[0]], False)
     run([square], [])

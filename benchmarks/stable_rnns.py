@@ -1,23 +1,22 @@
-"""How fast the nonlinear units train: python benchmarks/stable_rnns.py
+"""The training speed of nonlinear units: python benchmarks/stable_rnns.py
 
-A training step (forward, backward, a step of gradient descent) of
-LipschitzRNN and of OrthogonalRNN with 16 reflections on sequences of one
-feature, of which the last state counts, against
+Times a training step (forward, backward, a step of gradient descent) of
+LipschitzRNN and of OrthogonalRNN with 16 reflections, on sequences of one
+feature with a loss of the last state, beside
 
-- "torch loop": the recurrence as its authors write it, a Python loop of plain
-  PyTorch over the steps; A, W and the reflections' factors are computed once
-  and not at every step, which is generous;
+- "torch loop": the authors' recurrence, a Python loop of plain PyTorch over the
+  steps, which computes A, W and the reflections' factors once instead of at
+  every step, to its advantage;
 - "lax.scan": the same step in a compiled `jax.lax.scan`;
-- "RNN(cell)": `keras.layers.RNN` over our own cell, on this backend;
-- "LSTM": `keras.layers.LSTM` of as many units, on this backend (with
-  `use_cudnn=False` on PyTorch, without which it takes a hundred times as
-  long).
+- "RNN(cell)": `keras.layers.RNN` over our cell, on this backend;
+- "LSTM": `keras.layers.LSTM` with as many units, on this backend (on PyTorch
+  with `use_cudnn=False`, without which it takes a hundred times as long).
 
-All run in one process (it needs PyTorch and JAX, whatever the backend), round
-after round in turn; times are medians in milliseconds. The bound is three
-times the recurrent products of a forward pass at the rate of the largest
-product here, JAX's of 2048 x 2048 matrices: "share" says how much of our time
-it is. Slow contenders are measured fewer times: see `interleaved` of common.py.
+All run in one process (it needs PyTorch and JAX on any backend), taking turns
+round after round; times are medians in milliseconds. The bound is three times
+the recurrent products of a forward pass at the rate of the largest product,
+JAX's of 2048 x 2048 matrices; "share" is the bound's share of our time. Slow
+contenders are measured fewer times (see `interleaved` in common.py).
 """
 
 import argparse
@@ -76,10 +75,10 @@ def main():
 
 
 def operations(kind, units):
-    """Additions and multiplications of a step's recurrent products, a row."""
+    """Additions and multiplications per row in a step's recurrent products."""
     if kind == "lipschitz":
         return 2 * 2 * units**2
-    # What is cheaper: the reflections' factors, or their product.
+    # The cheaper of the reflections' factors and their product.
     return 2 * min(2 * units * REFLECTIONS, units**2)
 
 
@@ -95,7 +94,7 @@ def contenders(kind, units, sequences, names):
     }
     calls = {name: makers[name]() for name in ("ours", *names)}
     for call in calls.values():
-        # What is compiled is compiled now.
+        # The first call compiles.
         call()
     return calls
 
@@ -111,7 +110,7 @@ def make(kind, units):
 
 
 def weights_of(kind, units):
-    """Input kernel, bias, and what the recurrent matrices come from."""
+    """Input kernel, bias, and the parameters of the recurrent matrices."""
     generator = np.random.default_rng(0)
     inputs = [0.1 * generator.standard_normal((1, units)), np.zeros(units)]
     if kind == "lipschitz":

@@ -1,8 +1,8 @@
-"""What the reference wants of docstrings that griffe does not do itself.
+"""Converts the package's docstrings to Markdown for the reference.
 
-An extension of griffe, which reads the package without importing it: it turns
-the sections of a docstring into Markdown, as they stand, and has the kernels,
-which lie in a folder of their own, where they are installed.
+An extension of griffe, which reads the package without importing it. It turns
+the sections of a docstring into Markdown, and adds the kernels, whose source is
+in a folder of its own, as the subpackage that they are installed as.
 """
 
 import re
@@ -10,17 +10,17 @@ import re
 import griffe
 
 _HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?: (.*))?$")
-# Sections whose entries are "name: what it is".
+# Sections whose entries are "name: description".
 _LISTS = {"Args", "Attributes", "Call arguments", "Raises"}
 _SECTIONS = _LISTS | {"Output", "Output shape", "Reference", "Returns"}
 _NAMES = re.compile(r"(\*{0,2}[A-Za-z_]\w*)")
 
 
 class Docstrings(griffe.Extension):
-    """Docstrings as Markdown, and `keras_linrec.kernels` in its place."""
+    """Docstrings as Markdown, and `keras_linrec.kernels` as a subpackage."""
 
     def on_object(self, *, obj, **_):
-        # One may come here as a member of its folder, and of the package.
+        # An object may be seen twice: in its module, and in the package.
         if obj.docstring and not obj.extra["docstrings"]:
             obj.extra["docstrings"]["done"] = True
             obj.docstring.value = as_markdown(obj.docstring.value)
@@ -32,7 +32,7 @@ class Docstrings(griffe.Extension):
 
 
 def as_markdown(docstring):
-    """The text with Markdown in the place of sections and examples."""
+    """The docstring with its sections and examples as Markdown."""
     lines = docstring.splitlines()
     result = []
     while lines:
@@ -49,13 +49,13 @@ def as_markdown(docstring):
         elif line.startswith("    "):
             result.append(line)
         else:
-            # s'_t is no beginning of emphasis.
+            # The underscore of s'_t does not start emphasis.
             result.append(line.replace("'_", "'\\_"))
     return "\n".join(result)
 
 
 def _taken(lines, belongs):
-    """The lines from the first on that belong, removed from the list."""
+    """Remove and return the leading lines that belong."""
     taken = []
     while lines and belongs(lines[0]):
         taken.append(lines.pop(0))
@@ -79,7 +79,7 @@ def _section(name, first, body):
 
 
 def _entry(lines):
-    """An entry of a list; the lines of its text have no indent."""
+    """A list item, with its text unindented."""
     paragraphs = "\n".join(lines).strip().split("\n\n")
     text = "\n\n    ".join(" ".join(part.split()) for part in paragraphs)
     names, colon, what = text.partition(": ")
@@ -89,6 +89,6 @@ def _entry(lines):
 
 
 def _as_code(name):
-    """A name as code, if it is one and no word of a sentence."""
+    """A name as code, unless it is a word of a sentence."""
     words = {"and", "as", "field", "for", "the"}
     return name[1] if name[1] in words else f"`{name[1]}`"

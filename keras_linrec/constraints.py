@@ -21,8 +21,9 @@ symmetric part is positive semidefinite, as that of windows is.
 """
 
 import keras
-import numpy as np
 from keras import ops
+
+from keras_linrec.ops.householder import unit_columns
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -76,29 +77,32 @@ class Sign(keras.constraints.Constraint):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LowerTrapezoid(keras.constraints.Constraint):
-    """Zeros above the diagonal of a matrix, or of several one over another.
+class UnitReflectors(keras.constraints.Constraint):
+    """Columns of length 1, with zeros above the diagonal.
+
+    The vectors of Householder reflections (Mhammedi et al. 2017), whose length
+    has no effect on the reflections. A column of zeros stays as it is.
 
     Args:
-        matrices: integer, how many matrices of the same number of rows are
-            stacked in the weight. Defaults to 1.
+        matrices: integer, the number of matrices stacked in the weight: 2 for
+            the real and imaginary parts of complex vectors, whose length is
+            that of both together. Defaults to 1.
 
     Example:
 
     >>> import numpy as np
-    >>> from keras_linrec.constraints import LowerTrapezoid
-    >>> np.array(LowerTrapezoid()(np.ones((3, 2), "float32"))).tolist()
-    [[1.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
+    >>> from keras_linrec.constraints import UnitReflectors
+    >>> weight = np.array([[2.0, 5.0], [0.0, 3.0], [0.0, 4.0]], "float32")
+    >>> np.asarray(UnitReflectors()(weight)).round(3).tolist()
+    [[1.0, 0.0], [0.0, 0.6], [0.0, 0.8]]
     """
 
     def __init__(self, matrices=1):
         self.matrices = matrices
 
     def __call__(self, weight):
-        weight = ops.convert_to_tensor(weight)
-        rows, columns = weight.shape
-        kept = np.tril(np.ones((rows // self.matrices, columns), bool))
-        return ops.where(np.tile(kept, (self.matrices, 1)), weight, 0.0)
+        parts = ops.split(ops.convert_to_tensor(weight), self.matrices, axis=0)
+        return ops.concatenate(unit_columns(parts), axis=0)
 
     def get_config(self):
         return {"matrices": self.matrices}

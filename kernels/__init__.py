@@ -1,8 +1,8 @@
-"""The hot path, one folder per way of running it.
+"""The hot path, one folder per implementation.
 
-Layers never import this package: they call `keras_linrec.ops`, whose doors
-in `ops/scan.py` say what is to be computed, as a `Case`, and run what
-`resolver.py` finds for it.
+Layers never import this package. They call `keras_linrec.ops`, where
+`ops/scan.py` describes each call as a `Case` and runs the implementation that
+`resolver.py` selects for it.
 """
 
 import keras
@@ -15,5 +15,5 @@ from keras_linrec.settings import KERNELS as KERNELS
 
 exporting.open_scope_in_keras()
 if keras.backend.backend() in backends.BACKENDS:
-    # What its compiler is told of settings.
+    # Importing it tells the backend's compiler about our settings.
     backends.current()

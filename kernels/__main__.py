@@ -1,10 +1,9 @@
 """python -m keras_linrec.kernels [build [ADAPTER ...]]
 
-Without arguments, prints which kernels run here on Keras' current backend
-and, for those that do not, why. `build` compiles the native code of every
-framework that is installed, so that no program has to wait for it: in a
-container image, say, where `KERAS_LINREC_CACHE_DIR` names the folder that
-keeps it.
+Without arguments, prints which kernels run on the current Keras backend and
+why the others do not. `build` compiles the native code for every installed
+framework ahead of time, for example in a container image;
+`KERAS_LINREC_CACHE_DIR` names the folder that keeps it.
 """
 
 import argparse
@@ -26,8 +25,8 @@ def main():
         "adapters",
         nargs="*",
         metavar="ADAPTER",
-        help="of core (all that PyTorch needs on a CPU), jax, tensorflow, "
-        "cuda; by default, those whose framework is installed",
+        help="core (all that PyTorch needs on a CPU), jax, tensorflow or "
+        "cuda; by default, those of the installed frameworks",
     )
     arguments = parser.parse_args()
     if arguments.command == "build":
@@ -36,7 +35,7 @@ def main():
 
 
 def installed():
-    """The adapters that this machine has a use for."""
+    """The adapters of the frameworks and compilers on this machine."""
     adapters = ["core"]
     adapters += [name for name in ("jax", "tensorflow") if find_spec(name)]
     if find_spec("torch") and shutil.which(os.environ.get("NVCC", "nvcc")):
@@ -45,7 +44,7 @@ def installed():
 
 
 def build(adapters):
-    """The exit status: how many could not be built."""
+    """Build the adapters; return the number of failures."""
     from keras_linrec.kernels.native import build as builder
 
     failures = 0
@@ -70,14 +69,14 @@ def show():
         if not availability:
             state = f"not available: {availability.reason}"
         elif name == chosen:
-            state = "available, and the one that runs"
+            state = "available, in use"
         else:
             state = "available"
         if name == "native" and availability:
             state += f" ({_native()})"
         print(f"  {name}: {state}")
     if chosen not in kernels.KERNELS:
-        print(f"  {chosen}: the one that runs, in either of these two ways")
+        print(f"  {chosen}: in use; associative or sequential, by platform")
 
 
 def _native():

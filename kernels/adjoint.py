@@ -1,13 +1,13 @@
-"""The gradient of a scan, which is a scan the other way round.
+"""The gradient of a scan, which is a scan in the opposite direction.
 
 For h_t = a_t h_{t-1} + b_t and cotangents g_t of h_t, the cotangents of b are
 
     l_t = conj(a_{t+1}) l_{t+1} + g_t,
 
 those of a_t are l_t conj(h_{t-1}), and that of the initial state is
-conj(a_1) l_1. Every framework's kernel takes its backward pass from here;
-because the pass calls the differentiable scan again, derivatives of any order
-exist.
+conj(a_1) l_1. The portable kernels of every framework use this as their
+backward pass, and the native ones use it for second derivatives. It calls the
+differentiable scan, so derivatives of any order exist.
 """
 
 from keras import ops
@@ -30,11 +30,12 @@ def adjoint(
     Args:
         scan: the differentiable scan, `scan(decay, inputs, initial_state,
             reverse)` on tuples of tensors.
-        decay, outputs, initial_state: what the forward pass had and gave.
+        decay, outputs, initial_state: arguments and outputs of the forward
+            pass.
         cotangents: those of `outputs`, (batch, time, channels) each.
         reverse: the direction of the forward pass.
         d_final_state: cotangents of the final state, (batch, channels) each,
-            where the scan returned one beside the outputs.
+            if the scan also returned the final state.
     """
     if d_final_state is not None:
         cotangents = _with_final(cotangents, d_final_state, reverse)
@@ -53,7 +54,7 @@ def adjoint(
 
 
 def _with_final(cotangents, d_final_state, reverse):
-    """The final state is the output of the step taken last."""
+    """Add the final state's cotangent to that of the last output."""
 
     def add(part, last):
         last = last[:, None]
@@ -75,11 +76,11 @@ def _at(decay, step):
 
 
 def _next(decay, reverse):
-    """The decay that each step's successor applies; the last has none."""
+    """The decay of the step after each step; the last entry is arbitrary."""
     if _time_invariant(decay):
         return decay
-    # The adjoint scan starts from zero, so what its first step multiplies by
-    # is of no account: its own decay is at hand.
+    # The adjoint scan starts from zero, so the decay of its first step does
+    # not matter: the step's own decay fills the place.
     if reverse:
         return tuple(
             ops.concatenate([part[:, :1], part[:, :-1]], axis=1)
@@ -91,7 +92,7 @@ def _next(decay, reverse):
 
 
 def _previous(outputs, initial_state, reverse):
-    """The state that each step started from."""
+    """The state before each step."""
     pairs = zip(outputs, initial_state)
     if reverse:
         return tuple(

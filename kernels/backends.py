@@ -1,4 +1,4 @@
-"""The folder of the backend that Keras runs on."""
+"""The folder of the current Keras backend."""
 
 import importlib
 
@@ -6,7 +6,7 @@ import keras
 
 BACKENDS = ("jax", "tensorflow", "torch")
 
-# By name: PyTorch's compiler follows a look-up here, and no import.
+# By name: PyTorch's compiler can trace a dictionary look-up but not an import.
 _folders = {}
 
 
@@ -14,7 +14,7 @@ def current():
     """The package `keras_linrec.kernels.<backend>`.
 
     Raises:
-        ValueError: on another backend of Keras.
+        ValueError: on any other Keras backend.
     """
     name = keras.backend.backend()
     if name not in _folders:

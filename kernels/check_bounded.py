@@ -1,25 +1,25 @@
-"""A word about numbers that grow beyond all bounds, from compiled programs.
+"""Checks for numbers that diverge, which work in compiled programs too.
 
-It is in `check_bounded.py` of each backend's folder. TensorFlow and PyTorch
-raise. A program that JAX has compiled cannot, and warns; one that XLA has
-compiled for TensorFlow is silent, and so is what JAX exports, which holds no
-such check.
+Each backend's folder implements them in its `check_bounded.py`. TensorFlow and
+PyTorch raise. Programs compiled by JAX cannot raise and warn instead. Programs
+that XLA compiles for TensorFlow, and programs exported from JAX, contain no
+check.
 """
 
 import importlib
 
 import keras
 
-# Well below the largest float32: a transform still has to sum such numbers.
+# Well below the largest float32, because a transform sums such numbers.
 LARGEST = 1e30
 
 
-# By backend. PyTorch's compiler follows a look-up here, and no import.
+# By backend: PyTorch's compiler can trace a look-up but not an import.
 _checks = {}
 
 
 def require_bounded(tensor, message):
-    """The tensor, and an error or a warning where it is not below 1e30."""
+    """Return the tensor; raise or warn unless all magnitudes are below 1e30."""
     backend = keras.backend.backend()
     if backend not in _checks:
         module = importlib.import_module(

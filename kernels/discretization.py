@@ -15,14 +15,14 @@ def discretise(solve, p, d, q, t, b, timescale, alpha):
         Bbar     = (I - alpha dt A)^-1 dt B   = dt Q^-1 M^-1 T P^-1 B
         M        = T diag(1 / (P Q) - alpha dt D) - alpha dt I
 
-    Abar itself is never formed: close to the identity, where small timescales
-    put it, float32 would keep few digits of the difference that matters.
+    Abar itself is never formed. With small timescales it is close to the
+    identity, and float32 would keep few digits of the difference.
 
     Args:
-        solve: `tridiagonal.solve`, or another function that does the same.
+        solve: `tridiagonal.solve` or an equivalent function.
         p, d, q, b: tensors (N,).
-        t: tensor (3, N), the bands of T: superdiagonal (its last number
-            counts for nothing), diagonal, subdiagonal (likewise).
+        t: tensor (3, N), the bands of T: superdiagonal (its last entry is
+            ignored), diagonal, subdiagonal (likewise).
         timescale: tensor (features,), dt.
         alpha: float; 0.5 is the bilinear method.
 
@@ -31,8 +31,8 @@ def discretise(solve, p, d, q, t, b, timescale, alpha):
         (features, N).
     """
     bands = ops.expand_dims(t, -1)
-    # M is divided by dt and multiplied by Q here, on its bands, rather than
-    # the N times larger solution.
+    # Dividing M by dt and multiplying it by Q touches its three bands only;
+    # scaling the solution would touch N times as many numbers.
     scale = 1.0 / (p[:, None] * timescale) - alpha * (d * q)[:, None]
     identity = ops.eye(p.shape[0], dtype=p.dtype)
     right = ops.concatenate(

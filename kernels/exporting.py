@@ -1,10 +1,9 @@
-"""What is written to a file holds no native code, and nothing wrong.
+"""Exported files contain no native code and no wrong operations.
 
-A file is run where this package is not installed. Three things say that one is
-being written: the scope `keras_linrec.config.portable_kernels`, what a
-framework says of itself (`exporting` in its folder; on JAX, what a program is
-lowered for, see `jax/lowering.py`), and `keras.Model.export`, which opens the
-scope.
+A file must run where this package is not installed. An export is detected in
+three ways: by the scope `keras_linrec.config.portable_kernels`, by the
+framework's own state (`exporting` in its folder; on JAX, the lowering target,
+see `jax/lowering.py`), and by `keras.Model.export`, which opens the scope.
 """
 
 import inspect
@@ -17,19 +16,19 @@ from keras_linrec.kernels import backends
 
 
 def exporting():
-    """Whether what runs now is traced for a file.
+    """Whether the current call is traced for a file.
 
-    `torch.export` by itself keeps custom operators, and is not among them.
+    `torch.export` alone does not count: it keeps custom operators.
     """
     return backends.current().exporting()
 
 
 def require_exportable(layer, whole=True):
-    """Raise where a layer's part of a file would be wrong, or not load.
+    """Raise if the exported form of a layer would be wrong or not load.
 
     Args:
         layer: the layer's name.
-        whole: whether it is called with whole sequences, or with one step.
+        whole: `True` for whole sequences, `False` for a single step.
     """
     export = settings.current_export()
     if export is None or export.format != "onnx":
@@ -38,29 +37,29 @@ def require_exportable(layer, whole=True):
     if backend == "tensorflow":
         raise ValueError(
             f"The layer '{layer}' cannot be exported to ONNX from "
-            "TensorFlow: what tf2onnx makes of loops is wrong or does not "
-            "load. Load the model under PyTorch and export it there, or "
-            "export a SavedModel. Received: format='onnx'"
+            "TensorFlow: tf2onnx converts loops into graphs that are wrong or "
+            "do not load. Load the model under PyTorch and export it there, "
+            "or export a SavedModel. Received: format='onnx'"
         )
-    # PyTorch's older exporter, which Keras takes for sizes that are not fixed,
-    # writes loops over time out as it finds them.
+    # Keras uses PyTorch's older exporter for dynamic sizes, which unrolls loops
+    # over time at the traced length.
     if backend == "torch" and whole and export.is_dynamic:
         raise ValueError(
             f"The layer '{layer}' can be exported to ONNX from PyTorch for "
             "one batch size and one number of steps only. Give `model.export` "
-            "an `input_signature` in which both are fixed; export what "
-            "`keras_linrec.export_step(model)` returns, which takes any "
-            "batch; or export a SavedModel under TensorFlow or JAX. "
+            "an `input_signature` in which both are fixed; export the result "
+            "of `keras_linrec.export_step(model)`, which takes any batch "
+            "size; or export a SavedModel under TensorFlow or JAX. "
             "Received: inputs of more than one size"
         )
 
 
 def with_fixed_sizes(sequences):
-    """Sequences that have their sizes in a file too, and no others.
+    """The sequences, with their sizes fixed in a file that is being traced.
 
-    `torch.jit.trace`, and PyTorch's older ONNX exporter by it, write loops over
-    time out as they find them, whatever axes they are told are dynamic: what
-    they write then fails at other sizes, instead of giving wrong numbers.
+    `torch.jit.trace`, and with it PyTorch's older ONNX exporter, unrolls loops
+    over time even along dynamic axes. With fixed sizes the file fails at other
+    sizes instead of giving wrong numbers.
     """
     if keras.backend.backend() != "torch":
         return sequences
@@ -68,11 +67,11 @@ def with_fixed_sizes(sequences):
 
 
 def open_scope_in_keras():
-    """Let `keras.Model.export` open the scope of portable kernels.
+    """Make `keras.Model.export` open the scope of portable kernels.
 
-    Keras tells layers nothing of an export (3.12 to 3.15), and TensorFlow only
-    of what it traces within `tf.saved_model.save`, which is not where Keras
-    traces.
+    Keras (3.12 to 3.15) does not tell layers about an export. TensorFlow does
+    so only for functions traced inside `tf.saved_model.save`, and Keras traces
+    before that.
     """
     plain = keras.Model.export
     if getattr(plain, "opens_portable_scope", False):
@@ -91,12 +90,12 @@ def open_scope_in_keras():
 
 
 def _is_dynamic(given):
-    """Whether the inputs of a model to be exported may have several sizes."""
+    """Whether the exported model has to accept inputs of several sizes."""
     specs = given.get("input_signature")
     if specs is None:
         specs = getattr(given["self"], "inputs", None)
     if not specs:
-        # A model that is not functional: Keras leaves its batch size open.
+        # Keras leaves the batch size of a model that is not functional open.
         return True
     shapes = (getattr(spec, "shape", ()) for spec in keras.tree.flatten(specs))
     return any(None in tuple(shape or ()) for shape in shapes)

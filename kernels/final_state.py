@@ -1,23 +1,23 @@
-"""The state after the last step alone, without those of the steps before."""
+"""The state after the last step, without computing those of earlier steps."""
 
 from keras import ops
 
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import powers
 
-# Steps that one product takes. Powers of the decay up to this one are found
-# by squaring, and lose few digits.
+# Steps in one product. Powers of the decay up to this exponent are computed by
+# squaring, which loses few digits.
 _BLOCK = 64
 
 
 def final_state(scan, decay, inputs, input_kernel, initial_state, reverse):
-    """What `projected_scan` ends with, for a time-invariant decay.
+    """The final state of `projected_scan` for a time-invariant decay.
 
     A block of steps adds sum_l decay^(last - l) * (inputs_l @ input_kernel) to
     the state, which is one product of the block's inputs with a matrix; the
-    scan has one step a block. A length that is not known before it runs is
-    filled up to whole blocks, for which the decay's 64th power has to be
-    finite: a magnitude of at most 4.
+    scan takes one step per block. A length that is unknown before the call is
+    padded to whole blocks, for which the decay's 64th power has to be finite:
+    a magnitude of at most 4.
 
     Args:
         scan: as in `keras_linrec.kernels.projected_scan.projected_scan`.
@@ -32,7 +32,7 @@ def final_state(scan, decay, inputs, input_kernel, initial_state, reverse):
     block = min(_BLOCK, inputs.shape[1] or _BLOCK)
     time = ops.shape(inputs)[1]
     blocks = -(-time // block)
-    # Steps of zeros before the first, which the initial state skips.
+    # Padding before the first step; the initial state enters after it.
     missing = blocks * block - time
     inputs = ops.pad(inputs, [[0, 0], [missing, 0], [0, 0]])
     inputs = ops.reshape(inputs, (-1, blocks, block * features))

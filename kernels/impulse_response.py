@@ -1,8 +1,9 @@
 """The plain form of the impulse response of structured systems.
 
-What the native kernel computes, written on `keras.ops`: it runs where that one
-does not, and where it is differentiated twice. Everywhere else
-`keras_linrec.ops.impulse_response` has the faster portable form.
+It computes the same as the native kernel, in `keras.ops`. It runs for that
+kernel's second derivatives, and in its place in programs that turn out to need
+portable code. Otherwise `keras_linrec.ops.impulse_response` has a portable form
+of its own, which is faster.
 """
 
 import functools
@@ -22,8 +23,8 @@ def impulse_response(
         scan: `scan(decay, inputs, initial_state, reverse)` on tuples of
             tensors, which returns `(outputs, final_state)`.
         p, d, q, b: tensors (N,).
-        t: tensor (3, N), the bands of T: superdiagonal (its last number
-            counts for nothing), diagonal, subdiagonal (likewise).
+        t: tensor (3, N), the bands of T: superdiagonal (its last entry is
+            ignored), diagonal, subdiagonal (likewise).
         timescale: tensor (features,), dt.
         output_matrix: tensor (features, channels, N), C.
         time: integer, the number of steps.
@@ -33,7 +34,7 @@ def impulse_response(
         A tensor (features, channels, time).
     """
     solve = functools.partial(tridiagonal.solve_by_scans, scan)
-    # Abar - I: close to the identity, Abar itself keeps few digits.
+    # Abar - I, because Abar itself would be rounded near the identity.
     delta, input_vector = discretise(solve, p, d, q, t, b, timescale, alpha)
     columns = input_vector[:, :, None]
     rows, size, count = output_matrix, 1, 1

@@ -1,7 +1,7 @@
 """Nonlinear recurrences h_t = f(h_{t-1}, x_t), in their plain form.
 
-What the fused kernels compute, written on `keras.ops`: it runs where there is
-no fused kernel, where one is differentiated twice, and for a single step.
+It computes the same as the fused kernels, in `keras.ops`: for single steps, for
+second derivatives, and where no fused kernel runs.
 """
 
 from collections.abc import Callable
@@ -22,30 +22,30 @@ METHODS = {
 
 
 class Dynamics(NamedTuple):
-    """What a recurrence does, apart from its numbers.
+    """The form of a recurrence, without its numbers.
 
-    Without a solver the state is activation(p) with p = W h + z; with one it
+    Without a solver the next state is activation(p) with p = W h + z. A solver
     follows h' = A h + activation(p), times sigmoid(W h + z') if gated.
     """
 
     activation: Callable
     solver: str | None = None
     gated: bool = False
-    # Whether the gradient of the step sizes is wanted.
+    # Whether the gradient of the step sizes is needed.
     trained_steps: bool = True
 
 
 class Operands(NamedTuple):
-    """The numbers of a recurrence; rows are what they multiply, from left.
+    """The numbers of a recurrence; kernels multiply row vectors from the right.
 
-    Beside `modulus_bias`, each may be differentiated.
+    All but `modulus_bias` are differentiable.
     """
 
     inputs: object  # (batch, time, features)
-    input_kernel: object  # (features, units), with those of the gate behind
+    input_kernel: object  # (features, units), then the gate's columns
     bias: object  # (units,), likewise
-    recurrent_kernel: object  # W^T (units, units), behind A^T if there is one
-    expansion: object  # or, if it has rows, W^T = I - recurrent @ expansion
+    recurrent_kernel: object  # W^T (units, units), after A^T if there is one
+    expansion: object  # if it has rows, W^T = I - recurrent_kernel @ expansion
     step_size: object  # (1, 1) or (batch, time)
     modulus_bias: object  # (units // 2,), or (0,)
     initial_state: object  # (batch, units)
@@ -55,14 +55,14 @@ def recurrence(loop, dynamics, operands, resets=None):
     """The states after all steps, (batch, time, units).
 
     Args:
-        loop: `loop(step, sequences, state, constants)`, the backend's: the
-            states that `step(state, items, constants)` gives, one after
-            another, (batch, time, units), for the items of `sequences`, each
-            (batch, time, count).
+        loop: the backend's `loop(step, sequences, state, constants)`, which
+            returns the states (batch, time, units) of calling
+            `step(state, items, constants)` with the items of each time step
+            of `sequences`, each (batch, time, count).
         dynamics: `Dynamics`.
         operands: `Operands`.
-        resets: boolean (batch, time), true where the state is zero before a
-            step. Defaults to `None`, nowhere.
+        resets: boolean (batch, time), true where the state is set to zero
+            before a step. Defaults to `None`, no resets.
     """
     inputs, input_kernel, bias, *weights = operands[:5]
     drive = inputs @ input_kernel + bias
@@ -93,7 +93,7 @@ def recurrence(loop, dynamics, operands, resets=None):
 
 
 def with_last_state(loop, dynamics, operands, resets=None):
-    """What `recurrence` returns, and the last of it, (batch, units)."""
+    """The states of `recurrence`, and the last one, (batch, units)."""
     outputs = recurrence(loop, dynamics, operands, resets)
     return outputs, outputs[:, -1]
 
@@ -104,8 +104,8 @@ def next_state(dynamics, state, drive, weights, step_size, modulus_bias):
     Args:
         dynamics: `Dynamics`.
         state: (batch, units).
-        drive: inputs @ input_kernel + bias, (batch, units), or with the
-            gate's behind.
+        drive: inputs @ input_kernel + bias, (batch, units), followed by the
+            gate's columns if there is one.
         weights: `recurrent_kernel` and `expansion` of `Operands`.
         step_size: (1, 1) or (batch, 1).
         modulus_bias: as in `Operands`.
@@ -140,7 +140,7 @@ def next_state(dynamics, state, drive, weights, step_size, modulus_bias):
 
 
 def _products(state, weights):
-    """W h and A h (zero if there is no A) as rows."""
+    """W h and A h as rows; A h is zero if there is no A."""
     recurrent_kernel, expansion = weights
     product = state @ recurrent_kernel
     if expansion.shape[0]:

@@ -1,14 +1,14 @@
 """The plain form of a projected scan: a product, a scan, a product.
 
-What the fused kernels compute, written on `keras.ops`: it runs where there is
-no fused kernel, and where one is differentiated twice.
+It computes the same as the fused kernels, in `keras.ops`: for second
+derivatives, and where no fused kernel runs.
 """
 
 from keras import ops
 
 
 def with_final_state(scan):
-    """A scan that returns its outputs, as one that returns both."""
+    """Wrap a scan that returns outputs, to return the final state too."""
 
     def both(decay, inputs, initial_state, reverse=False):
         outputs = scan(decay, inputs, initial_state, reverse)
@@ -43,7 +43,7 @@ def projected_scan(
             decay, (inputs @ input_kernel[0],), initial_state, reverse
         )
         return states[0] @ output_kernel[0], final_state
-    # One product each way over both parts: half the passes over the inputs.
+    # One product for both parts reads the inputs once instead of twice.
     projected = inputs @ ops.concatenate(input_kernel, axis=1)
     states, final_state = scan(
         decay, tuple(ops.split(projected, 2, axis=-1)), initial_state, reverse

@@ -1,4 +1,4 @@
-"""Which kernels exist here, and whether they give right numbers."""
+"""The kernels that exist here, and whether they pass their self-test."""
 
 import warnings
 from collections.abc import Callable
@@ -18,39 +18,40 @@ from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.self_test import relative_error
 from keras_linrec.settings import KERNELS
 
-# The kernels of this process, and what their self-tests showed, by name.
+# The kernels of this process and the results of their self-tests, by name.
 _loaded = {}
 _checked = {}
-# The kernel that was chosen, by backend and wish. PyTorch's compiler follows a
-# look-up here, and no import.
+# The kernel that runs, by backend and requested name. PyTorch's compiler can
+# trace a look-up but not an import.
 _chosen = {}
 
 
 class Kernel(NamedTuple):
-    """One way of running the hot path.
+    """One implementation of the hot path.
 
     The scans take and return tuples of one tensor (real) or two (complex),
-    but for `inputs` and outputs of `projected_scan`, which are one.
+    except `inputs` and outputs of `projected_scan`, which are single tensors.
     """
 
     scan: Callable  # decay, inputs, initial_state, reverse
     # decay, inputs, input_kernel, output_kernel, initial_state, reverse
     projected_scan: Callable
-    # p, d, q, t, b, timescale, output_matrix, time, alpha; where it is None,
-    # `keras_linrec.ops.impulse_response` has the portable form.
+    # p, d, q, t, b, timescale, output_matrix, time, alpha. If it is None, the
+    # portable form of `keras_linrec.ops.impulse_response` runs.
     impulse_response: Callable | None = None
-    # dynamics, operands, keep_all; where it is None, the loop of
+    # dynamics, operands, keep_all. If it is None, the loop of
     # `nonlinear_recurrence` runs.
     nonlinear_scan: Callable | None = None
 
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a kernel can run here and, if it cannot, why and the mend."""
+    """Whether a kernel can run here; if not, why, and how to fix it."""
 
     available: bool
     reason: str = ""
-    # Whether it should have run: not so, say, native code on another device.
+    # Whether it should have run. Native code on an unsupported device, for
+    # example, has not failed.
     failed: bool = False
 
     def __bool__(self):
@@ -62,8 +63,8 @@ def available():
 
     Returns:
         A dict from each name of `KERNELS` to an `Availability`, which is true
-        where the kernel runs and otherwise has a `reason`. A kernel counts as
-        available once a tiny case gave the right numbers.
+        if the kernel runs and otherwise has a `reason`. A kernel counts as
+        available once it has passed a self-test on a tiny case.
 
     Example:
 
@@ -79,39 +80,39 @@ def portable():
     return backends.current().preferred()
 
 
-def choose(wish):
-    """The name of the kernel that runs where `wish` was asked for.
+def choose(requested):
+    """The name of the kernel that runs if `requested` is set.
 
-    A kernel that cannot run here is replaced by the fastest that does, with
+    A kernel that cannot run here is replaced by the fastest one that can, with
     one warning; the results are the same.
 
     Args:
-        wish: one of `KERNELS`, or `"auto"`.
+        requested: one of `KERNELS`, or `"auto"`.
     """
-    key = keras.backend.backend(), wish
+    key = keras.backend.backend(), requested
     if key in _chosen:
         return _chosen[key]
     candidates = ("native", portable(), "sequential", "reference")
-    if wish != "auto":
-        candidates = (wish, *candidates)
+    if requested != "auto":
+        candidates = (requested, *candidates)
     for candidate in candidates:
         check = _check(candidate)
         if check:
             if candidate in _checked:
                 _chosen[key] = candidate
             return candidate
-        # That a device has no native kernels is news only to who asked.
-        if check.failed or candidate == wish:
+        # If a device has no native kernels, warn only if they were requested.
+        if check.failed or candidate == requested:
             _warn_once(candidate)
     reasons = {name: check.reason for name, check in available().items()}
     raise RuntimeError(
-        "No kernel gives right numbers on the "
-        f"{keras.backend.backend()} backend: {reasons}"
+        f"No kernel passes its self-test on the {keras.backend.backend()} "
+        f"backend: {reasons}"
     )
 
 
 def load(name):
-    """The `Kernel` of that name, unchecked; raises where it cannot be had."""
+    """The `Kernel` of that name, unchecked; raises if it cannot be loaded."""
     if name not in _loaded:
         _loaded[name] = _kernel(name)
     return _loaded[name]
@@ -154,21 +155,21 @@ def _check(name):
             failed=not isinstance(failure, UnsupportedPlatform),
         )
         return _checked[name]
-    if not _aside(_values_can_be_read):
+    if not _in_a_thread(_values_can_be_read):
         # Some tracers keep even constants abstract (`torch.export`) or forbid
-        # a gradient (`torch.func`). What cannot be checked now is used, and
-        # checked the next time.
+        # gradients (`torch.func`). A kernel that cannot be checked now runs
+        # unchecked, and is checked at the next opportunity.
         return Availability(True)
-    _checked[name] = _aside(partial(_run_check, kernel))
+    _checked[name] = _in_a_thread(partial(_run_check, kernel))
     return _checked[name]
 
 
-def _aside(check):
-    """The result of a check, out of reach of the caller's modes.
+def _in_a_thread(check):
+    """The result of a check that runs in a thread of its own.
 
-    Those belong to a thread: in one of its own, tensors have values though the
-    caller is traced, and a gradient within `torch.utils.checkpoint` does not
-    compute the check again with all that the checkpoint holds.
+    Tracing modes belong to a thread. In a new one tensors have values even if
+    the caller is being traced, and `torch.utils.checkpoint` does not record the
+    check as part of what it recomputes.
     """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(check).result()
@@ -181,22 +182,22 @@ def _run_check(kernel):
     except Exception as failure:
         return Availability(
             False,
-            f"it failed on a tiny case with {type(failure).__name__}: "
-            f"{failure}; choose another, or report it with this message",
+            f"its self-test failed with {type(failure).__name__}: {failure}; "
+            "choose another kernel, or report it with this message",
             failed=True,
         )
     if not error < 1e-5:
         return Availability(
             False,
-            f"it gave wrong numbers on a tiny case (relative error "
-            f"{error:.1e}); choose another, or report it with this message",
+            f"its self-test gave wrong numbers (relative error {error:.1e}); "
+            "choose another kernel, or report it with this message",
             failed=True,
         )
     return Availability(True)
 
 
 def _error_here(kernel):
-    """The error of what `resolver.py` lets a kernel run on this platform."""
+    """The error of the operations that `resolver.py` runs on this platform."""
     vjp = backends.current().vjp
     platform = backends.current().platform()
     if platform == "cpu":
@@ -207,7 +208,7 @@ def _error_here(kernel):
 
 
 def _values_can_be_read():
-    """Whether a gradient is to be had here, and its value."""
+    """Whether gradients can be computed here, and their values read."""
     try:
         with backends.current().checking():
             one = keras.ops.convert_to_tensor(np.ones(1, "float32"))
@@ -223,9 +224,9 @@ def _values_can_be_read():
 def _warn_once(name):
     warnings.warn(
         f"The kernel '{name}' does not run on the {keras.backend.backend()} "
-        f"backend: {_check(name).reason}. Another kernel takes its place: "
-        "results are the same, speed is not. "
-        "`keras_linrec.config.set_kernel` chooses one for good.",
+        f"backend: {_check(name).reason}. Another kernel replaces it: the "
+        "results are the same, the speed is not. Select a kernel with "
+        "`keras_linrec.config.set_kernel` to silence this warning.",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -1,4 +1,4 @@
-"""How an operation runs: `resolve` decides it, and nothing else does."""
+"""How an operation runs: `resolve` alone decides."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -17,39 +17,39 @@ from keras_linrec.kernels.final_state import final_state
 
 
 class Case(NamedTuple):
-    """What a call is, as far as it matters to how it runs."""
+    """The properties of a call that determine how it runs."""
 
     operation: str  # a key of `_FORMS`
-    # "cpu", "cuda" or "tpu". On JAX the likely one: what is compiled for
-    # another runs there in portable form (`jax/lowering.py`).
+    # "cpu", "cuda" or "tpu". On JAX this is the default platform; programs
+    # compiled for another one run in portable form (`jax/lowering.py`).
     platform: str = "cpu"
     dtype: str = "float32"
     batch: int | None = None
-    # `None` where it is unknown until it runs; in what is exported for any
-    # length, a symbol.
+    # `None` if unknown before the call; a symbol while exporting for any
+    # length.
     time: int | None = None
-    channels: int | None = None  # numbers of state; two for a complex one
-    # Whether the outputs of all steps are wanted.
+    channels: int | None = None  # real numbers in a state
+    # Whether the outputs of all steps are needed.
     keep_all: bool = True
-    # Whether the decay differs by step.
+    # Whether the decay varies over time.
     per_step: bool = False
-    # Of a nonlinear scan: whether the native kernels know the activation,
-    # whether it mixes pairs, whether states are reset, and the number of
+    # For nonlinear scans: whether the native kernels have the activation,
+    # whether it acts on pairs, whether states are reset, and the number of
     # matrices that a step multiplies by.
     known_activation: bool = True
     pairs: bool = False
     resets: bool = False
     matrices: int = 1
-    # Whether custom operators run on these tensors, here and now.
+    # Whether custom operators can run on these tensors now.
     operators: bool = True
-    # Whether a compiler would write out a loop over time.
+    # Whether a compiler would unroll a loop over time.
     unrolled: bool = False
-    # Whether what is scanned is no time, which devices could share.
+    # Whether the scanned axis is not time, so that devices must not share it.
     not_time: bool = False
 
 
 class Decision(NamedTuple):
-    """What runs: a kernel of the registry, in one of its forms, and why."""
+    """The kernel that runs, the form in which it runs, and the reason."""
 
     case: Case
     kernel: str
@@ -73,33 +73,34 @@ def resolve(case):
 
 
 def _kernel(case):
-    """The kernel's name, and why it is this one."""
+    """The kernel's name, and the reason for it."""
     if exporting():
         return registry.portable(), "for a file, which runs anywhere"
     if not case.operators:
         return registry.portable(), "custom operators do not run here"
     on_pallas = case.platform != "cpu" and keras.backend.backend() == "jax"
     if on_pallas and case.operation == "linear_scan":
-        # A program of the GPU takes a step in about a microsecond, however few
-        # states there are; a tree of products over all of time takes more work
-        # and fewer steps. Reasoned, not measured.
+        # A GPU program takes about a microsecond per step, however few states
+        # there are. A tree of products over time does more work in fewer steps.
+        # Estimated, not measured.
         known = isinstance(case.time, int)
         known = known and None not in (case.batch, case.channels)
         if known and case.batch * case.channels < 2**12 < case.time:
             return "associative", "few states and many steps"
-    wish = settings.wanted_kernel()
-    name = registry.choose(wish)
-    if name == wish:
-        return name, "asked for"
+    requested = settings.wanted_kernel()
+    name = registry.choose(requested)
+    if name == requested:
+        return name, "requested"
     return name, "the fastest that runs here"
 
 
 def _form(case, kernel):
-    """The form of an operation, and why, if not for the kernel alone."""
-    # The plain forms' products take all rows of a batch at once: forward and
-    # backward of a single step at (32, 1, 128) with 128 complex channels take
-    # 0.15 ms plain and 0.42 fused, on JAX. The native call of a nonlinear scan
-    # lays the weights out anew, which a few steps do not repay.
+    """The form of an operation; the reason, if it is not that of the kernel."""
+    # The products of the plain forms process all rows of a batch at once:
+    # forward and backward of a single step at (32, 1, 128) with 128 complex
+    # channels take 0.15 ms plain and 0.42 fused, on JAX. The native nonlinear
+    # scan rearranges the weights in every call, which does not pay for a few
+    # steps.
     is_short = isinstance(case.time, int) and case.time < 4
     is_short = is_short and not case.unrolled
 
@@ -109,7 +110,7 @@ def _form(case, kernel):
     if case.operation == "projected_scan":
         is_symbol = not isinstance(case.time, (int, type(None)))
         if not (case.keep_all or case.per_step or is_symbol):
-            return "blocks", "only the final state is wanted"
+            return "blocks", "only the final state is needed"
         if is_short:
             return "products", "a few steps"
         if case.platform != "cpu":
@@ -118,23 +119,23 @@ def _form(case, kernel):
 
     if case.operation == "impulse_response":
         if not case.operators and isinstance(case.time, int):
-            return "scans", "the blocks have a gradient of their own, too"
+            return "scans", "the blocks have a custom gradient too"
         if kernel.impulse_response is None:
-            return "blocks", "this kernel has no form of its own"
+            return "blocks", "this kernel has no fused form"
         if not isinstance(case.time, int):
-            return "blocks", "the length is not known"
+            return "blocks", "the length is unknown"
         if case.dtype not in ("float32", "float64"):
-            return "blocks", "not in this precision"
+            return "blocks", "no fused kernel for this dtype"
         if case.platform != "cpu":
-            return "blocks", "no kernel for this device yet"
+            return "blocks", "no fused kernel for this device yet"
         return "fused", ""
 
     if kernel.nonlinear_scan is None:
-        return "loop", "this kernel has no form of its own"
+        return "loop", "this kernel has no fused form"
     if case.resets:
         return "loop", "states are reset"
     if not case.known_activation:
-        return "loop", "an activation that no native kernel has"
+        return "loop", "the native kernels lack this activation"
     if is_short:
         return "loop", "a few steps"
     if case.platform == "tpu":
@@ -142,9 +143,10 @@ def _form(case, kernel):
     if case.platform == "cuda":
         if case.pairs:
             return "loop", "an activation of pairs"
-        # On PyTorch a block reads the recurrent matrix at each step. Beyond so
-        # many units that is slower than a product of all rows, for all its
-        # launches. On JAX it lies in registers: half of them. Both reasoned.
+        # On PyTorch a thread block reads the recurrent matrix at each step.
+        # Beyond this number of units a product of all rows is faster, despite
+        # its launches. On JAX the matrix has to fit into half of the registers.
+        # Both thresholds are estimates, not measurements.
         if keras.backend.backend() == "jax":
             width = 2 ** max(4, (case.channels - 1).bit_length())
             itemsize = 8 if case.dtype == "float64" else 4
@@ -152,12 +154,12 @@ def _form(case, kernel):
         else:
             is_large = case.channels > 512
         if is_large:
-            return "loop", "too large a matrix"
+            return "loop", "the recurrent matrix is too large"
     return "fused", ""
 
 
 def _blocks(kernel):
-    """A projected scan of which the final state alone is wanted."""
+    """A projected scan that returns the final state alone."""
 
     def run(decay, inputs, input_kernel, _, initial_state, reverse):
         return None, final_state(
@@ -168,7 +170,7 @@ def _blocks(kernel):
 
 
 def _loop(kernel):
-    """A nonlinear scan one step after another, with resets or without."""
+    """A nonlinear scan, one step after another, with or without resets."""
 
     def run(dynamics, operands, keep_all=True, resets=None):
         loop = backends.current().loop
@@ -179,7 +181,8 @@ def _loop(kernel):
     return run
 
 
-# What computes an operation in a form, of a `Kernel`.
+# By operation and form: the function that takes a `Kernel` and returns the
+# implementation.
 _FORMS = {
     "linear_scan": {"scan": lambda kernel: kernel.scan},
     "projected_scan": {
@@ -193,7 +196,7 @@ _FORMS = {
         "fused": lambda kernel: kernel.nonlinear_scan,
         "loop": _loop,
     },
-    # In blocks by the operations themselves, which then take no kernel.
+    # `ops.impulse_response` computes the blocks itself, without a kernel.
     "impulse_response": {
         "fused": lambda kernel: kernel.impulse_response,
         "scans": lambda kernel: partial(
@@ -208,7 +211,7 @@ _listeners = []
 
 
 def implementation(case):
-    """What computes a case: a function of the operation's arguments."""
+    """The function that computes a case from the operation's arguments."""
     decision = resolve(case)
     for listener in _listeners:
         listener.append(decision)
@@ -219,7 +222,7 @@ def implementation(case):
 
 
 class Explanation(tuple):
-    """The decisions for what `explain` was asked, in their order."""
+    """The decisions that `explain` found, in order."""
 
     __slots__ = ()
 
@@ -231,20 +234,21 @@ def explain(what, shape, dtype="float32", **options):
     """How a layer, a model or an operation would run here, and why.
 
     Args:
-        what: a layer or another function of one tensor, which is traced, or
-            on PyTorch run on zeros; or the name of an operation:
+        what: a layer or another function of one tensor, which is traced (on
+            PyTorch, run on zeros), or the name of an operation:
             `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"` or
             `"impulse_response"`.
-        shape: of the tensor; of an operation (batch, time, channels), with
-            two channels for a complex one.
-        dtype: of the tensor. Defaults to `"float32"`.
-        **options: of an operation, fields of `Case`, as `per_step=True`.
+        shape: the shape of the tensor; for an operation (batch, time,
+            channels), where a complex channel counts as two.
+        dtype: the dtype of the tensor. Defaults to `"float32"`.
+        **options: for an operation, fields of `Case`, such as
+            `per_step=True`.
 
     Returns:
-        A tuple of `Decision`s, which prints one a line.
+        A tuple of `Decision`s, which prints one decision per line.
 
     Raises:
-        ValueError: for a name that is no operation.
+        ValueError: if `what` is a string that names no operation.
 
     Example:
 

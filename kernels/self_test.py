@@ -1,4 +1,4 @@
-"""Whether a kernel gives right numbers on a tiny case, gradients included."""
+"""The self-test of a kernel: outputs and gradients of tiny cases."""
 
 import keras
 import numpy as np
@@ -9,12 +9,12 @@ from keras_linrec.kernels.nonlinear_recurrence import Operands
 
 
 def relative_error(kernel, vjp, pairs=True):
-    """The largest error of outputs and gradients, relative to the largest.
+    """The largest error of outputs and gradients, relative to their maximum.
 
     Args:
         kernel: a `Kernel` of the registry.
         vjp: `vjp(function, tensors, cotangents)` of the current backend, which
-            returns the outputs and the gradients of a function on a list.
+            returns the outputs and the gradients of a function of a list.
         pairs: whether the kernel has activations of pairs. Defaults to `True`.
     """
     cases = [_scan_case, _projected_scan_case]
@@ -25,7 +25,7 @@ def relative_error(kernel, vjp, pairs=True):
         if pairs:
             cases.append(_low_rank_case)
     errors = [_error(vjp, *case(kernel)) for case in cases]
-    # A NaN anywhere must not pass for a small number.
+    # A NaN anywhere must not pass as a small error.
     return max(errors, key=lambda error: np.inf if error != error else error)
 
 
@@ -101,11 +101,10 @@ def _scan_case(kernel):
 
 def _projected_scan_case(kernel):
     """Complex, a fixed decay, forward in time."""
-    arrays = _numbers(
-        *((3,), (3,), (2, 5, 4)),
-        *((4, 3), (4, 3), (3, 2), (3, 2)),
-        *((2, 3), (2, 3)),
-    )
+    parts = [(3,), (4, 3), (3, 2), (2, 3)]
+    shapes = [shape for shape in parts for _ in range(2)]
+    shapes.insert(2, (2, 5, 4))
+    arrays = _numbers(*shapes)
     cotangents = _numbers((2, 5, 2), (2, 3), (2, 3))
 
     def function(tensors):
@@ -146,8 +145,12 @@ def _nonlinear_scan_case(kernel):
     dynamics = Dynamics(keras.activations.tanh, "rk2", gated=True)
     units, batch, time = 3, 2, 5
     arrays = _numbers(
-        *((batch, time, 2), (2, 2 * units), (2 * units,)),
-        *((units, 2 * units), (batch, time), (batch, units)),
+        (batch, time, 2),
+        (2, 2 * units),
+        (2 * units,),
+        (units, 2 * units),
+        (batch, time),
+        (batch, units),
     )
     cotangents = _numbers((batch, time, units), (batch, units))
 
@@ -155,7 +158,7 @@ def _nonlinear_scan_case(kernel):
         *weights, step_size, initial_state = tensors
         expansion, modulus_bias = map(keras.ops.zeros, ((0, units), (0,)))
         operands = Operands(
-            *(*weights, expansion, step_size, modulus_bias, initial_state)
+            *weights, expansion, step_size, modulus_bias, initial_state
         )
         return list(kernel.nonlinear_scan(dynamics, operands, True))
 
@@ -183,8 +186,12 @@ def _low_rank_case(kernel):
     dynamics = Dynamics(activations.oplu)
     units, batch, time = 4, 2, 5
     arrays = _numbers(
-        *((batch, time, 3), (3, units), (units,)),
-        *((units, 1), (1, units), (batch, units)),
+        (batch, time, 3),
+        (3, units),
+        (units,),
+        (units, 1),
+        (1, units),
+        (batch, units),
     )
     cotangents = _numbers((batch, time, units), (batch, units))
 
@@ -199,7 +206,7 @@ def _low_rank_case(kernel):
         for step in range(time):
             state = state - state @ left @ right
             state = state + inputs[:, step] @ kernel + bias
-            # By real parts: `loop` is differentiated with complex numbers.
+            # By real parts, because `_slopes` passes complex numbers.
             order = np.argsort(-state.real.reshape(batch, -1, 2), axis=-1)
             pairs = state.reshape(batch, -1, 2)
             state = np.take_along_axis(pairs, order, -1).reshape(batch, units)
@@ -215,7 +222,7 @@ def _slopes(function, arrays, cotangents):
     """Gradients of a NumPy function, one argument after another."""
     slopes = []
     for index, array in enumerate(arrays):
-        # Along the imaginary axis, a difference has no rounding of its own.
+        # The complex-step derivative subtracts nothing, so it loses no digits.
         slope = np.zeros_like(array)
         for place in np.ndindex(array.shape):
             moved = array.astype("complex128")
@@ -230,12 +237,12 @@ def _slopes(function, arrays, cotangents):
 
 
 def _impulse_response_case(kernel):
-    """Two features, two channels, three states, five steps."""
+    """Two features, two channels, a state of three numbers, five steps."""
     arrays = [
         1.0 + 0.3 * array
         for array in _numbers((3,), (3,), (3,), (3, 3), (3,), (2,))
     ]
-    # A feature of small steps, and one of large.
+    # One feature has small steps, the other large ones.
     arrays[5] *= np.array([0.02, 0.5], "float32")
     arrays[0] = -arrays[0]
     arrays[3][0, -1] = arrays[3][2, -1] = 0.0
@@ -254,7 +261,7 @@ def _impulse_response_case(kernel):
 
 
 def _impulse_response(p, d, q, t, b, timescale, output_matrix):
-    """Its definition, with alpha = 0.5 and five steps."""
+    """The definition, with alpha = 0.5 and five steps."""
     bands = np.diag(t[0, :-1], 1) + np.diag(t[1]) + np.diag(t[2, :-1], -1)
     matrix = p[:, None] * (np.diag(d) + np.linalg.inv(bands)) * q
     identity = np.eye(len(p))

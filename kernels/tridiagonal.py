@@ -1,35 +1,35 @@
 """Tridiagonal matrices: products, and Gaussian elimination.
 
-A matrix is its bands (above, diagonal, below), each with an entry for every
-row of its axis: row n of a product with x is
+A matrix is given by its bands (above, diagonal, below), each with an entry for
+every row: row n of a product with x is
 
     below_(n-1) x_(n-1) + diagonal_n x_n + above_n x_(n+1)
 
-and the last entries above and below count for nothing. The transpose has the
-two exchanged. Elimination goes in the order of the rows: these systems need
-no exchange of rows.
+and the last entries above and below are ignored. Exchanging the two transposes
+the matrix. Elimination proceeds in the order of the rows: these systems need no
+pivoting.
 
-There are two forms of it. `solve` is the faster one for the many right-hand
-sides of a discretisation, and has a gradient of its own. `substitute`, which
-is a kernel's scan each way, serves streams, which keep the pivots from step to
-step, and what has to be differentiated to any order.
+Elimination has two forms. `solve` is the faster one for the many right-hand
+sides of a discretisation, and has a custom gradient. `substitute` runs a
+kernel's scan in each direction. It is for streaming, which keeps the pivots
+from step to step, and for derivatives of any order.
 """
 
 from keras import ops
 
 
 def from_above(tensor, axis=-2):
-    """Each entry along an axis moves one down; the first becomes zero."""
+    """Move each entry along an axis one down; the first becomes zero."""
     return _padded(_part(tensor, axis, slice(None, -1)), axis, [1, 0])
 
 
 def from_below(tensor, axis=-2):
-    """Each entry along an axis moves one up; the last becomes zero."""
+    """Move each entry along an axis one up; the last becomes zero."""
     return append_zero(_part(tensor, axis, slice(1, None)), axis)
 
 
 def append_zero(tensor, axis=-2):
-    """One more entry along an axis, the last, which is zero."""
+    """Append a zero along an axis."""
     return _padded(tensor, axis, [0, 1])
 
 
@@ -46,7 +46,7 @@ def _padded(tensor, axis, filling):
 
 
 def multiply(bands, tensor):
-    """The product of a matrix with a tensor, over its last axis but one."""
+    """The product of a matrix and a tensor, over the tensor's axis -2."""
     return (
         bands[1] * tensor
         + bands[0] * from_below(tensor)
@@ -62,7 +62,7 @@ def pivots(products, diagonal):
 
     Args:
         products: tensor (..., N - 1, systems), above times below without the
-            last. XLA is 5 times slower where they are made by `from_below`.
+            last entry. XLA is 5 times slower if `from_below` makes them.
         diagonal: tensor (..., N, systems).
     """
     first, *rest = ops.unstack(diagonal, axis=-2)
@@ -74,12 +74,12 @@ def pivots(products, diagonal):
 
 
 def substitute(scan, above, below, pivots, right):
-    """The solution of a system that has been eliminated: a scan each way.
+    """Solve a system from its pivots, by a scan in each direction.
 
     Args:
         scan: `scan(decay, inputs, initial_state, reverse)` on tuples of
             tensors, which returns `(outputs, final_state)`.
-        above, below, pivots: tensors that broadcast to that of `right`.
+        above, below, pivots: tensors that broadcast to `right`.
         right: tensor (batch, N, columns).
     """
     shape = ops.shape(right)
@@ -95,7 +95,7 @@ def substitute(scan, above, below, pivots, right):
 
 
 def solve_by_scans(scan, bands, right):
-    """What `solve` gives, differentiable to any order."""
+    """The solution of `solve`, differentiable to any order."""
     above, diagonal, below = (
         ops.expand_dims(ops.transpose(band), -1) for band in bands
     )
@@ -104,13 +104,13 @@ def solve_by_scans(scan, bands, right):
     return substitute(scan, above, below, found, right)
 
 
-# By loops, with a gradient of its own.
+# By loops, with a custom gradient.
 
 
 def solve(bands, right):
     """Solve many systems with the same right-hand sides.
 
-    The gradient takes one more solution, of the transposed systems.
+    The gradient solves the transposed systems once.
 
     Args:
         bands: above, diagonal and below, tensors (N, systems).
@@ -128,15 +128,15 @@ def solve(bands, right):
             if upstream is None:
                 (upstream,), found = arguments, solution
             else:
-                # PyTorch, whose second derivatives see through what is
-                # computed here, and not above.
+                # PyTorch takes second derivatives through what is computed
+                # here, but not through `solution` above.
                 found = _eliminate(above, diagonal, below, right)
             adjoint = _eliminate(
                 below, diagonal, above, ops.transpose(upstream, (1, 0, 2))
             )
             _, systems, columns = found.shape
             dtype = found.dtype
-            # XLA sums by a product several times as fast as by a sum.
+            # XLA computes the sum several times as fast as a product.
             ones = ops.ones((columns, 1), dtype)
 
             def entries(left, right):
@@ -161,8 +161,8 @@ def _eliminate(above, diagonal, below, right):
         ops.ones_like(diagonal[0]),
         (diagonal, from_above(above * below)),
     )
-    # Starting from zeros keeps the loops' results whole: XLA is slow with what
-    # is put together from two parts.
+    # Starting from zeros lets each loop return its whole result: XLA is slow
+    # to concatenate two parts.
     zeros = ops.zeros_like(right[0] + pivots[0][:, None])
     factors = from_above(below / pivots)
     _, eliminated = ops.scan(_forward_step, zeros, (factors, right))
@@ -172,8 +172,8 @@ def _eliminate(above, diagonal, below, right):
     return solution
 
 
-# Outside of programs, JAX knows again a loop that it has compiled only by its
-# function: these are none that are made in each call.
+# Outside `jit`, JAX finds a compiled loop again by the identity of its
+# function, so these functions are defined once and not in each call.
 
 
 def _next_pivot(pivot, row):

@@ -1,4 +1,4 @@
-"""Gradients on whichever backend runs, and in plain NumPy."""
+"""Gradients under the current backend, and numerical ones in NumPy."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ BACKEND = keras.backend.backend()
 def gradient(function):
     """The gradient of a scalar function of a list of tensors.
 
-    The result is itself a differentiable function of that list.
+    The result is a function of that list, and differentiable again.
     """
     if BACKEND == "jax":
         import jax
@@ -70,7 +70,7 @@ def backend_gradients(function, arrays, weights):
 
 
 def compiled(function):
-    """On JAX one program, where each operation would be compiled by itself."""
+    """On JAX, one program instead of a compilation for each operation."""
     if BACKEND != "jax":
         return function
     import jax
@@ -79,7 +79,7 @@ def compiled(function):
 
 
 def numerical_gradients(function, arrays, weights, step=1e-6):
-    """The same by central differences of a float64 definition."""
+    """The same, by central differences of a float64 definition."""
 
     def loss():
         return sum(
@@ -104,7 +104,7 @@ def numerical_gradients(function, arrays, weights, step=1e-6):
 
 
 def relative_error(got, expected):
-    """The largest difference, as a share of the largest expected number."""
+    """The largest difference, as a share of the largest expected value."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.shape == expected.shape, (got.shape, expected.shape)
     scale = np.abs(expected).max(initial=0.0)

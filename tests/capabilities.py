@@ -1,14 +1,15 @@
 """The README's table of layers against capabilities, from the tests' results.
 
-A test that shows what a layer can do is marked with it,
+A test that shows a capability of a layer is marked with it,
 
     @pytest.mark.capability("masks of any pattern")
 
-and names the layer by its parameter `name`, or `layers` of the mark. A layer
-has a capability under a backend where all its tests of it have passed there. A
-test that runs under one backend only, for several, says so by `backends`.
+and gives the layer by its parameter `name`, or by `layers` in the mark. A layer
+has a capability under a backend if all its tests of that capability pass there.
+A test that runs under one backend on behalf of several names them in
+`backends`.
 
-`tests/run.py` has each process write what it found, and compares the README.
+`tests/run.py` has each process write its results, and compares the README.
 """
 
 import json
@@ -19,16 +20,6 @@ from pathlib import Path
 BACKENDS = {"jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 FOLDER = "KERAS_LINREC_TEST_RESULTS"
 CELLS = "the cells in `keras.layers.RNN`"
-COLUMNS = {
-    "lssl": "`LSSL`",
-    "rotrnn": "`RotRNN`",
-    "linear_dynamical_system": "`LinearDynamicalSystem`",
-    "ldstack": "`LDStack`",
-    "orthogonal_rnn": "`OrthogonalRNN`",
-    "lipschitz_rnn": "`LipschitzRNN`",
-    "antisymmetric_rnn": "`AntisymmetricRNN`",
-    "cell": CELLS,
-}
 # In the order of the table's rows.
 CAPABILITIES = (
     "outputs and gradients are the paper's",
@@ -58,7 +49,7 @@ CAPABILITIES = (
 )
 BEGIN, END = "<!-- capabilities: tests/run.py -->", "<!-- end -->"
 
-# Taken out: a pytest that a test starts writes nothing.
+# Removed, so that a pytest started by a test writes nothing.
 results = os.environ.pop(FOLDER, None)
 outcomes = []
 
@@ -66,8 +57,8 @@ outcomes = []
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
-        "capability(name, layers=None, backends=None): what a test shows that "
-        "a layer can do",
+        "capability(name, layers=None, backends=None): the capability of a "
+        "layer that a test shows",
     )
 
 
@@ -78,11 +69,11 @@ def pytest_collection_modifyitems(items):
 
 
 def shown(item, mark):
-    """`(capability, layers, backends)` that a test stands for."""
+    """`(capability, layers, backends)` that a test shows."""
     (capability,) = mark.args
     if capability not in CAPABILITIES:
         raise ValueError(
-            f"{item.nodeid} is marked with a capability that should be one of "
+            f"The capability of {item.nodeid} should be listed in "
             f"tests/capabilities.py. Received: {capability!r}"
         )
     backends = mark.kwargs.get("backends", [os.environ["KERAS_BACKEND"]])
@@ -108,8 +99,18 @@ def pytest_sessionfinish():
         Path(results, f"{os.getpid()}.json").write_text(json.dumps(outcomes))
 
 
+def columns():
+    """The titles of the columns, by the names of the layers."""
+    # Not above: where tests are only started, Keras is not imported.
+    from units import UNITS
+
+    titles = {name: unit.title for name, unit in UNITS.items()}
+    return {**titles, "cell": CELLS}
+
+
 def table(folder):
-    """The table of what the runs of all backends wrote into a folder."""
+    """The table of the results that all backends wrote to a folder."""
+    titles = columns()
     found = defaultdict(list)
     for file in Path(folder).glob("*.json"):
         for capability, layers, backends, passed in json.loads(
@@ -131,14 +132,14 @@ def table(folder):
         ]
         return "yes" if len(able) == len(BACKENDS) else ", ".join(able)
 
-    rows = [["", *COLUMNS.values()], ["---"] * (1 + len(COLUMNS))]
+    rows = [["", *titles.values()], ["---"] * (1 + len(titles))]
     for capability in CAPABILITIES:
-        rows.append([capability, *(cell(capability, name) for name in COLUMNS)])
+        rows.append([capability, *(cell(capability, name) for name in titles)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def with_table(text, new):
-    """A page with its table replaced."""
+    """The page with its table replaced."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n\n{new}\n\n{END}{after}"

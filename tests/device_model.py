@@ -16,8 +16,8 @@ BATCH, TIME, FEATURES, UNITS = 8, 24, 3, 6
 
 
 def build(seed=0, kept=True):
-    """The model; `kept` says whether one layer keeps numbers between calls."""
-    # Keras' own function imports TensorFlow, which takes seconds.
+    """The model; `kept` is whether one layer caches values between calls."""
+    # `keras.utils.set_random_seed` imports TensorFlow, which takes seconds.
     random.seed(seed)
     fixed = {"trainable_transition": False, "trainable_timescale": False}
     return keras.Sequential(
@@ -44,12 +44,12 @@ def data():
 
 
 def compiled(model):
-    # Plain steps: Adam's would not show a gradient that is twice too large.
+    # SGD: Adam would hide a gradient that is too large by a factor.
     model.compile(keras.optimizers.SGD(0.01), "mse")
     return model
 
 
 def train(model):
-    """The losses of a few steps, each on all the data."""
+    """The losses of a few training steps, each on all the data."""
     model = compiled(model)
     return [float(model.train_on_batch(*data())) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""JAX' part in `test_devices`: what eight devices find, as JSON.
+"""The JAX worker of `test_devices`: results of eight devices, as JSON.
 
 python device_worker_jax.py [more]
 """
@@ -33,7 +33,7 @@ def mesh_of(**axes):
 
 
 class SharedTime(keras.distribution.ModelParallel):
-    """Some kernels are shared among devices, the rows and the time too."""
+    """Shards some kernels, the rows and the time."""
 
     def __init__(self, mesh):
         layouts = keras.distribution.LayoutMap(mesh)
@@ -128,7 +128,7 @@ SCANS = {
     "projected, last": projected(False, 520, True, False, keep_all=False),
     "projected, a single step": projected(False, 1, False, True),
 }
-# And those that take too long for every run.
+# These take too long for every run.
 MORE_SCANS = {
     "fixed": linear(False, 16, False, False),
     "per step, reverse": linear(True, 16, True, True),
@@ -143,7 +143,7 @@ MORE_SCANS = {
 
 
 def with_gradients(scan):
-    """Gradients by every argument, then outputs and states."""
+    """Gradients in every argument, then outputs and states."""
 
     def loss(*arguments):
         results = scan(*arguments)
@@ -163,7 +163,7 @@ def with_gradients(scan):
 
 
 def scan_errors(scans):
-    """Of outputs, states and gradients, next to those of one device."""
+    """Errors of outputs, states and gradients against those of one device."""
     mesh = mesh_of(time=8)
     errors = {}
     for name, (scan, arguments) in scans.items():
@@ -175,7 +175,7 @@ def scan_errors(scans):
 
 
 def error(got, expected):
-    """The largest, as a share of the largest number of each array."""
+    """The largest error, as a share of the largest value of each array."""
     return max(
         float(jnp.abs(one - other).max() / jnp.abs(other).max())
         for one, other in zip(*map(jax.tree.leaves, (got, expected)))
@@ -183,8 +183,8 @@ def error(got, expected):
 
 
 def rows_found():
-    """What comes of rows that devices share: how often XLA gathers them, and
-    the error where there are fewer rows than the devices divide.
+    """Results of sharded rows: how often XLA gathers them, and the error for
+    a number of rows that the devices do not divide.
     """
     scan, arguments = projected(False, 16, False, False)
     mesh = mesh_of(rows=8).backend_mesh
@@ -209,7 +209,7 @@ def rows_found():
 
 
 def traces():
-    """How often a function is traced, outside of the scope and within."""
+    """How often a function is traced, outside the scope and within it."""
     traced = []
 
     @jax.jit

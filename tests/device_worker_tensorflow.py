@@ -1,4 +1,4 @@
-"""TensorFlow's part in `test_devices`: losses on one and two CPUs, as JSON."""
+"""The TensorFlow worker of `test_devices`: losses on one and two CPUs."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from device_model import data
 
 
 def train(model):
-    """As `device_model.train`, by `fit`, which shares out the rows."""
+    """As `device_model.train`, but by `fit`, which distributes the rows."""
     history = compiled(model).fit(
         *data(), batch_size=BATCH, epochs=4, shuffle=False, verbose=0
     )

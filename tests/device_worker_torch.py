@@ -1,4 +1,4 @@
-"""PyTorch's part in `test_devices`: losses of one and two processes, as JSON.
+"""The PyTorch worker of `test_devices`: losses of one and two processes.
 
 python device_worker_torch.py FOLDER [RANK]
 """
@@ -51,17 +51,17 @@ def run(folder, rank):
         rank=rank,
         world_size=RANKS,
     )
-    # Each starts from other weights, and gets those of the first.
+    # Each starts from different weights, and receives those of the first.
     network = DistributedDataParallel(build(seed=rank))
     found = losses(network, *share(rank))
     distributed.barrier()
-    # While it is freed a group may wait for its own thread, for ever.
+    # Freeing a group may wait for its own thread for ever.
     KEPT.append(network)
     return found
 
 
 def leave():
-    """Without freeing anything."""
+    """Exit without freeing anything."""
     sys.stdout.flush()
     os._exit(0)
 

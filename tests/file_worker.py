@@ -14,16 +14,10 @@ import keras
 import numpy as np
 from units import array
 from units import randomise
+from units import saved_layers
 
 from keras_linrec import nlp
-from keras_linrec.layers import LSSL
-from keras_linrec.layers import AntisymmetricRNN
-from keras_linrec.layers import LDStack
-from keras_linrec.layers import LinearDynamicalSystem
-from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import LipschitzRNNCell
-from keras_linrec.layers import OrthogonalRNN
-from keras_linrec.layers import RotRNN
 
 BACKENDS = ("jax", "tensorflow", "torch")
 TEXTS = ["To be", "or not to be"]
@@ -33,23 +27,7 @@ def build():
     return keras.Sequential(
         [
             keras.Input((None, 3)),
-            LSSL(8, state_size=16, channels=2, measure="legt"),
-            RotRNN(6, state_size=10, num_heads=2, dropout=0.1),
-            RotRNN(state_size=8, num_heads=4, bidirectional=True),
-            LDStack(6, state_size=9, mimo="general", use_state_bias=True),
-            LinearDynamicalSystem(
-                state_size=12, eigenvalues="unit", mimo="average"
-            ),
-            OrthogonalRNN(
-                6, reflections=6, activation="oplu", return_sequences=True
-            ),
-            LipschitzRNN(
-                6,
-                gated=True,
-                trainable_step_size=True,
-                return_sequences=True,
-            ),
-            AntisymmetricRNN(5, solver="rk2", return_sequences=True),
+            *saved_layers(),
             keras.layers.RNN(LipschitzRNNCell(4), return_sequences=True),
             keras.layers.Dense(2),
         ]

@@ -1,8 +1,9 @@
-"""The code in pages of Markdown.
+"""The code in Markdown pages.
 
-A fence says what a block is: "python" is run, one after another with the same
-names, as a reader would type them; "{.python .jax}" likewise, in a process
-of its own under JAX with eight devices; "{.python .not-run}" is not.
+The info string of a fence decides how a block is tested: "python" blocks run
+one after another in one namespace, as a reader would type them;
+"{.python .jax}" blocks do so in a separate process under JAX with eight
+devices; "{.python .not-run}" blocks are not run.
 """
 
 import os
@@ -18,7 +19,7 @@ LANGUAGES = {RUN, RUN_UNDER_JAX, "{.python .not-run}", "console", "sh", "text"}
 
 
 def blocks(page):
-    """(language, code) of each block; lines have the page's numbers."""
+    """(language, code) of each block, padded to the page's line numbers."""
     text = page.read_text()
     return [
         (found[1], "\n" * text.count("\n", 0, found.start(2)) + found[2])
@@ -27,12 +28,12 @@ def blocks(page):
 
 
 def has_code(page):
-    """Whether there is something to run."""
+    """Whether the page has code to run."""
     return any(kind in (RUN, RUN_UNDER_JAX) for kind, _ in blocks(page))
 
 
 def run(page):
-    """Runs the page's Python blocks; returns the names they leave behind."""
+    """Run the page's Python blocks and return the names that they define."""
     names = {}
     for language, code in blocks(page):
         if language == RUN:

@@ -5,15 +5,14 @@
     python tests/run.py --all               both
     python tests/run.py --all --write-table
                                             and write the README's table
-    python tests/run.py [pytest arguments]  all that they ask for
+    python tests/run.py [pytest arguments]  the tests that they select
 
-`selection.py` says what is in the selection. What each process prints comes in
-one piece, when it is done.
+`selection.py` defines the selection. The output of each process is printed in
+one piece when the process ends.
 
-All tests together show what the README's table of layers against capabilities
-says, which is compared with them: after `--all`, and after `--rest` where the
-variable KERAS_LINREC_TEST_RESULTS names the folder in which the selection has
-left what it found.
+The README's table of layers against capabilities is compared with the results
+of all tests: after `--all`, and after `--rest` if the variable
+KERAS_LINREC_TEST_RESULTS names the folder with the selection's results.
 """
 
 import argparse
@@ -31,15 +30,15 @@ import selection
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-# Into how many processes a backend's files are dealt, those that take longest
-# first: were JAX one process, all processors but its own would wait for it.
+# The number of processes per backend, the slowest backend first. With a single
+# process for JAX, the other processors would end up idle.
 SLICES = {"jax": 3, "tensorflow": 2, "torch": 2}
-# One more than there are processors: tests wait, too.
+# One more than there are processors, since tests also wait.
 WORKERS = (os.cpu_count() or 1) + 1
 NO_TESTS_COLLECTED = 5
-# XLA compiles for most of JAX' time. Without its optimisations 65 tests of
-# units take 43 s and not 63, and without these two of its stages gradients of
-# layers take 25 s and not 40; all give the same numbers.
+# Under JAX, most of the time goes to compilation. Without XLA's optimisations,
+# 65 tests of units take 43 s instead of 63, and without these two stages the
+# gradients of layers take 25 s instead of 40. Results are the same.
 QUICK_JAX = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "XLA_FLAGS": (
@@ -51,7 +50,7 @@ QUICK_JAX = {
 
 @functools.cache
 def quick_jax():
-    """The settings of `QUICK_JAX`; an XLA that knows them not would abort."""
+    """`QUICK_JAX`, or nothing if this XLA aborts on an unknown flag."""
     script = "import jax; jax.devices()"
     environment = {**os.environ, **QUICK_JAX, "JAX_PLATFORMS": "cpu"}
     known = subprocess.run(
@@ -65,8 +64,8 @@ def run(backend, part, piece, arguments, results):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments],
         cwd=ROOT,
-        # PyTorch's threads wait by spinning: two runs with two threads each
-        # on two cores take ten times as long as with one each.
+        # PyTorch's threads spin while they wait: on two cores, two runs with
+        # two threads each take ten times as long as with one each.
         env={
             **(quick_jax() if backend == "jax" else {}),
             **os.environ,
@@ -84,7 +83,7 @@ def run(backend, part, piece, arguments, results):
 
 
 def processes(arguments):
-    """`(backend, slice)` of each; what arguments ask for is not dealt out."""
+    """`(backend, slice)` of each; with arguments, one process per backend."""
     for backend, count in SLICES.items():
         count = 1 if arguments else count
         for index in range(1, count + 1):
@@ -92,8 +91,8 @@ def processes(arguments):
 
 
 def run_all(part, arguments, results):
-    # A backend may have none of what the arguments ask for, and nothing that
-    # the selection has left.
+    # The arguments may select no test of a backend, and the selection may
+    # leave none to the rest.
     may_be_none = arguments or part == selection.REST
     passed = {0, NO_TESTS_COLLECTED} if may_be_none else {0}
     failed = []
@@ -116,8 +115,9 @@ def run_all(part, arguments, results):
 
 
 def check_readme(results, write):
-    """That the README's table is what the tests found."""
+    """Exit with an error unless the README's table matches the results."""
     text = README.read_text()
+    os.environ.setdefault("KERAS_BACKEND", "torch")
     table = capabilities.table(results)
     expected = capabilities.with_table(text, table)
     if write:
@@ -131,7 +131,7 @@ def check_readme(results, write):
 
 def main():
     parser = argparse.ArgumentParser(
-        description="What is not listed here goes to pytest.",
+        description="All other arguments are passed to pytest.",
         allow_abbrev=False,
     )
     parts = parser.add_mutually_exclusive_group()
@@ -149,7 +149,7 @@ def main():
     parser.add_argument(
         "--write-table",
         action="store_true",
-        help="after --all, write the README's table anew",
+        help="after --all, write the README's table",
     )
     options, arguments = parser.parse_known_args()
     default = selection.ALL if arguments else selection.SELECTION
@@ -160,7 +160,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         run_all(part, arguments, kept or folder)
         whole = part == selection.ALL or (kept and part == selection.REST)
-        # A part of the tests shows a part of what they show.
+        # The table needs the results of all tests.
         if whole and not arguments:
             check_readme(kept or folder, options.write_table)
 

@@ -1,18 +1,18 @@
 """Which tests a run takes: the selection, the rest, or all.
 
-The selection is what the README's line runs: under PyTorch nearly all; under
-JAX and TensorFlow, which compile, the scans, every unit against its definition,
-and what layers can do, by those that stand for all. The rest is what it leaves
-out, which `.ci/run` runs besides. Together they are all tests under all
-backends, each once; plain pytest takes all that it is asked for.
+The selection is what the README's command runs. Under PyTorch it has nearly all
+tests; under JAX and TensorFlow, which compile, it has the scans, every unit
+against its definition, and the capabilities of representative layers. The rest
+has all other tests, which `.ci/run` runs too. Together they run every test
+under every backend once. Plain pytest runs whatever it is given.
 
-A test, or a parameter of one, that the selection leaves out is marked:
+A test, or a parameter of one, that is not in the selection is marked:
 
     @pytest.mark.rest                        under every backend
     @pytest.mark.rest("jax", "tensorflow")   under these
 
-`tests/run.py` says by two variables which part a process takes, and which of
-several slices of it.
+`tests/run.py` sets two variables: the part that a process takes, and its slice
+of that part.
 """
 
 import os
@@ -23,17 +23,17 @@ import pytest
 PART = "KERAS_LINREC_TEST_PART"
 SLICE = "KERAS_LINREC_TEST_SLICE"
 SELECTION, REST, ALL = "selection", "rest", "all"
-# Taken out: a pytest that a test starts runs what it is given.
+# Removed, so that a pytest started by a test runs whatever it is given.
 part = os.environ.pop(PART, ALL)
 slice_index, slice_count = map(int, os.environ.pop(SLICE, "1/1").split("/"))
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "keras_linrec"
-# These compile a program for what PyTorch just runs.
+# These backends compile programs, where PyTorch runs eagerly.
 COMPILING = ("jax", "tensorflow")
 
-# One backend's own code, or what is the same whichever runs: what knows no
-# framework, starts a process for each itself, or is about one only.
+# Files that test one backend's code, no framework at all, or all of them in
+# processes of their own.
 ONLY_UNDER = {
     "test_cuda.py": "torch",
     "test_devices.py": "jax",
@@ -48,11 +48,12 @@ ONLY_UNDER = {
     "test_pallas.py": "jax",
     "test_readme.py": "torch",
 }
-# What the selection runs under some backends only, or under none: examples and
-# files, which do nothing there that other tests do not do under each; models,
-# and what a unit has of its own beside `test_units.py` and the conformance
-# suite, for which JAX and TensorFlow compile for minutes; what starts processes
-# for every backend or device; pages; and kernels for hardware that is imitated.
+# Files that the selection runs under some backends only, or under none:
+# examples and files, which repeat there what other tests cover under each
+# backend; models, and the tests of single units beside `test_units.py` and the
+# conformance suite, which JAX and TensorFlow compile for minutes; tests that
+# start a process per backend or device; pages; and kernels for emulated
+# hardware.
 SELECTED_UNDER = {
     "test_analysis.py": ("torch",),
     "test_canonical_form.py": ("torch",),
@@ -77,14 +78,18 @@ SELECTED_UNDER = {
     "test_spoken_digits.py": ("torch",),
     "test_stable_examples.py": ("torch",),
 }
-# The examples of docstrings, of whose layers there are tests under each.
+# Docstring examples, whose layers are tested under every backend elsewhere.
 EXAMPLES_SELECTED_UNDER = ("torch",)
 
 
 def standing_for_all(values, chosen, backends=COMPILING):
-    """Parameters, of which the selection has some under these backends.
+    """Parameters of which only `chosen` are in the selection.
 
-    No backends are all. A parameter is a value, or a tuple of several.
+    Args:
+        values: the parameters, each a value or a tuple of values.
+        chosen: those that are in the selection under every backend.
+        backends: where the others are left to the rest; none for all
+            backends.
     """
     return [
         pytest.param(
@@ -98,7 +103,7 @@ def standing_for_all(values, chosen, backends=COMPILING):
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
-        "rest(*backends): not in the selection, under these backends or any",
+        "rest(*backends): not in the selection under these backends, or any",
     )
     missing = [
         name
@@ -113,7 +118,7 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path):
-    """True for a file of which this process takes no test."""
+    """True for a file from which this process takes no test."""
     if collection_path.suffix != ".py":
         return None
     taken = is_taken(collection_path) and in_slice(collection_path)
@@ -135,12 +140,12 @@ def backend():
 
 
 def is_taken(path):
-    """Whether this part of the tests has some of a file's."""
+    """Whether this part of the tests includes tests of a file."""
     return selected_here(path) if part == SELECTION else runs_here(path)
 
 
 def runs_here(path):
-    """Whether a file has tests, and they make sense under this backend."""
+    """Whether a file has tests that apply to this backend."""
     if path.is_relative_to(PACKAGE):
         return True
     is_test = path.name.startswith("test_")
@@ -148,7 +153,7 @@ def runs_here(path):
 
 
 def selected_here(path):
-    """Whether the selection has tests of a file under this backend."""
+    """Whether the selection includes tests of a file under this backend."""
     if path.is_relative_to(PACKAGE):
         return backend() in EXAMPLES_SELECTED_UNDER
     selected_under = SELECTED_UNDER.get(path.name, (backend(),))
@@ -156,7 +161,7 @@ def selected_here(path):
 
 
 def is_selected(item):
-    """Whether the selection has a test under this backend."""
+    """Whether the selection includes a test under this backend."""
     if not selected_here(item.path):
         return False
     marks = item.iter_markers("rest")
@@ -164,9 +169,9 @@ def is_selected(item):
 
 
 def in_slice(path):
-    """Whether a file is in this process' slice, `"1/3"` the first of three.
+    """Whether a file is in this process's slice, `"1/3"` the first of three.
 
-    Files are dealt out one after another, and the package's examples as one.
+    Files are dealt out in turn; the package's examples count as one file.
     """
     files = [
         path for path in sorted(TESTS.rglob("test_*.py")) if is_taken(path)

@@ -1,4 +1,4 @@
-"""Imports run one way: from what a user sees down to the kernels."""
+"""Imports run one way: from the public layers down to the kernels."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import keras_linrec
 from keras_linrec import kernels
 
-# From the bottom up: a part imports parts that come before it, and itself.
+# From the bottom up: a part imports only itself and parts listed before it.
 FOUNDATION = (
     "activations",
     "complex_pairs",
@@ -32,7 +32,7 @@ KERNELS = Path(kernels.__file__).parent
 
 
 def files():
-    """Each file of the package, with its parts: ("ops", "scan")."""
+    """Each file of the package with its path as a tuple: ("ops", "scan")."""
     for path in PACKAGE.rglob("*.py"):
         yield path, path.relative_to(PACKAGE).with_suffix("").parts
     for path in KERNELS.rglob("*.py"):
@@ -41,18 +41,18 @@ def files():
 
 
 def imported(path):
-    """The modules that a file imports, in functions too, as tuples."""
+    """The modules that a file imports, also within functions, as tuples."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (tuple(name.name.split(".")) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: an import relative to itself"
+            assert not node.level, f"{path}: a relative import"
             module = tuple(node.module.split("."))
             yield from ((*module, name.name) for name in node.names)
 
 
 def own(path):
-    """The modules of this package that a file imports, without its name."""
+    """The modules of this package that a file imports, as ("ops", "scan")."""
     return [
         module[1:]
         for module in imported(path)
@@ -65,7 +65,7 @@ def storey(part):
     return index
 
 
-def test_every_part_has_its_place():
+def test_every_part_has_a_storey():
     parts = {parts[0] for _, parts in files()}
     assert parts == {part for parts in STOREYS for part in parts}
 
@@ -75,11 +75,10 @@ def test_arrows_run_downward():
         for module in own(path):
             same = module[0] == parts[0]
             below = storey(module[0]) < storey(parts[0])
-            # The names of the package itself, in a script.
             assert same or below, f"{path} imports {'.'.join(module)}"
 
 
-def test_the_foundation_has_no_arrows():
+def test_the_foundation_imports_nothing_of_the_package():
     for path, parts in files():
         if parts[0] in FOUNDATION:
             assert not own(path), path
@@ -91,13 +90,13 @@ def test_only_operations_call_kernels():
             assert not [m for m in own(path) if m[0] == "kernels"], path
 
 
-def test_a_framework_is_known_to_its_own_kernels_only():
+def test_only_the_kernels_of_a_framework_import_it():
     for path, parts in files():
         allowed = set()
         if parts[0] == "kernels" and len(parts) > 2:
             allowed = {parts[1]}
         if parts == ("double_precision",):
-            # What Keras lacks on JAX.
+            # It replaces functions that Keras lacks on JAX.
             allowed = {"jax"}
         frameworks = FRAMEWORKS & {module[0] for module in imported(path)}
         assert frameworks <= allowed, path

@@ -1,6 +1,6 @@
-"""More than one device: the same losses as on one, under each framework.
+"""More than one device gives the losses of one, under each framework.
 
-Each framework has a process of its own, whose devices these tests choose.
+Each framework runs in a process of its own, with the devices set there.
 """
 
 import json
@@ -16,14 +16,14 @@ WORKERS = Path(__file__).parent
 
 
 def run(framework, *arguments):
-    """What a worker prints."""
+    """The results that a worker prints."""
     worker = subprocess.run(
         [
             sys.executable,
             WORKERS / f"device_worker_{framework}.py",
             *arguments,
         ],
-        # As in run.py: threads that spin starve each other.
+        # As in run.py: spinning threads starve each other.
         env={
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             **os.environ,
@@ -44,39 +44,38 @@ def jax():
 
 def assert_same(losses, expected):
     np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-5)
-    # And they are those of a model that learns.
+    # The model learns.
     assert expected[-1] < 0.95 * expected[0]
 
 
 def test_jax_trains_as_on_one_device(jax):
-    """With the rows, the time and some kernels shared at once."""
+    """With the rows, the time and some kernels sharded at once."""
     assert_same(jax["losses"]["all"], jax["losses"]["one"])
 
 
-def test_a_layout_map_shares_a_kernel(jax):
+def test_a_layout_map_shards_a_kernel(jax):
     assert jax["losses"]["rows of a kernel"] == 4
 
 
-def test_devices_that_share_a_batch_gather_no_rows(jax):
+def test_devices_with_a_sharded_batch_gather_no_rows(jax):
     assert jax["rows"]["gathers"] == 0
     assert jax["rows"]["native"] == jax["native"]
 
 
-def test_rows_that_devices_do_not_divide_give_the_same(jax):
+def test_rows_that_devices_do_not_divide_give_the_same_results(jax):
     assert jax["rows"]["error"] < 1e-5
 
 
-def test_what_is_compiled_is_compiled_anew_within_the_scope(jax):
+def test_a_compiled_function_is_compiled_again_within_the_scope(jax):
     assert jax["traces"] == 2
 
 
-def test_scans_that_share_the_time_equal_the_single_scan(jax):
+def test_scans_with_sharded_time_equal_the_scan_on_one_device(jax):
     assert_small(jax["scans"])
 
 
 @pytest.mark.slow
-def test_more_of_jax_equals_one_device():
-    """The rows alone shared, and scans of every kind."""
+def test_sharded_rows_and_every_kind_of_scan_equal_one_device():
     found = run("jax", "more")
     assert_same(found["losses"]["data"], found["losses"]["one"])
     assert_small(found["scans"])
@@ -86,12 +85,12 @@ def assert_small(errors):
     assert {name: e for name, e in errors.items() if not e < 1e-5} == {}
 
 
-def test_wrong_devices_are_named(jax):
+def test_a_wrong_mesh_or_axis_is_named(jax):
     mesh, time, batch, same = jax["messages"]
     assert "`mesh`" in mesh and "Received: mesh=eight devices" in mesh
     assert "`time_axis`" in time and "Received: time_axis=steps" in time
     assert "`batch_axis`" in batch and "Received: batch_axis=rows" in batch
-    assert "another axis than `time_axis`" in same
+    assert "should differ from `time_axis`" in same
 
 
 def test_tensorflow_trains_as_on_one_device():

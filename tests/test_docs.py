@@ -1,4 +1,4 @@
-"""The pages of `docs/` hold: their code runs, and what they name is there."""
+"""The pages of `docs/`: their code runs, and the names and messages exist."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ def test_the_examples_of_a_page_run(page):
     pages.run(page)
 
 
-def test_no_block_of_a_page_is_of_an_unknown_kind():
+def test_every_block_of_a_page_has_a_known_language():
     for page in PAGES:
         unknown = {kind for kind, _ in pages.blocks(page)} - pages.LANGUAGES
         assert not unknown, page
@@ -35,7 +35,7 @@ def test_the_menu_has_every_page_once():
     assert sorted(menu) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
 
 
-def test_every_public_name_has_its_place_in_the_reference():
+def test_every_public_name_is_in_the_reference():
     documented = set()
     for page in DOCS.glob("api/*.md"):
         documented |= set(re.findall(r"^::: (\S+)", page.read_text(), re.M))
@@ -45,7 +45,7 @@ def test_every_public_name_has_its_place_in_the_reference():
 
 
 def resolve(path):
-    """What a dotted path names."""
+    """The object at a dotted path."""
     value = keras_linrec
     for name in path.split(".")[1:]:
         value = getattr(value, name)
@@ -66,9 +66,9 @@ def test_messages_in_the_docs_are_those_of_the_code():
 
 
 def message_patterns():
-    """The package's texts: the longest piece of each, and a pattern.
+    """`(longest piece, pattern)` of each string in the package.
 
-    An expression within one may be anything.
+    The pattern matches any text in place of an f-string's expressions.
     """
     for folder in ("keras_linrec", "kernels"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -83,7 +83,7 @@ def message_patterns():
                     key=len,
                     default="",
                 )
-                # What is short is in many a message.
+                # Short pieces occur in many messages.
                 if len(longest) >= 15:
                     yield longest, _pattern(pieces)
 

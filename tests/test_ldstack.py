@@ -483,6 +483,6 @@ def test_wrong_arguments_are_named(arguments, message):
 
 def test_a_state_size_that_is_no_multiple_is_named():
     with pytest.raises(ValueError, match="state_size=32, 3 features"):
-        LDStack().build((None, None, 3))
+        LDStack(state_size=32).build((None, None, 3))
     with pytest.raises(ValueError, match="of the shape .2,."):
         LDStack(state_size=4, initial_eigenvalues=[1j, -1j]).build((1, 1, 1))

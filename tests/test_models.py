@@ -19,7 +19,7 @@ from keras_linrec.models.units import UNITS
 NORMALIZATIONS = ("layer", "rms", "batch")
 POOLINGS = ("mean", "max", "last", None)
 # Those without a nonlinearity of their own.
-LINEAR = ("linear_dynamical_system", "rotrnn")
+LINEAR = ("linear_dynamical_system", "lru", "rotrnn")
 
 EVERY_NORM = pytest.mark.parametrize(
     ("normalization", "norm_first"),
@@ -115,8 +115,8 @@ def test_a_norm_is_its_equation():
 
 @pytest.mark.parametrize("name", UNITS)
 def test_a_unit_by_name_is_activated_and_gated_where_it_is_linear(name):
-    block = ResidualBlock(name, unit_arguments={"units": 16})
-    block.build((None, None, 16))
+    block = ResidualBlock(name, unit_arguments={"units": 6})
+    block.build((None, None, 6))
     is_linear = name in LINEAR
     assert type(block.unit) is UNITS[name]
     assert block.unit.is_linear == is_linear
@@ -133,6 +133,7 @@ def test_what_is_given_goes_before_what_follows_from_the_unit():
     block = ResidualBlock("lssl", activation="relu", gated=True)
     assert (block.activation, block.gated) == (keras.activations.relu, True)
     # What a layer is depends on its own arguments too.
+    assert not ResidualBlock(make_rotrnn(activation="tanh")).gated
     assert ResidualBlock(LDStack(depth=1)).gated
     assert ResidualBlock(LDStack(activation="linear")).gated
     both = keras.layers.Bidirectional(make_rotrnn(), merge_mode="sum")
@@ -381,9 +382,7 @@ def test_every_block_has_a_copy_of_the_unit_with_its_own_weights():
 
 @pytest.mark.parametrize("name", UNITS)
 def test_a_model_takes_every_unit_by_name(name):
-    model = make_model(
-        kind=SequenceRegressor, unit=name, units=16, pooling=None
-    )
+    model = make_model(kind=SequenceRegressor, unit=name, pooling=None)
     assert array(model(sequences(3))).shape == (2, 3, 3)
     assert {type(block.unit) for block in model.blocks} == {UNITS[name]}
     assert {block.unit.name for block in model.blocks} == {name}
@@ -507,7 +506,7 @@ def test_the_paths_of_weights_are_stable():
     [
         ("float32", {"pooling": "last"}),
         ("mixed_bfloat16", {"pooling": "last"}),
-        ("mixed_bfloat16", {"unit": "rotrnn", "pool_size": 3}),
+        ("mixed_bfloat16", {"unit": "lru", "pool_size": 3, "pooling": "last"}),
     ],
 )
 def test_fit_learns_which_half_of_a_sequence_is_larger(policy, arguments):

@@ -194,9 +194,9 @@ def test_without_features_or_channels_nothing_is_computed():
 
 def test_sizes_that_do_not_fit_are_named():
     for sizes in ((1, 2, 1, 0, 5), (1, 2, 1, 3, 0)):
-        with pytest.raises(ValueError, match="sizes that do not fit"):
+        with pytest.raises(ValueError, match="sizes that fit together"):
             call("impulse_response", [], [], sizes, 0.5, 0, "float32")
-    with pytest.raises(ValueError, match="sizes that do not fit"):
+    with pytest.raises(ValueError, match="sizes that fit together"):
         # No power of two.
         call("impulse_response", [], [], (1, 2, 1, 3, 5), 0.5, 3, "float32")
 

@@ -11,7 +11,10 @@ from needs_native import require_native
 from keras_linrec import ops
 from keras_linrec.kernels import registry
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.call_encoding import COMPLEX
+from keras_linrec.kernels.native.call_encoding import PER_STEP
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import operand_shapes
 from keras_linrec.ops.impulse_response import impulse_response
 
 native = require_native()
@@ -213,6 +216,77 @@ def test_under_autocast_numbers_are_float32(time):
     half = [torch.ones(CHANNELS, dtype=torch.bfloat16)]
     with pytest.raises(TypeError, match="Received: .*bfloat16"):
         operators.scan(0, half, [sequences[..., :3]], [state[0]])
+
+
+def spoilt_calls():
+    """Calls of operators whose tensors have other counts or shapes."""
+    decay, inputs, state, into, out = (
+        [part.detach() for part in parts] for parts in arguments(2, True)
+    )
+    sequences = torch.rand(BATCH, TIME, FEATURES, dtype=torch.float64)
+    flags = flags_of(decay, False)
+    fixed = flags & ~PER_STEP
+    real = flags & ~COMPLEX
+    *_, checkpoints = operators.projected_scan(
+        flags, decay, sequences, into, out, state
+    )
+    projected = flags, decay, sequences, into, out
+    upstream = torch.rand(BATCH, TIME, UNITS, dtype=torch.float64)
+    systems_given = [part.detach() for part in systems()]
+    return [
+        (operators.scan, "decay", (flags, decay[:1], inputs, state)),
+        (operators.scan, "decay", (fixed, decay, inputs, state)),
+        (operators.scan, "decay", (real, decay, inputs, state)),
+        (operators.scan, "inputs", (flags, decay, inputs[:1], state)),
+        (operators.scan, "initial_state", (flags, decay, inputs, inputs)),
+        (
+            operators.scan_backward,
+            "d_final_state",
+            (flags, decay, inputs, state, inputs, state[:1]),
+        ),
+        (
+            operators.projected_scan,
+            "output_kernel",
+            (*projected[:4], into, state),
+        ),
+        (
+            operators.projected_scan_backward,
+            "checkpoints",
+            (*projected, checkpoints[:, 1:], upstream, state, state),
+        ),
+        (
+            operators.impulse_response,
+            "arguments",
+            (5, 0.5, [*systems_given[:5], upstream, systems_given[6]]),
+        ),
+        (
+            operators.impulse_response_backward,
+            "d_response",
+            (5, 0.5, systems_given, torch.rand(2, 2, 4, dtype=torch.float64)),
+        ),
+    ]
+
+
+def test_tensors_of_other_counts_or_shapes_are_refused():
+    for operator, parameter, given in spoilt_calls():
+        message = f"expects `{parameter}`.*Received: shapes of {parameter}="
+        with pytest.raises(ValueError, match=message):
+            operator(*given)
+
+
+def test_operands_of_other_shapes_are_refused():
+    shapes = operand_shapes(0, BATCH, TIME, FEATURES, UNITS, 0)
+    operands = [torch.rand(shape) for shape in shapes]
+    outputs, final = operators.nonlinear_scan(0, 0.0, True, operands)
+    for place, shape in enumerate(shapes):
+        spoilt = list(operands)
+        spoilt[place] = torch.rand(*shape[:-1], shape[-1] + 1)
+        with pytest.raises(ValueError, match="expects `operands`"):
+            operators.nonlinear_scan(0, 0.0, True, spoilt)
+    with pytest.raises(ValueError, match="expects `d_outputs`"):
+        operators.nonlinear_scan_backward(
+            0, 0.0, operands, outputs, outputs[:, 1:], final
+        )
 
 
 def test_it_is_checked_in_inference_mode_too():

@@ -36,6 +36,29 @@ def above_diagonal(layer):
     )
 
 
+def lengths(layer):
+    return np.linalg.norm(array(layer.reflectors), axis=0)
+
+
+@pytest.mark.parametrize("field", ["real", "complex"])
+def test_reflectors_begin_with_length_one_whatever_the_initializer(field):
+    layer = OrthogonalRNN(8, 3, field=field, reflector_initializer="ones")
+    layer.build((None, None, 2))
+    assert np.abs(lengths(layer) - 1).max() < 1e-6
+    assert (above_diagonal(layer) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("units", "field", "reflections"),
+    [(1, "real", 1), (8, "real", 8), (40, "real", 16), (8, "complex", 4)],
+)
+def test_reflections_default_to_sixteen_or_the_dimension(
+    units, field, reflections
+):
+    for make in (OrthogonalRNN, OrthogonalRNNCell):
+        assert make(units, field=field).reflections == reflections
+
+
 @pytest.mark.parametrize("form", FORMS[1:3])
 def test_a_thousand_steps_of_training_keep_it_orthogonal(form):
     layer = OrthogonalRNN(**form)
@@ -50,6 +73,7 @@ def test_a_thousand_steps_of_training_keep_it_orthogonal(form):
     assert int(optimizer.iterations) == 1000
     assert defect(layer) < 1e-5
     assert (above_diagonal(layer) == 0).all()
+    assert np.abs(lengths(layer) - 1).max() < 1e-6
     assert np.abs(array(layer.transition_matrix()) - before).max() > 0.1
     if layer.sign is not None:
         assert array(layer.sign) in (-1.0, 1.0)
@@ -155,3 +179,106 @@ def test_cells_are_read_back_from_their_configs():
         other = keras.layers.deserialize(config)
         assert other.activation is cell.activation
         assert other.get_config() == cell.get_config()
+
+
+# The initial state, trained.
+
+
+def with_initial_state(**arguments):
+    layer = OrthogonalRNN(
+        6, 3, train_initial_state=True, return_sequences=True, **arguments
+    )
+    layer.build((2, None, 3))
+    return randomise(layer)
+
+
+def test_a_trained_initial_state_is_where_sequences_begin():
+    layer = with_initial_state()
+    inputs = sequences(5)
+    (state,) = layer.get_initial_state(2)
+    assert (array(state) == array(layer.initial_state)).all()
+    expected = array(layer(inputs, initial_state=[np.array(array(state))]))
+    assert np.abs(array(layer(inputs)) - expected).max() < 1e-6
+    assert (
+        np.abs(array(layer(inputs, initial_state=0 * state)) - expected).max()
+        > 1e-3
+    )
+    outputs, states = [], [state]
+    for step in range(5):
+        output, states = layer.step(inputs[:, step], states)
+        outputs.append(array(output))
+    assert np.abs(np.stack(outputs, 1) - expected).max() < 1e-6
+
+
+@pytest.mark.parametrize("reflections", [2, 6])
+def test_a_trained_initial_state_is_that_after_a_reset(reflections):
+    """In both forms of W, with and without a mask."""
+    layer = OrthogonalRNN(
+        6,
+        reflections,
+        train_initial_state=True,
+        return_sequences=True,
+        return_state=True,
+    )
+    inputs = sequences(7)
+    layer.build(inputs.shape)
+    randomise(layer)
+    resets = np.zeros((2, 7), bool)
+    resets[:, 4] = True
+    whole, _ = layer(inputs, reset_mask=resets)
+    parts = [layer(inputs[:, :4])[0], layer(inputs[:, 4:])[0]]
+    expected = np.concatenate([array(part) for part in parts], axis=1)
+    assert np.abs(array(whole) - expected).max() < 1e-5
+    mask = np.ones((2, 7), bool)
+    mask[:, 4:] = False
+    masked, state = layer(inputs, reset_mask=resets, mask=mask)
+    assert np.abs(array(masked)[:, :4] - expected[:, :4]).max() < 1e-5
+    assert np.abs(array(state) - array(layer.initial_state)).max() < 1e-6
+
+
+def test_a_stateful_layer_begins_at_its_trained_state():
+    layer = with_initial_state(stateful=True)
+    other = with_initial_state()
+    other.set_weights(layer.get_weights())
+    inputs = sequences(6)
+    whole = array(other(inputs))
+    for _ in range(2):
+        first, second = array(layer(inputs[:, :3])), array(layer(inputs[:, 3:]))
+        assert np.abs(np.concatenate([first, second], 1) - whole).max() < 1e-6
+        layer.reset_state()
+    # It follows a change of the weight, where no batch came before.
+    for one in (layer, other):
+        one.initial_state.assign(one.initial_state + 1.0)
+    expected = array(other(inputs))
+    assert np.abs(expected - whole).max() > 1e-3
+    assert np.abs(array(layer(inputs)) - expected).max() < 1e-6
+    layer.reset_state([np.zeros((2, 6), "float32")])
+    zeros = array(other(inputs, initial_state=np.zeros((2, 6), "float32")))
+    assert np.abs(array(layer(inputs)) - zeros).max() < 1e-6
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_the_initial_state_learns(stateful):
+    layer = with_initial_state(stateful=stateful)
+    model = keras.Sequential([keras.Input((4, 3), batch_size=2), layer])
+    model.compile("sgd", "mse")
+    before = array(layer.initial_state)
+    inputs = sequences(4)
+    model.fit(inputs, np.ones((2, 4, 6)), batch_size=2, verbose=0)
+    assert np.abs(array(layer.initial_state) - before).min() > 0
+
+
+def test_an_initial_state_is_asked_for_once_there_is_one():
+    layer = OrthogonalRNN(4, 2, train_initial_state=True)
+    with pytest.raises(ValueError, match="trains its initial state"):
+        layer.get_initial_state(2)
+
+
+def test_a_cell_trains_its_initial_state_as_the_layer_does():
+    layer = with_initial_state()
+    cell = OrthogonalRNNCell(6, 3, train_initial_state=True)
+    rnn = keras.layers.RNN(cell, return_sequences=True)
+    inputs = sequences(5)
+    rnn.build(inputs.shape)
+    cell.set_weights(layer.get_weights())
+    assert np.abs(array(rnn(inputs)) - array(layer(inputs))).max() < 1e-5

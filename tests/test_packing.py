@@ -10,6 +10,7 @@ from autodiff import compiled
 from autodiff import relative_error
 from definitions import scan as definition
 from selection import standing_for_all
+from units import KINDS
 from units import UNITS
 from units import array
 from units import initial_states
@@ -23,9 +24,7 @@ from keras_linrec.models import SequenceRegressor
 pytestmark = pytest.mark.capability("several sequences in a row, `reset_mask`")
 # A linear recurrence, a nonlinear one and a convolution restart each in a way
 # of its own: in the selection these stand for all, where frameworks compile.
-EVERY_UNIT = pytest.mark.parametrize(
-    "name", standing_for_all(UNITS, ("lssl", "orthogonal_rnn", "rotrnn"))
-)
+EVERY_UNIT = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
 TIME = 36
 # Sequences of 12 and of 24 steps, which are long enough for two blocks of an
 # LSSL. The states before the first step count in rows 0 and 4.

@@ -14,7 +14,7 @@ def test_the_readmes_examples_run():
     assert names["outputs"].shape == (2, 10_000, 64)
 
 
-def test_the_changelog_knows_this_version():
+def test_the_changelog_has_this_version():
     import keras_linrec
 
     changes = (README.parent / "CHANGELOG.md").read_text()

@@ -1,4 +1,4 @@
-"""Files of earlier versions, and files that somebody broke or made up."""
+"""Files of earlier versions, damaged files and malicious ones."""
 
 import io
 import json
@@ -26,8 +26,8 @@ VERSIONS = sorted(path.parent for path in FIXTURES.glob("*/model.keras"))
 def test_this_version_has_files_of_its_own():
     folders = [folder.name for folder in VERSIONS]
     assert keras_linrec.__version__ in folders, (
-        "Run `python tests/fixtures/make.py`: later versions have to read what "
-        "this one writes."
+        "Run `python tests/fixtures/make.py`: later versions must read the "
+        "files of this one."
     )
 
 
@@ -37,7 +37,7 @@ def test_files_of_every_version_load(folder):
     model = keras.models.load_model(folder / "model.keras")
     got = model.predict(expected["inputs"], verbose=0)
     assert np.abs(got - expected["outputs"]).max() < 1e-5
-    # The weights alone, into a model that has lost its own.
+    # The weights alone, into a model whose weights were zeroed.
     for weight in model.weights:
         weight.assign(array(weight) * 0)
     model.load_weights(folder / "model.weights.h5")
@@ -62,7 +62,7 @@ def saved(tmp_path_factory):
 
 
 def altered(saved, path, weights=None, config=None):
-    """A file in which something was changed; what it holds is kept else."""
+    """A copy of a file with changed weights or a changed configuration."""
     source = zipfile.ZipFile(io.BytesIO(saved))
     parts = {name: source.read(name) for name in source.namelist()}
     if weights is not None:
@@ -81,7 +81,7 @@ def altered(saved, path, weights=None, config=None):
 
 
 def replaced(name, value):
-    """What puts another value in the place of a weight of the RotRNN."""
+    """A function that replaces a weight of the RotRNN, or removes it."""
 
     def change(layers):
         (group,) = (g["vars"] for g in layers.values() if name in g["vars"])
@@ -117,7 +117,7 @@ def test_a_weight_of_another_shape_is_named(saved, tmp_path):
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_a_weight_that_is_no_number_is_named(saved, number, tmp_path):
+def test_a_weight_that_is_not_finite_is_named(saved, number, tmp_path):
     wrong = replaced("gamma_log", np.array([0.0, number], "float32"))
     path = altered(saved, tmp_path / "model.keras", wrong)
     with pytest.raises(
@@ -126,7 +126,7 @@ def test_a_weight_that_is_no_number_is_named(saved, number, tmp_path):
         keras.models.load_model(path)
 
 
-def test_a_weight_that_is_missing_is_named(saved, tmp_path):
+def test_a_missing_weight_is_named(saved, tmp_path):
     path = altered(saved, tmp_path / "model.keras", replaced("theta", None))
     with pytest.raises(ValueError, match="'rotrnn' has the weights .*theta"):
         keras.models.load_model(path)
@@ -164,8 +164,8 @@ def test_an_absurd_size_is_refused(saved, layer, name, size, tmp_path):
         layers[layer]["config"][name] = size
 
     path = altered(saved, tmp_path / "model.keras", config=change)
-    # Nothing is allocated first: what is refused takes terabytes.
-    # Keras makes TypeErrors of errors in constructors, with their words.
+    # Nothing is allocated first: these sizes would take terabytes. Keras turns
+    # errors in constructors into TypeErrors that quote them.
     with pytest.raises((TypeError, ValueError)) as caught:
         keras.models.load_model(path)
     words = str(caught.value).splitlines()[-1]
@@ -203,7 +203,7 @@ CODE = {
         ("rotrnn", "kernel_constraint"),
     ],
 )
-def test_no_code_of_a_file_is_run(
+def test_no_code_in_a_file_is_run(
     saved, layer, name, code, tmp_path, monkeypatch
 ):
     def change(layers):
@@ -216,7 +216,7 @@ def test_no_code_of_a_file_is_run(
     assert not (tmp_path / "run").exists()
 
 
-def test_no_code_within_a_block_is_run(tmp_path):
+def test_no_code_in_a_block_is_run(tmp_path):
     model = keras.Sequential(
         [
             keras.Input((None, 3)),

@@ -1,4 +1,4 @@
-"""The example that reads digits pixel by pixel, run as a user runs it."""
+"""The example that classifies digits pixel by pixel, run as a user runs it."""
 
 import contextlib
 import csv
@@ -19,7 +19,7 @@ SIDE = 3
 
 
 def arrays(train_size=180, test_size=90):
-    """Images of nine classes: the label is the place of the bright pixel."""
+    """Images of nine classes: the label is the position of the bright pixel."""
     generator = np.random.default_rng(0)
     data = {}
     for part, size in (("train", train_size), ("test", test_size)):
@@ -38,7 +38,7 @@ def accuracy_line(output):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run with permuted pixels: its folder, its data and what it printed."""
+    """A run with permuted pixels: its folder, its data and its output."""
     folder = tmp_path_factory.mktemp("trained")
     data = folder / "tiny.npz"
     np.savez(data, **arrays())
@@ -94,7 +94,7 @@ def test_a_loaded_model_has_the_accuracy_it_was_saved_with(trained, capsys):
     assert accuracy_line(capsys.readouterr().out) != accuracy_line(output)
 
 
-def test_permutation_is_one_order_for_every_image_and_run():
+def test_the_permutation_is_the_same_for_every_image_and_run():
     images = np.arange(2 * SIDE**2).reshape(2, SIDE, SIDE)
     first, second = digits.as_sequences(images, permute=True)[:, :, 0]
     assert sorted(first) == list(range(SIDE**2)) != list(first)
@@ -108,7 +108,7 @@ def test_permutation_is_one_order_for_every_image_and_run():
 
 
 def linear_model(pixels, classes):
-    """What takes no time to compile, in the place of the real model."""
+    """A model that compiles fast, in place of the real one."""
     return keras.Sequential(
         [
             keras.Input(pixels.shape[1:]),
@@ -177,7 +177,7 @@ def test_the_small_model_is_trained_with_the_options_of_the_other(
 
 
 @pytest.mark.parametrize("model", ["stack", "small"])
-def test_training_for_a_time_writes_what_was_reached_when(
+def test_training_for_a_time_writes_the_learning_curve(
     model, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(example, "build_model", linear_model)
@@ -185,7 +185,7 @@ def test_training_for_a_time_writes_what_was_reached_when(
     data = tmp_path / "tiny.npz"
     np.savez(data, **arrays())
     arguments = [f"--model={model}", f"--data={data}", "--test-size=40"]
-    # Of its time a program that is compiled leaves less to learn in.
+    # Compilation takes part of the time.
     minutes = 0.1 if keras.backend.backend() == "torch" else 0.3
     arguments += [f"--minutes={minutes}"]
     example.main([*arguments, f"--output={tmp_path / 'new'}"])
@@ -221,13 +221,13 @@ def test_training_for_a_time_writes_what_was_reached_when(
     assert f"images {rows[-1]['images']:.0f}, " in output
     assert "Wrote model.keras, learning_curve.csv and " in output
 
-    # What is saved is what was tested last.
+    # The saved model is the one that was tested last.
     saved = str(tmp_path / "new" / "model.keras")
     example.main([f"--data={data}", "--load", saved])
     assert accuracy_line(capsys.readouterr().out) == accuracy_line(output)
 
 
-def test_the_rate_follows_the_share_of_the_time(monkeypatch):
+def test_the_learning_rate_follows_the_elapsed_time(monkeypatch):
     options = example.parse(["--minutes=2"])
     stopwatch = example.Stopwatch(options, 100, None)
     model = linear_model(np.zeros((1, 9, 1)), 9)
@@ -245,7 +245,7 @@ def test_the_rate_follows_the_share_of_the_time(monkeypatch):
     assert rates == pytest.approx(expected, rel=0.02, abs=1e-6)
 
 
-def test_digits_are_split_evenly_and_always_in_the_same_way():
+def test_digits_are_split_evenly_and_always_alike():
     train_images, train_labels, test_images, test_labels = digits.read_digits()
     assert train_images.shape == (1347, 64)
     assert test_images.shape == (450, 64)
@@ -313,7 +313,7 @@ MALFORMED = {
 
 
 def message_of(arguments, capsys):
-    """What a refused run says, which is to be a line, with no traceback."""
+    """The message of a refused run: one line, no traceback."""
     with pytest.raises(SystemExit) as stop:
         example.main([str(argument) for argument in arguments])
     if isinstance(stop.value.code, str):
@@ -335,7 +335,7 @@ def test_a_malformed_file_is_refused(case, tmp_path, capsys):
     assert expected in message
 
 
-def test_a_file_that_is_no_npz_is_refused(tmp_path, capsys):
+def test_a_file_that_is_not_an_npz_file_is_refused(tmp_path, capsys):
     expected = (
         "expected a NumPy .npz file with the arrays x_train, y_train, x_test, "
         "y_test. Received: "
@@ -362,7 +362,7 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path, capsys):
     assert message.startswith(f"{path}: {expected}arrays that are damaged")
 
 
-def test_a_file_that_is_no_model_is_refused(trained, tmp_path, capsys):
+def test_a_file_that_is_not_a_model_is_refused(trained, tmp_path, capsys):
     path = tmp_path / "model.keras"
     expected = f"{path}: expected a model that this script saved. Received: "
     message = message_of(["--load", path], capsys)
@@ -459,7 +459,7 @@ def test_help_names_every_option(capsys):
         ("tensorflow", None, ["jax", "tensorflow"], "tensorflow"),
     ],
 )
-def test_the_backend_is_an_installed_one_unless_it_is_chosen(
+def test_the_backend_is_an_installed_one_unless_the_user_chose_one(
     variable, settings, installed, expected, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))

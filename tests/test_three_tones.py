@@ -26,7 +26,7 @@ def tones(count, seed):
 # was: over all phases the mean of a sine is zero, for every pitch.
 @pytest.mark.parametrize(
     "unit",
-    ["lssl", *(name for name in UNITS if is_linear(UNITS[name](4)))],
+    ["lssl", *(name for name in UNITS if is_linear(UNITS[name](8)))],
 )
 def test_three_tones_are_told_apart(unit):
     keras.utils.set_random_seed(0)

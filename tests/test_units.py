@@ -7,11 +7,9 @@ from autodiff import backend_gradients
 from autodiff import compiled
 from autodiff import numerical_gradients
 from autodiff import relative_error
-from definitions import ldstack
-from definitions import orthogonal_rnn
 from selection import COMPILING
 from selection import standing_for_all
-from units import DEFINITIONS
+from units import KINDS
 from units import UNITS
 from units import array
 from units import initial_states
@@ -20,112 +18,6 @@ from units import sequences
 from units import weights_of
 
 LENGTHS = (1, 2, 3, 63, 500)
-
-# Forms that take different paths through a layer. Each is a program to compile:
-# where a framework does, the selection has the first two of each unit.
-FORMS = {
-    "antisymmetric_rnn": [{}, {"solver": "rk4", "gated": True}],
-    "ldstack": [
-        {},
-        {
-            "eigenvalues": "hinge",
-            "mimo": "general",
-            "state_size": 7,
-            "slope": 0.5,
-            "activation": "tanh",
-            "use_state_bias": True,
-        },
-        {"basis": "companion", "state_size": 9, "depth": 3},
-        {"eigenvalues": "standard", "state_size": 33, "depth": 1},
-        {
-            "eigenvalues": "log_polar_hinge",
-            "mimo": "average",
-            "projections": 2,
-            "activation": "tanh",
-            "depth": 3,
-        },
-        {"eigenvalues": "hinge", "basis": "companion", "mimo": "general"},
-    ],
-    "linear_dynamical_system": [
-        {},
-        {"eigenvalues": "hinge", "mimo": "general", "use_bias": False},
-        {"eigenvalues": "standard", "state_size": 3},
-        {"mimo": "average", "state_size": 11},
-    ],
-    "lipschitz_rnn": [
-        {},
-        {"gated": True, "gamma": (0.1, 0.0), "solver": "rk2"},
-        {"units": 33, "solver": "rk2", "beta": (0.6, 0.9)},
-        {"solver": "rk4", "trainable_step_size": True},
-        {"alpha": 0.0, "activation": "relu"},
-    ],
-    "lssl": [
-        {},
-        {"state_size": 64, "dt_max": 0.5},
-        {"measure": "legt"},
-        {"measure": "lagt", "channels": 1},
-        {"state_size": 1, "channels": 3, "use_bias": False},
-        {"alpha": 1.0},
-        {"alpha": 0.0, "dt_min": 0.001, "dt_max": 0.01},
-    ],
-    "orthogonal_rnn": [
-        {},
-        {"units": 10, "activation": "modrelu", "field": "complex"},
-        {"units": 5, "reflections": 5, "use_bias": False},
-        {"units": 20, "reflections": 5},
-        {"units": 34, "activation": "oplu"},
-        {"units": 6, "activation": "modrelu"},
-        {"units": 6, "activation": "tanh", "field": "complex"},
-    ],
-    "rotrnn": [
-        {},
-        {"bidirectional": True},
-        {"units": 3},
-        {"state_size": 8, "num_heads": 4},
-        {"state_size": 24, "num_heads": 2},
-        {"state_size": 33, "num_heads": 1, "gamma_max": 0.9999},
-    ],
-}
-TOLERANCES = {
-    "antisymmetric_rnn": 5e-5,
-    "ldstack": 5e-5,
-    "linear_dynamical_system": 2e-5,
-    "lipschitz_rnn": 5e-5,
-    "lssl": 5e-5,
-    "orthogonal_rnn": 5e-5,
-    "rotrnn": 2e-5,
-}
-# For numerical gradients.
-SMALLER = {
-    "antisymmetric_rnn": lambda form: {},
-    "ldstack": lambda form: {"state_size": min(form.get("state_size", 6), 9)},
-    "linear_dynamical_system": lambda form: {},
-    "lipschitz_rnn": lambda form: {"units": min(form.get("units", 4), 5)},
-    "lssl": lambda form: {"state_size": min(form.get("state_size", 6), 6)},
-    "orthogonal_rnn": lambda form: {"units": min(form.get("units", 4), 20)},
-    "rotrnn": lambda form: {"state_size": 6, "num_heads": 2},
-}
-# Arguments that the definitions take; others show in the weights.
-DEFINED = {
-    "activation": {
-        "elu": ldstack.elu,
-        "oplu": orthogonal_rnn.oplu,
-        "modrelu": orthogonal_rnn.modrelu,
-        "tanh": np.tanh,
-        "relu": lambda a: np.maximum(a, 0),
-    },
-    **dict.fromkeys(("alpha", "beta", "gamma", "solver")),
-    **dict.fromkeys(("basis", "depth", "slope")),
-}
-
-
-def define(name, form, weights, inputs, *states):
-    options = {
-        key: DEFINED[key][value] if DEFINED[key] else value
-        for key, value in form.items()
-        if key in DEFINED
-    }
-    return DEFINITIONS[name](weights, inputs, *states, **options)
 
 
 def at_lengths(lengths, others, selected):
@@ -144,17 +36,14 @@ def at_lengths(lengths, others, selected):
                 if index < 2 and (form or time in selected)
                 else pytest.mark.rest(*COMPILING),
             )
-            for name, forms in FORMS.items()
-            for index, form in enumerate(forms)
+            for name, unit in UNITS.items()
+            for index, form in enumerate(unit.forms)
             for time in (others if form else lengths)
         ],
     )
 
 
-# Over many steps these stand for all, where a framework compiles.
-EVERY_UNIT = pytest.mark.parametrize(
-    "name", standing_for_all(UNITS, ("lssl", "orthogonal_rnn", "rotrnn"))
-)
+EVERY_UNIT = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
 PAPER = pytest.mark.capability("outputs and gradients are the paper's")
 
 
@@ -171,22 +60,20 @@ def test_outputs_and_final_states_equal_the_definition(name, form, time):
         return layer(arguments[0], initial_state=arguments[1:])
 
     got = compiled(run)([inputs, *states])
-    expected = define(
-        name,
+    expected = UNITS[name].defined(
         form,
         weights_of(layer),
         *(a.astype("float64") for a in (inputs, *states)),
     )
+    tolerance = UNITS[name].tolerance + 2e-7 * time
     for one, other in zip(got, expected, strict=True):
-        assert relative_error(array(one), other) < (
-            TOLERANCES[name] + 2e-7 * time
-        )
+        assert relative_error(array(one), other) < tolerance
 
 
 @PAPER
 @at_lengths((1, 7), others=(7,), selected=(7,))
 def test_every_gradient_equals_that_of_the_definition(name, form, time):
-    form = {**form, **SMALLER[name](form)}
+    form = UNITS[name].limited(form)
     layer = UNITS[name](return_state=True, **form)
     inputs = sequences(time)
     layer.build(inputs.shape)
@@ -206,7 +93,7 @@ def test_every_gradient_equals_that_of_the_definition(name, form, time):
 
     def run_definition(arguments):
         weights = {**weights_of(layer), **dict(zip(names, arguments))}
-        return define(name, form, weights, *arguments[count:])
+        return UNITS[name].defined(form, weights, *arguments[count:])
 
     arguments = [weights_of(layer)[n] for n in names]
     arguments += [a.astype("float64") for a in (inputs, *states)]
@@ -227,8 +114,7 @@ def test_every_gradient_equals_that_of_the_definition(name, form, time):
 @PAPER
 @EVERY_UNIT
 def test_gradients_over_500_steps_equal_those_of_the_definition(name):
-    # Over many steps a difference goes over a corner of a leaky ReLU.
-    form = {"activation": "tanh"} if name == "orthogonal_rnn" else {}
+    form = UNITS[name].smooth
     layer = UNITS[name](**form)
     inputs = sequences(500)
     layer.build(inputs.shape)
@@ -249,7 +135,7 @@ def test_gradients_over_500_steps_equal_those_of_the_definition(name):
 
     def run_definition(arrays):
         weights = dict(zip(names, arrays))
-        return [define(name, form, weights, arrays[count])[0]]
+        return [UNITS[name].defined(form, weights, arrays[count])[0]]
 
     generator = np.random.default_rng(2)
     cotangents = [generator.standard_normal((2, 500, 4))]
@@ -279,11 +165,11 @@ def test_100_000_steps_stay_accurate(name):
     inputs = sequences(100_000, batch=1, features=1)
     layer.build(inputs.shape)
     got = layer(inputs)
-    expected = DEFINITIONS[name](weights_of(layer), inputs.astype("float64"))
-    # Where nothing decays, what float32 knows of an angle adds up.
-    tolerance = 5e-3 if name == "linear_dynamical_system" else 1e-3
+    expected = UNITS[name].defined(
+        {}, weights_of(layer), inputs.astype("float64")
+    )
     for one, other in zip(got, expected):
-        assert relative_error(array(one), other) < tolerance
+        assert relative_error(array(one), other) < UNITS[name].long_tolerance
 
 
 @pytest.mark.parametrize("trained", [False, True], ids=["initial", "moved"])
@@ -341,6 +227,19 @@ def test_lssl_fixed_trains_neither_transition_nor_timescale():
                 "rotation_kernel": (2, 5, 5),
                 "input_kernel": (2, 3, 5),
                 "output_kernel": (10, 4),
+                "feedthrough": (3, 4),
+            },
+        ),
+        (
+            "lru",
+            {
+                "nu_log": (6,),
+                "theta_log": (6,),
+                "gamma_log": (6,),
+                "input_real": (3, 6),
+                "input_imag": (3, 6),
+                "output_real": (6, 4),
+                "output_imag": (6, 4),
                 "feedthrough": (3, 4),
             },
         ),

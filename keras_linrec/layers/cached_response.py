@@ -1,4 +1,4 @@
-"""Variables for what stays the same of an LSSL's impulse response."""
+"""Variables for the part of an LSSL's impulse response that stays the same."""
 
 import math
 
@@ -13,7 +13,7 @@ def build_cache(layer, time, features):
     """The `CachedResponse` of an `LSSL`, or `None` if it would be too large.
 
     Args:
-        layer: the layer, of which A and dt are not trained.
+        layer: the layer, whose A and dt are not trained.
         time: integer, the steps of its sequences, or `None` if unknown.
         features: integer.
     """
@@ -25,19 +25,19 @@ def build_cache(layer, time, features):
 
 
 class CachedResponse:
-    """What follows from A and dt alone, kept in variables with these.
+    """What depends on A and dt alone, kept in variables together with these.
 
-    They are compared, and all is computed anew where one is different, so that
-    it does not matter who changed a weight, and when.
+    A and dt are compared at each call, and everything is recomputed if they
+    have changed. It does not matter who changed a weight, and when.
 
     Args:
-        layer: the `LSSL` that the variables belong to.
+        layer: the `LSSL` to which the variables belong.
         size: `krylov_cache.CacheSize`.
         features: integer.
 
     Attributes:
-        variables: the variable that holds what the rest was computed from, and
-            those that hold the rest.
+        variables: the variable with A and dt, and those with what was computed
+            from them.
     """
 
     def __init__(self, layer, size, features):
@@ -47,7 +47,7 @@ class CachedResponse:
         columns, powers = krylov_cache.cached_shapes(
             size, features, layer.state_size
         )
-        # No weight equals NaN: nothing is known yet.
+        # No weight equals NaN, so that the first call computes.
         nothing = keras.initializers.Constant(math.nan)
         self.variables = [
             layer.add_parameter(
@@ -61,7 +61,7 @@ class CachedResponse:
         ]
 
     def reaches(self, time):
-        """Whether it is ready for sequences of so many steps."""
+        """Whether the cache is large enough for so many steps."""
         return isinstance(time, int) and time <= self._size.longest
 
     def response(self, transition, timescale, output_matrix, time):
@@ -81,31 +81,40 @@ class CachedResponse:
         )
 
     def _kept(self, known, compute):
-        """What `compute` gives, computed anew where `known` is."""
+        """The result of `compute`, recomputed if `known` has changed."""
         if not krylov_cache.can_choose():
             return compute()
+        # Another thread may be assigning. `known` is read first and assigned
+        # last, so that the rest is complete where `known` is the same.
         before, *parts = (ops.convert_to_tensor(v) for v in self.variables)
         was_concrete = _is_concrete(before)
         same = ops.all(ops.equal(known, before))
         if was_concrete and _is_concrete(known):
-            # No variable is written to unless it has to be: PyTorch may still
-            # need what it holds for a gradient.
+            # Variables are written only if they have to be: PyTorch may still
+            # need their values for a gradient.
             if bool(same):
                 return parts
             parts = compute()
         else:
+            # A compiled program reads and assigns in an order of its own. What
+            # was never computed is NaN.
+            for part in parts:
+                first = part[..., :1, :1]
+                same = ops.logical_and(same, ops.all(ops.equal(first, first)))
             parts = ops.cond(same, lambda: tuple(parts), compute)
             if was_concrete:
-                # A function that the user compiles with JAX, outside of Keras'
-                # trainers: what it traces must not stay in a variable.
+                # In a function that the user compiles with JAX, outside of
+                # Keras' trainers, traced values must not stay in a variable.
                 return parts
-        for variable, value in zip(self.variables, (known, *parts)):
+        variable_of_known, *variables = self.variables
+        for variable, value in zip(variables, parts):
             variable.assign(value)
+        variable_of_known.assign(known)
         return parts
 
 
 def _is_concrete(tensor):
-    """Whether the values are there, and not those of a traced function."""
+    """Whether a tensor has values, and is not traced."""
     try:
         ops.convert_to_numpy(tensor)
     except Exception:  # Every backend has an error of its own.

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_linrec import activations
+from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.ldstack_conversion import CONDITION_MAX
 from keras_linrec.layers.ldstack_conversion import NetworkConversion
 from keras_linrec.layers.ldstack_conversion import warn_of_condition
@@ -22,43 +22,44 @@ BASES = ("learned", "companion")
 class LDStack(NetworkConversion, LinearDynamicalSystem):
     """A nonlinear RNN as a stack of linear dynamical systems - Kaul 2020.
 
-    It approaches the recurrent network
+    The nonlinearity `activation` is inside the recurrence, not on the outputs.
+    The layer approximates the recurrent network
 
         h_t = activation(A h_{t-1} + B x_t)
         y_t = C h_t + D x_t + bias
 
     by `depth` recurrences that are linear in time, and so run in parallel
-    over it. Each is corrected by how far the one before strayed from a
-    nonlinear step:
+    over it. Each is corrected by the difference between a linear and a
+    nonlinear step of the recurrence before:
 
         a^i_t = A h^{i-1}_{t-1} + B x_t
         h^i_t = slope (A h^i_{t-1} + B x_t) + activation(a^i_t) - slope a^i_t
 
-    without a correction in the first; the outputs are those of the last. With
+    The first has no correction; the outputs are those of the last. With
     mimo="concatenate" or "general" the first `depth` - 1 steps are those of
-    the network, whatever the slope, and `to_rnn()` tells its matrices. The
-    paper's slope is 1. Where the network is nonlinear to a degree, so that
-    activations' derivatives are far from 1, its error grows with the depth
-    before it falls, beyond any floating-point number for long sequences; with
-    a slope of 1/2 the error of a network with ||A|| <= 1 and derivatives in
-    [0, 1] does not grow (the absolute weights of all ways through the stack
-    sum to 1; larger norms still grow), and a SimpleRNN of 16 units is met to
-    1e-3 by 12 to 16 layers for 64 steps (see `examples/nonlinear_stack.py`).
+    the network, whatever the slope, and `to_rnn()` returns its matrices. The
+    paper's slope is 1. Where the network is strongly nonlinear, with
+    derivatives of the activation far from 1, the error then grows with the
+    depth before it falls, and overflows for long sequences. With a slope of
+    1/2 the error of a network with ||A|| <= 1 and derivatives in [0, 1] does
+    not grow (the absolute weights of all ways through the stack sum to 1;
+    with larger norms it still grows), and 12 to 16 layers match a SimpleRNN
+    of 16 units to 1e-3 for 64 steps (see `examples/nonlinear_stack.py`).
 
     A = S R S^-1, where R has the eigenvalues and S is the basis in which the
-    activation sees the state:
+    activation applies to the state:
 
     - `basis="learned"`: S is a weight, any invertible matrix;
     - `basis="companion"`: A is in the transpose form of equation 2 (of each
       of the coupled systems, if there are several), given by the eigenvalues
-      alone. S is then a Vandermonde matrix, which float32 carries up to some
-      size. The relative error of the outputs stays below 1e-4, in the median
-      of random draws, up to these many states of a system: roots of random
-      polynomials 256, under each parameterisation; "unit" with evenly spaced
-      angles ("chebyshev") 256 and more, low-discrepancy angles 128, uniform
-      ones 12 (the worst of 7 draws was 1e-3); Chebyshev nodes of a "hinge" 10.
-      In a learned basis it is 3e-6, whatever the eigenvalues. A warning tells
-      where a layer starts beyond that.
+      alone. S is then a Vandermonde matrix, which float32 represents up to
+      some size. The relative error of the outputs stays below 1e-4, in the
+      median of random draws, up to these numbers of states in a system: roots
+      of random polynomials 256, under each parameterisation; "unit" with
+      evenly spaced angles ("chebyshev") 256 and more, low-discrepancy angles
+      128, uniform ones 12 (the worst of 7 draws was 1e-3); Chebyshev nodes of
+      a "hinge" 10. In a learned basis it is 3e-6, whatever the eigenvalues. A
+      layer that starts beyond that warns.
 
     The weights are those of `LinearDynamicalSystem`, in modal coordinates,
     and
@@ -74,21 +75,38 @@ trained in a linear layer |
         units: integer, the number of output features. Defaults to `None`, as
             many as the input has.
         state_size: integer n; a multiple of the features for
-            mimo="concatenate". Defaults to 32.
+            mimo="concatenate". Defaults to `None`, the smallest multiple of
+            the features from 32 on.
         depth: integer, the number of recurrences. Defaults to 2; 1 is a
             linear system, whatever the slope.
-        activation: name or function. Defaults to `"elu"`. `"linear"` is a
-            linear system of any depth.
+        activation: name or function, inside the recurrence. Defaults to
+            `"elu"`. `"linear"` is a linear system of any depth.
         eigenvalues, mimo, projections: see `LinearDynamicalSystem`.
-            With "average" each projection runs its own nonlinear stack; the
-            mean of nonlinear systems is another one than that of `to_rnn()`,
-            however many there are.
+            With "average" each projection runs its own nonlinear stack; their
+            mean is not the system of `to_rnn()`, however many there are.
         slope: float in (0, 1], the share of the recurrence that is linear in
             time. Defaults to 1, the paper's.
         basis: `"learned"` (the default) or `"companion"`.
         basis_initializer: for S. Defaults to `"orthogonal"`.
         use_state_bias: whether the state has a bias. Defaults to `False`.
-        **kwargs: those of `LinearDynamicalSystem`.
+        initial_eigenvalues, use_bias, kernel_initializer, output_initializer,
+            feedthrough_initializer, bias_initializer, kernel_regularizer,
+            kernel_constraint: see `LinearDynamicalSystem`.
+        dropout: float in [0, 1), the share of input features to drop during
+            training, the same ones at every time step. Defaults to 0.
+        seed: integer, the seed of the dropout and of the initial eigenvalues
+            and projections. Defaults to `None`.
+        return_sequences: whether to return the outputs of all time steps or
+            only the last. Defaults to `True`.
+        return_state: whether to return the final states too. Defaults to
+            `False`.
+        go_backwards: whether to read the sequence from its end; the outputs
+            come in the order of reading. Defaults to `False`.
+        stateful: whether each batch starts from the final states of the last
+            one. Needs a fixed batch size. Defaults to `False`.
+        zero_output_for_mask: whether masked steps give zeros instead of
+            repeating the previous output. Defaults to `False`.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
         sequences: float tensor, (batch, time, features).
@@ -100,7 +118,7 @@ trained in a linear layer |
         training: whether dropout applies.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins: the states are zero before that step, so that several
-            sequences share a row. Defaults to `None`.
+            sequences can share a row. Defaults to `None`.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -108,8 +126,8 @@ trained in a linear layer |
         whatever the policy.
 
     Raises:
-        ValueError: for an argument out of its range, at construction; at
-            build, where `state_size` is no multiple of the features.
+        ValueError: at construction, for an argument out of its range; at
+            build, if `state_size` is not a multiple of the features.
 
     Where S becomes singular in training, outputs are NaN, or PyTorch raises:
     see `keras_linrec.ops.inverse`.
@@ -143,7 +161,7 @@ trained in a linear layer |
     def __init__(
         self,
         units=None,
-        state_size=32,
+        state_size=None,
         depth=2,
         activation="elu",
         eigenvalues="standard",
@@ -153,6 +171,21 @@ trained in a linear layer |
         basis="learned",
         basis_initializer="orthogonal",
         use_state_bias=False,
+        initial_eigenvalues=None,
+        use_bias=True,
+        kernel_initializer="orthogonal",
+        output_initializer="glorot_normal",
+        feedthrough_initializer=None,
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        dropout=0.0,
+        seed=None,
+        return_sequences=True,
+        return_state=False,
+        go_backwards=False,
+        stateful=False,
+        zero_output_for_mask=False,
         **kwargs,
     ):
         super().__init__(
@@ -161,6 +194,22 @@ trained in a linear layer |
             eigenvalues=eigenvalues,
             mimo=mimo,
             projections=projections,
+            initial_eigenvalues=initial_eigenvalues,
+            activation=activation,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            output_initializer=output_initializer,
+            feedthrough_initializer=feedthrough_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            dropout=dropout,
+            seed=seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            zero_output_for_mask=zero_output_for_mask,
             **kwargs,
         )
         require_count("depth", depth)
@@ -170,7 +219,6 @@ trained in a linear layer |
                 f"`basis` should be one of {BASES}. Received: basis={basis}"
             )
         self.depth = depth
-        self.activation = keras.activations.get(activation)
         self.slope = slope
         self.basis = basis
         self.basis_initializer = keras.initializers.get(basis_initializer)
@@ -182,7 +230,7 @@ trained in a linear layer |
 
     @property
     def _recurrences(self):
-        """How many there are: a linear stack is its first."""
+        """Their number: a linear stack is its first recurrence."""
         return 1 if self.is_linear else self.depth
 
     @property
@@ -190,7 +238,7 @@ trained in a linear layer |
         return self.mimo == "average" and self._recurrences > 1
 
     def state_shapes_of(self, features):
-        shape = (self.state_size,)
+        shape = (self.num_states_of(features),)
         if self._is_averaged:
             shape = (self.projections, *shape)
         return [shape] * self._recurrences
@@ -201,14 +249,14 @@ trained in a linear layer |
         if self.basis == "learned":
             self.state_basis = self.add_parameter(
                 "state_basis",
-                (self.state_size, self.state_size),
+                (self.num_states, self.num_states),
                 self.basis_initializer,
-                # What is linear has no use for it but to tell its states.
+                # A linear layer needs it only to report its states.
                 trainable=self._recurrences > 1,
             )
         if self.use_state_bias:
             self.state_bias = self.add_parameter(
-                "state_bias", (self.state_size,), "zeros"
+                "state_bias", (self.num_states,), "zeros"
             )
 
     def _check_eigenvalues(self, eigenvalues):
@@ -235,15 +283,28 @@ trained in a linear layer |
         modal = self.modal_form()
         return modal, self._bases(modal)
 
-    def _respond(self, sequences, states, keep_all=True, **options):
+    def run_step(self, inputs, states, constants=None):
+        outputs, states = self.respond(
+            ops.expand_dims(inputs, 1),
+            states,
+            wants_states=True,
+            constants=constants,
+        )
+        return outputs[:, 0], states
+
+    def respond(
+        self, sequences, states, wants_states, keep_all=True, **options
+    ):
         if not self._is_averaged:
             rows = self._linear_input_rows()
-            return self._stack(sequences, rows, states, keep_all, **options)
+            return self._stack(
+                sequences, rows, states, wants_states, keep_all, **options
+            )
         # Each projection becomes a row of the batch. Its input enters by B r,
         # as if the sequence were (r^T x) r.
         count = self.projections
         if states is not None:
-            states = [ops.reshape(s, (-1, self.state_size)) for s in states]
+            states = [ops.reshape(s, (-1, self.num_states)) for s in states]
         for name in ("lengths", "resets"):
             if options.get(name) is not None:
                 options[name] = ops.repeat(options[name], count, axis=0)
@@ -251,11 +312,12 @@ trained in a linear layer |
             self._projected(sequences),
             self._input_rows(),
             states,
+            wants_states,
             keep_all,
             **options,
         )
         outputs = ops.reshape(outputs, (-1, count, *ops.shape(outputs)[1:]))
-        shape = (-1, count, self.state_size)
+        shape = (-1, count, self.num_states)
         states = [ops.reshape(state, shape) for state in states]
         direct = sequences if keep_all else sequences[:, -1]
         direct = direct @ ops.convert_to_tensor(self.feedthrough)
@@ -275,9 +337,9 @@ trained in a linear layer |
         sequences,
         rows,
         states,
+        wants_states,
         keep_all,
         lengths=None,
-        wants_states=True,
         resets=None,
         constants=None,
     ):
@@ -304,17 +366,28 @@ trained in a linear layer |
         rows = share * rows
         inputs, correction, final_states = sequences, None, []
         for index in range(self._recurrences):
-            state = None if states is None else states[index] @ inverse_basis
-            arguments = modal, decay, inputs, rows
-            if index == self._recurrences - 1:
-                outputs, state = self._read(
-                    *arguments, state, keep_all, direct=not self._is_averaged
-                )
-                final_states.append(state @ basis if needed else state)
-                return outputs, final_states
-            hidden, state = self._scan(*arguments, basis, state)
-            final_states.append(state @ basis)
-            correction = self._correction(hidden, correction)
+            is_last = index == self._recurrences - 1
+            system = DiagonalSystem(
+                decay,
+                modal.into_channels(rows),
+                modal.read_out(
+                    ops.convert_to_tensor(self.output_kernel)
+                    if is_last
+                    else basis
+                ),
+            )
+            if is_last and not self._is_averaged:
+                feedthrough = ops.convert_to_tensor(self.feedthrough)
+                system = system._replace(feedthrough=feedthrough)
+            state = None
+            if states is not None:
+                state = modal.into_channels(states[index] @ inverse_basis)
+            outputs, state = system.run(inputs, state, keep_all or not is_last)
+            state = modal.from_channels(state)
+            final_states.append(state @ basis if needed else state)
+            if is_last:
+                return self._with_bias(outputs), final_states
+            correction = self._correction(outputs, correction)
             if runs is not None:
                 correction = ops.where(runs, correction, 0.0)
             inputs = ops.concatenate([sequences, correction], axis=-1)
@@ -322,7 +395,7 @@ trained in a linear layer |
                 rows = ops.concatenate([rows, inverse_basis], axis=0)
 
     def _correction(self, states, correction):
-        """activation(a) - slope a, where slope a is a linear step alone."""
+        """activation(a) - slope a; slope a is the states uncorrected."""
         if correction is not None:
             states = states - correction
         if self.slope == 1.0:
@@ -339,7 +412,6 @@ trained in a linear layer |
         return {
             **super().get_config(),
             "depth": self.depth,
-            "activation": activations.serialize(self.activation),
             "slope": self.slope,
             "basis": self.basis,
             "use_state_bias": self.use_state_bias,
@@ -356,7 +428,7 @@ def _block_diagonal(blocks):
 
 
 def _condition(eigenvalues):
-    """Of the companion form's eigenvectors, with a norm of one each."""
+    """The condition number of the companion form's unit eigenvectors."""
     vectors = np.vander(eigenvalues)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.linalg.cond(vectors / norms)

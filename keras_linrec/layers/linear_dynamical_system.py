@@ -6,40 +6,43 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_linrec.initializers import FanInNormal
 from keras_linrec.layers.canonical_conversion import CanonicalConversion
+from keras_linrec.layers.diagonal_layer import DiagonalLayer
+from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.precise_layer import serialized
-from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops import eigenvalues as eigenvalues_ops
-from keras_linrec.ops import packing
 from keras_linrec.ops.modal_form import ModalForm
-from keras_linrec.ops.scan import projected_scan
 from keras_linrec.validation import require_count
 
 MIMO = ("concatenate", "average", "general")
 # The states of a system up to which angles drawn one by one stay apart.
 _UNIFORM_MAX = 64
+# A default `state_size` is the smallest multiple of the features from this on.
+_STATES_MIN = 32
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinearDynamicalSystem(CanonicalConversion, SequenceLayer):
+class LinearDynamicalSystem(CanonicalConversion, DiagonalLayer):
     """Linear dynamical system, given by its eigenvalues - Kaul 2020.
 
         s_t = A s_{t-1} + B x_t
-        y_t = C s_t + D x_t + bias
+        y_t = activation(C s_t + D x_t + bias)
 
-    A single-input system that can reach all of its states is, but for a
-    change of coordinates, its n eigenvalues and what is read out of it
-    (proposition 1): its modal coordinates follow s'_t = lambda * s'_{t-1} +
-    x_t, all in parallel over time where the kernel is. For inputs of several
-    features, `mimo` puts such systems together:
+    The layer is linear in its inputs and states, unless `activation` applies a
+    nonlinearity to its outputs: put one between stacked layers.
 
-    - `"concatenate"`: as many systems as features, of n / features states
-      each, and a square matrix E mixes the features before (section 2.3, the
-      Luenberger form with equal sizes and blocks that are not coupled);
+    A single-input system that can reach all of its states is determined, up
+    to a change of coordinates, by its n eigenvalues and its output matrix
+    (proposition 1). Its modal coordinates follow s'_t = lambda * s'_{t-1} +
+    x_t, in parallel over time where the kernel is parallel. For inputs of
+    several features, `mimo` combines such systems:
+
+    - `"concatenate"`: one system a feature, of n / features states each, and
+      a square matrix E that mixes the features first (section 2.3, the
+      Luenberger form with equal sizes and uncoupled blocks);
     - `"average"`: the mean of `projections` single-input systems, whose
       inputs are random projections r^T x, each with the input vector B r. The
-      mean approaches that of the unprojected system, and is equal to it where
+      mean approaches the system without projections, and equals it where
       `projections` is a multiple of the features (the projections are
       orthogonal as far as there is room);
     - `"general"`: one system with any B, of any size.
@@ -67,17 +70,19 @@ in modal coordinates |
 
     A pair of eigenvalues has two modal coordinates, neighbours: the real and
     the imaginary part of a complex number, or half the sum and half the
-    difference of two real ones. An odd one out is real; in "unit" it is 1.
+    difference of two real ones. For odd k the last eigenvalue is real; in
+    "unit" it is 1.
 
-    Nothing keeps eigenvalues inside the unit circle but "unit". They start on
-    it or inside; where training moves one outside, states grow exponentially
+    Eigenvalues start on the unit circle or inside it, and only "unit" keeps
+    them there: where training moves one outside, states grow exponentially
     with time.
 
     Args:
         units: integer, the number of output features. Defaults to `None`, as
             many as the input has.
         state_size: integer n; a multiple of the features for "concatenate".
-            Defaults to 32.
+            Defaults to `None`, the smallest multiple of the features from 32
+            on.
         eigenvalues: how the eigenvalues are parameterised, `"standard"` (the
             default), `"unit"`, `"hinge"`, `"log_polar"` or
             `"log_polar_hinge"`; see `keras_linrec.ops.eigenvalues.spectrum`.
@@ -89,22 +94,33 @@ in modal coordinates |
             array (S, k). Defaults to `None`: the roots of random polynomials,
             and for "unit" uniform angles up to 64 states a system and a
             low-discrepancy sequence beyond.
+        activation: name or function, applied to the outputs. Defaults to
+            `None`, no activation.
         use_bias: whether the outputs have a bias. Defaults to `True`.
         kernel_initializer: for `input_kernel`. Defaults to `"orthogonal"`.
         output_initializer: for `output_kernel`. Defaults to
             `"glorot_normal"`.
-        feedthrough_initializer: for D. Defaults to normal numbers that keep
-            the variance.
+        feedthrough_initializer: for D. Defaults to `None`, normal numbers that
+            keep the variance.
         bias_initializer: defaults to `"zeros"`.
         kernel_regularizer, kernel_constraint: for `input_kernel` and
             `output_kernel`. Default to `None`.
-        **kwargs: those of every unit: `dropout`, `seed` (also that of the
-            initial eigenvalues), `return_sequences` (`True`; where it is
-            `False` and there is no mask, the states of single steps are never
-            stored),
-            `return_state`, `go_backwards`, `stateful`,
-            `zero_output_for_mask`, `name`, `dtype`, `trainable`,
-            `activity_regularizer`.
+        dropout: float in [0, 1), the share of input features to drop during
+            training, the same ones at every time step. Defaults to 0.
+        seed: integer, the seed of the dropout and of the initial eigenvalues
+            and projections. Defaults to `None`.
+        return_sequences: whether to return the outputs of all time steps or
+            only the last, for which a sequence without a mask takes less
+            memory. Defaults to `True`.
+        return_state: whether to return the final state too. Defaults to
+            `False`.
+        go_backwards: whether to read the sequence from its end; the outputs
+            come in the order of reading. Defaults to `False`.
+        stateful: whether each batch starts from the final state of the last
+            one. Needs a fixed batch size. Defaults to `False`.
+        zero_output_for_mask: whether masked steps give zeros instead of
+            repeating the previous output. Defaults to `False`.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
         sequences: float tensor, (batch, time, features).
@@ -114,8 +130,8 @@ in modal coordinates |
             the state and repeats the previous output.
         training: whether dropout applies.
         reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the states are zero before that step, so that several
-            sequences share a row. Defaults to `None`.
+            begins: the state is zero before that step, so that several
+            sequences can share a row. Defaults to `None`.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -123,8 +139,8 @@ in modal coordinates |
         whatever the policy.
 
     Raises:
-        ValueError: for an argument out of its range, at construction; at
-            build, where `state_size` is no multiple of the features.
+        ValueError: at construction, for an argument out of its range; at
+            build, if `state_size` is not a multiple of the features.
 
     Reference:
         [Linear Dynamical Systems as a Core Computational Primitive](
@@ -149,11 +165,12 @@ in modal coordinates |
     def __init__(
         self,
         units=None,
-        state_size=32,
+        state_size=None,
         eigenvalues="standard",
         mimo="concatenate",
         projections=4,
         initial_eigenvalues=None,
+        activation=None,
         use_bias=True,
         kernel_initializer="orthogonal",
         output_initializer="glorot_normal",
@@ -161,10 +178,32 @@ in modal coordinates |
         bias_initializer="zeros",
         kernel_regularizer=None,
         kernel_constraint=None,
+        dropout=0.0,
+        seed=None,
+        return_sequences=True,
+        return_state=False,
+        go_backwards=False,
+        stateful=False,
+        zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(units, **kwargs)
-        require_count("state_size", state_size)
+        super().__init__(
+            units,
+            activation=activation,
+            kernel_initializer=kernel_initializer,
+            feedthrough_initializer=feedthrough_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            dropout=dropout,
+            seed=seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            zero_output_for_mask=zero_output_for_mask,
+            **kwargs,
+        )
+        require_count("state_size", state_size, optional=True)
         eigenvalues_ops.require_parameterization(eigenvalues)
         if mimo not in MIMO:
             raise ValueError(
@@ -179,21 +218,29 @@ in modal coordinates |
             initial_eigenvalues, eigenvalues
         )
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.output_initializer = keras.initializers.get(output_initializer)
-        self.feedthrough_initializer = keras.initializers.get(
-            feedthrough_initializer or FanInNormal()
-        )
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
 
     @property
-    def is_linear(self):
-        return True
+    def num_states(self):
+        """The number of states; known once the number of features is."""
+        return self.num_states_of(self.input_spec.axes.get(-1))
+
+    def num_states_of(self, features):
+        """The number of states for so many features."""
+        if self.state_size is not None:
+            return self.state_size
+        if features is None:
+            raise ValueError(
+                f"Layer '{self.name}' has a multiple of the features as its "
+                "number of states: give it a `state_size`, or build or call "
+                "it before asking for its states. Received: state_size=None, "
+                "built=False"
+            )
+        return features * -(-_STATES_MIN // features)
 
     def state_shapes_of(self, features):
-        return [(self.state_size,)]
+        return [(self.num_states_of(features),)]
 
     @property
     def _systems(self):
@@ -203,27 +250,21 @@ in modal coordinates |
     @property
     def _size(self):
         """The states of one system."""
-        return self.state_size // self._systems
+        return self.num_states // self._systems
 
     def build_unit(self, features):
-        if self.state_size % self._systems:
+        if self.num_states % self._systems:
             raise ValueError(
                 "`state_size` should be a multiple of the number of features "
                 "where mimo='concatenate' gives each its own system; "
                 "mimo='general' takes any. Received: "
                 f"state_size={self.state_size}, {features} features"
             )
-        kernel_arguments = {
-            "regularizer": self.kernel_regularizer,
-            "constraint": self.kernel_constraint,
-        }
         self._build_eigenvalues()
         concatenated = self.mimo == "concatenate"
-        self.input_kernel = self.add_parameter(
+        self.input_kernel = self.add_kernel(
             "input_kernel",
-            (features, features if concatenated else self.state_size),
-            self.kernel_initializer,
-            **kernel_arguments,
+            (features, features if concatenated else self.num_states),
         )
         self.projection = None
         if self.mimo == "average":
@@ -233,12 +274,12 @@ in modal coordinates |
                 self._initial_projections,
                 trainable=False,
             )
-        self.output_kernel = self.add_parameter(
+        self.output_kernel = self.add_kernel(
             "output_kernel",
-            (self.state_size, self.output_units),
+            (self.num_states, self.output_units),
             self.output_initializer,
-            **kernel_arguments,
         )
+        # A matrix even where a vector would do, as in the paper.
         self.feedthrough = self.add_parameter(
             "feedthrough",
             (features, self.output_units),
@@ -282,7 +323,7 @@ in modal coordinates |
         return np.broadcast_to(initial, shape)
 
     def _check_eigenvalues(self, eigenvalues):
-        """What a layer may have to say of those it starts with."""
+        """Warn where a layer cannot carry the eigenvalues it starts with."""
 
     def _initial_projections(self, shape, dtype=None):
         """Rows of random orthogonal matrices, of variance 1 an entry.
@@ -303,7 +344,7 @@ in modal coordinates |
     # The recurrence, in modal coordinates.
 
     def modal_form(self):
-        """The eigenvalues as they run, a `ModalForm`."""
+        """The eigenvalues in the form that runs, a `ModalForm`."""
         parameters = {
             name: getattr(self, name)
             for name in eigenvalues_ops.parameter_names(self.eigenvalues)
@@ -319,117 +360,50 @@ in modal coordinates |
         if self.mimo != "concatenate":
             return kernel
         rows = kernel[:, :, None] * ops.convert_to_tensor(self._entering())
-        return ops.reshape(rows, (-1, self.state_size))
+        return ops.reshape(rows, (-1, self.num_states))
 
     def _entering(self):
-        """Where a system's input enters its modal coordinates."""
+        """The input vector of a system in its modal coordinates."""
         entering = np.zeros(self._size, self.recurrence_dtype)
         entering[::2] = 1
         return entering
 
     def _mean_projection(self):
-        """The mean of all r r^T, or `None` if there are none."""
+        """The mean of all r r^T, or `None` without projections."""
         if self.projection is None:
             return None
         rows = ops.convert_to_tensor(self.projection)
         return ops.transpose(rows) @ rows * (1.0 / self.projections)
 
     def _linear_input_rows(self):
-        """B^T of what runs as long as all is linear."""
+        """B^T of the linear system, after the mean of the projections."""
         mean = self._mean_projection()
         rows = self._input_rows()
         return rows if mean is None else mean @ rows
 
-    def _scan(self, modal, decay, inputs, rows, kernel, state, **options):
-        """Inputs that enter by `rows`, read by `kernel`; modal coordinates."""
-        outputs, final = projected_scan(
-            decay,
-            inputs,
-            modal.into_channels(rows),
-            modal.read_out(kernel),
-            None if state is None else modal.into_channels(state),
-            **options,
-        )
-        return outputs, modal.from_channels(final)
-
-    def _read(self, modal, decay, inputs, rows, state, keep_all, direct=True):
-        """As `_scan`, with the layer's outputs, the last unless `keep_all`.
-
-        What the layer is given are the first of the inputs, and `direct` says
-        whether D is to see them.
-        """
-        kernel = ops.convert_to_tensor(self.output_kernel)
-        feedthrough = ops.convert_to_tensor(self.feedthrough)
-        outputs, final = self._scan(
-            modal,
-            decay,
-            inputs,
-            rows,
-            kernel,
-            state,
-            keep_all=keep_all,
-            feedthrough=feedthrough if direct else None,
-        )
-        if not keep_all:
-            outputs = final @ kernel
-            if direct:
-                last = inputs[:, -1, : feedthrough.shape[0]]
-                outputs = outputs + last @ feedthrough
-        return outputs if self.bias is None else outputs + self.bias, final
-
-    def _respond(
-        self,
-        sequences,
-        states,
-        keep_all=True,
-        lengths=None,
-        wants_states=True,
-        resets=None,
-        constants=None,
-    ):
-        """The outputs, all or the last, and the final states."""
-        modal = constants or self.modal_form()
-        decay = modal.decay
-        if lengths is not None and wants_states:
-            decay = packing.stop(decay, lengths, ops.shape(sequences)[1])
-        if resets is not None:
-            decay = packing.restart(decay, resets)
-        outputs, state = self._read(
-            modal,
-            decay,
-            sequences,
-            self._linear_input_rows(),
-            states and states[0],
-            keep_all,
-        )
-        return outputs, [state]
-
-    def run(self, sequences, states, lengths, wants_states, resets=None):
-        return self._respond(
-            sequences,
-            states,
-            lengths=lengths,
-            wants_states=wants_states,
-            resets=resets,
+    def diagonal_system(self):
+        modal = self.modal_form()
+        return DiagonalSystem(
+            decay=modal.decay,
+            input_kernel=modal.into_channels(self._linear_input_rows()),
+            output_kernel=modal.read_out(
+                ops.convert_to_tensor(self.output_kernel)
+            ),
+            feedthrough=ops.convert_to_tensor(self.feedthrough),
+            basis=modal,
         )
 
-    def run_last(self, sequences, states, wants_states, resets=None):
-        return self._respond(
-            sequences,
-            states,
-            keep_all=False,
-            wants_states=wants_states,
-            resets=resets,
-        )
+    def to_channels(self, states, modal):
+        return modal.into_channels(states[0])
 
-    def step_constants(self):
-        return self.modal_form()
+    def from_channels(self, channels, modal):
+        return [modal.from_channels(channels)]
 
-    def run_step(self, inputs, states, constants=None):
-        outputs, states = self._respond(
-            ops.expand_dims(inputs, 1), states, constants=constants
-        )
-        return outputs[:, 0], states
+    def finished(self, outputs):
+        return super().finished(self._with_bias(outputs))
+
+    def _with_bias(self, outputs):
+        return outputs if self.bias is None else outputs + self.bias
 
     def get_config(self):
         return {
@@ -440,23 +414,15 @@ in modal coordinates |
             "projections": self.projections,
             "initial_eigenvalues": _as_config(self.initial_eigenvalues),
             "use_bias": self.use_bias,
-            **serialized(
-                self,
-                "kernel_initializer",
-                "output_initializer",
-                "feedthrough_initializer",
-                "bias_initializer",
-                "kernel_regularizer",
-                "kernel_constraint",
-            ),
+            **serialized(self, "output_initializer", "bias_initializer"),
         }
 
 
 def _given(values):
-    """An initializer that gives an array."""
+    """An initializer that returns an array."""
 
     def initializer(shape, dtype=None):
-        # A copy, for PyTorch takes no array that it may not write to.
+        # A copy: PyTorch refuses arrays that are read-only.
         return ops.convert_to_tensor(np.array(values, "float64"), dtype=dtype)
 
     return initializer
@@ -481,7 +447,7 @@ def _checked_eigenvalues(initial, parameterization):
             f"{eigenvalues_ops.INITIAL} or an array (systems, states of one). "
             f"Received: initial_eigenvalues={initial}"
         )
-    # What has no place in the parameters is told at once.
+    # Raises where the parameterisation cannot hold such eigenvalues.
     eigenvalues_ops.parameters_of(parameterization, array)
     return array
 

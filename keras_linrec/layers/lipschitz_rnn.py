@@ -15,12 +15,9 @@ from keras_linrec.ops.scan_checks import SOLVERS
 from keras_linrec.ops.symmetric_skew import symmetric_skew
 from keras_linrec.validation import require_between
 
-# What `AntisymmetricRNN` has not of `LipschitzRNN`.
-_ABSENT = {"alpha", "beta", "linear_initializer"}
-
 
 class LipschitzUnit:
-    """What `LipschitzRNN`, `AntisymmetricRNN` and their cells share."""
+    """`LipschitzRNN`, `AntisymmetricRNN` and their cells."""
 
     def __init__(
         self,
@@ -38,7 +35,11 @@ class LipschitzUnit:
         linear_initializer=None,
         recurrent_initializer=None,
         bias_initializer="zeros",
+        kernel_regularizer=None,
         recurrent_regularizer=None,
+        bias_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
         **kwargs,
     ):
         super().__init__(
@@ -47,6 +48,10 @@ class LipschitzUnit:
             use_bias=use_bias,
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
             **kwargs,
         )
         if self.activation is activations.modrelu:
@@ -68,7 +73,7 @@ class LipschitzUnit:
         self.alpha = alpha
         self.gated = gated
         self.trainable_step_size = trainable_step_size
-        # The paper draws M from a narrow normal distribution; its authors'
+        # The paper draws M from a narrow normal distribution; the authors'
         # code divides the deviation by the number of units.
         self.linear_initializer, self.recurrent_initializer = (
             keras.initializers.get(
@@ -164,7 +169,7 @@ class LipschitzUnit:
         }
 
 
-class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
+class LipschitzLayer(LipschitzUnit, NonlinearLayer):
     def call(
         self,
         sequences,
@@ -198,7 +203,7 @@ class _LipschitzLayer(LipschitzUnit, NonlinearLayer):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LipschitzRNN(_LipschitzLayer):
+class LipschitzRNN(LipschitzLayer):
     """Recurrent layer that is a stable ODE - Erichson et al. 2021.
 
         h' = f(h) = alpha A h + activation(W h + U x + b)
@@ -207,15 +212,16 @@ class LipschitzRNN(_LipschitzLayer):
 
         S(M) = (1 - beta) (M + M^T) + beta (M - M^T) - gamma I.
 
-    A step of the input is a step of an explicit solver along f, with x held:
+    One time step of the input is one step of an explicit solver, during which
+    x is constant:
 
     - `"euler"`: h_t = h + dt f(h);
     - `"rk2"`, the midpoint method: h_t = h + dt f(h + dt/2 f(h));
     - `"rk4"`: the classical method of four stages.
 
     `beta` sets how far the eigenvalues of A and W reach to either side of
-    -gamma, and so whether the unit is stable (theorem 1, proposition 1); see
-    `keras_linrec.analysis`.
+    -gamma, and thereby whether the unit is stable (theorem 1, proposition 1);
+    see `keras_linrec.analysis`.
 
     | weight | shape | meaning |
     |---|---|---|
@@ -236,8 +242,8 @@ if `gated` |
         alpha: float, the weight of the linear part. 0 leaves it out, and with
             beta=0.5 and gamma=0, where W = M_W, gives the neural-ODE RNN
             (equation 11). Defaults to 1.
-        activation: Defaults to `"tanh"`. The guarantees want a Lipschitz
-            function.
+        activation: Defaults to `"tanh"`. The guarantees hold for Lipschitz
+            functions.
         gated: whether f is multiplied by sigmoid(W h + U' x + b'), as in the
             authors' code. Defaults to `False`.
         trainable_step_size: whether dt is trained, as its logarithm. Defaults
@@ -245,28 +251,39 @@ if `gated` |
         use_bias: whether there are b and b'. Defaults to `True`.
         kernel_initializer: for U and U'. Defaults to `"glorot_uniform"`.
         linear_initializer, recurrent_initializer: for M_A and M_W. Default to
-            normal numbers of deviation 1 / units.
+            normal numbers of standard deviation 1 / units.
         bias_initializer: Defaults to `"zeros"`.
         kernel_regularizer, recurrent_regularizer (M_A and M_W),
             bias_regularizer, kernel_constraint, bias_constraint: Default to
             `None`.
-        **kwargs: those of every unit: `dropout`, `seed`, `return_sequences`
-            (`False`), `return_state`, `go_backwards`, `stateful`,
-            `zero_output_for_mask`, `name`, `dtype`, `trainable`,
-            `activity_regularizer`.
+        dropout: float in [0, 1), the share of input features to drop during
+            training, the same ones at every time step. Defaults to 0.
+        seed: integer, the seed of the dropout. Defaults to `None`.
+        return_sequences: whether to return the outputs of all time steps or
+            only the last. Defaults to `False`.
+        return_state: whether to return the final states too. Defaults to
+            `False`.
+        go_backwards: whether to read the sequence from its end; the outputs
+            come in the order of reading. Defaults to `False`.
+        stateful: whether each batch starts from the final states of the last
+            one. Needs a fixed batch size. Defaults to `False`.
+        zero_output_for_mask: whether masked steps give zeros instead of
+            repeating the previous output. Defaults to `False`.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
         sequences: float tensor, (batch, time, features).
         initial_state: list of one tensor (batch, units), h before the first
-            step.
+            step. Defaults to `None`: zeros, or the state of the previous batch
+            if `stateful`.
         mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output.
-        training: whether dropout applies.
-        time_deltas: float tensor, (batch, time), how long each step lasts, in
-            multiples of dt: for irregular sampling. Zero leaves the state as
+            the state and repeats the previous output. Defaults to `None`.
+        training: whether dropout applies. Defaults to `False`.
+        time_deltas: float tensor, (batch, time), the length of each step in
+            multiples of dt, for irregular sampling. Zero leaves the state as
             it is; negative numbers have no meaning. Defaults to `None`, all 1.
         reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the states are zero before that step, so that several
+            begins: the state is zero before that step, so that several
             sequences share a row. Defaults to `None`.
 
     Output shape:
@@ -298,6 +315,66 @@ if `gated` |
     (2, 8)
     """
 
+    def __init__(
+        self,
+        units,
+        beta=0.75,
+        gamma=0.001,
+        step_size=0.03,
+        solver="euler",
+        alpha=1.0,
+        activation="tanh",
+        gated=False,
+        trainable_step_size=False,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        linear_initializer=None,
+        recurrent_initializer=None,
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        recurrent_regularizer=None,
+        bias_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        dropout=0.0,
+        seed=None,
+        return_sequences=False,
+        return_state=False,
+        go_backwards=False,
+        stateful=False,
+        zero_output_for_mask=False,
+        **kwargs,
+    ):
+        super().__init__(
+            units,
+            beta=beta,
+            gamma=gamma,
+            step_size=step_size,
+            solver=solver,
+            alpha=alpha,
+            activation=activation,
+            gated=gated,
+            trainable_step_size=trainable_step_size,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            linear_initializer=linear_initializer,
+            recurrent_initializer=recurrent_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            dropout=dropout,
+            seed=seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            zero_output_for_mask=zero_output_for_mask,
+            **kwargs,
+        )
+
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class LipschitzRNNCell(LipschitzUnit, NonlinearCell):
@@ -305,13 +382,13 @@ class LipschitzRNNCell(LipschitzUnit, NonlinearCell):
 
     The layer computes A and W once for a sequence and has a native kernel;
     the cell computes them at every step. Under a 16-bit policy Keras' loop
-    carries the state in 16 bits, in which small steps are lost; the layer
-    keeps it in float32.
+    carries the state in 16 bits, in which small steps are lost, while the
+    layer keeps it in float32.
 
     Args:
         units, beta, gamma, step_size, solver, alpha, activation, gated,
             trainable_step_size, use_bias and the initializers, regularizers
-            and constraints: as `LipschitzRNN` has them.
+            and constraints: as in `LipschitzRNN`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Example:
@@ -322,92 +399,6 @@ class LipschitzRNNCell(LipschitzUnit, NonlinearCell):
     >>> cell = keras_linrec.layers.LipschitzRNNCell(8)
     >>> layer = keras.layers.RNN(cell)
     >>> tuple(layer(np.random.rand(2, 5, 3)).shape)
-    (2, 8)
-    """
-
-
-class AntisymmetricUnit(LipschitzUnit):
-    """`LipschitzUnit` without its linear part and symmetric part."""
-
-    def __init__(self, units, gamma=0.001, step_size=0.03, **kwargs):
-        for name in _ABSENT & set(kwargs):
-            raise ValueError(
-                f"An antisymmetric unit has no `{name}`: `LipschitzRNN` has. "
-                f"Received: {name}={kwargs[name]}"
-            )
-        require_between("gamma", gamma, 0, math.inf, "[)")
-        super().__init__(
-            units,
-            beta=1.0,
-            gamma=gamma,
-            step_size=step_size,
-            alpha=0.0,
-            **kwargs,
-        )
-
-    def get_config(self):
-        config = super().get_config()
-        kept = {k: v for k, v in config.items() if k not in _ABSENT}
-        return {**kept, "gamma": self.gamma[1]}
-
-
-@keras.saving.register_keras_serializable("keras_linrec")
-class AntisymmetricRNN(AntisymmetricUnit, _LipschitzLayer):
-    """Recurrent layer with a skew-symmetric transition - Chang et al. 2019.
-
-        h' = tanh((M - M^T - gamma I) h + U x + b)
-
-    as Erichson et al. 2021 define it (section 7): `LipschitzRNN` with alpha=0
-    and beta=1. With `gated=True` h' is multiplied by a sigmoid of the same
-    product and inputs of its own, as Chang et al. do.
-
-    | weight | shape | meaning |
-    |---|---|---|
-    | `kernel`, `bias` | (features, units), (units,) | U^T, b |
-    | `recurrent_kernel` | (units, units) | M |
-    | `gate_kernel`, `gate_bias` | (features, units), (units,) | if `gated` |
-    | `log_step_size` | () | log dt, if `trainable_step_size` |
-
-    Args:
-        units: integer, the number of output features.
-        gamma: non-negative float, the diffusion. Defaults to 0.001.
-        step_size: positive float, dt. Defaults to 0.03.
-        **kwargs: those of `LipschitzRNN`, but for `alpha`, `beta` and
-            `linear_initializer`.
-
-    Call arguments, output shape and errors are `LipschitzRNN`'s.
-
-    Reference:
-        [AntisymmetricRNN: A Dynamical System View on Recurrent Neural
-        Networks](https://arxiv.org/abs/1902.09689), and [Lipschitz Recurrent
-        Neural Networks](https://arxiv.org/abs/2006.12070), section 7.
-
-    Example:
-
-    >>> import numpy as np
-    >>> import keras_linrec
-    >>> layer = keras_linrec.layers.AntisymmetricRNN(8)
-    >>> tuple(layer(np.random.rand(2, 100, 3)).shape)
-    (2, 8)
-    """
-
-
-@keras.saving.register_keras_serializable("keras_linrec")
-class AntisymmetricRNNCell(AntisymmetricUnit, NonlinearCell):
-    """One step of `AntisymmetricRNN`, for `keras.layers.RNN`.
-
-    Args:
-        units, gamma, step_size: as `AntisymmetricRNN` has them.
-        **kwargs: those of `LipschitzRNNCell`, but for `alpha`, `beta` and
-            `linear_initializer`.
-
-    Example:
-
-    >>> import keras
-    >>> import numpy as np
-    >>> import keras_linrec
-    >>> cell = keras_linrec.layers.AntisymmetricRNNCell(8)
-    >>> tuple(keras.layers.RNN(cell)(np.random.rand(2, 5, 3)).shape)
     (2, 8)
     """
 

@@ -9,28 +9,22 @@ from keras_linrec import activations
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.initializers import HiPPO
 from keras_linrec.layers.cached_response import build_cache
+from keras_linrec.layers.lssl_response import Systems
+from keras_linrec.layers.lssl_response import respond
+from keras_linrec.layers.lssl_response import respond_to_step
 from keras_linrec.layers.lssl_stability import TRANSITION
+from keras_linrec.layers.lssl_stability import SpectrumOfTransition
+from keras_linrec.layers.lssl_stability import add_transition
 from keras_linrec.layers.lssl_stability import require_stable
-from keras_linrec.layers.lssl_stability import spectrum_of
-from keras_linrec.layers.lssl_stability import stable_constraints
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.ops import structured_step
-from keras_linrec.ops import transition_powers
-from keras_linrec.ops.check_bounded import require_bounded
-from keras_linrec.ops.discretization import discretise
-from keras_linrec.ops.fft_convolution import fft_convolution
 from keras_linrec.ops.hippo import StructuredTransition
-from keras_linrec.ops.impulse_response import impulse_response
-from keras_linrec.ops.packed_response import packed_powers
-from keras_linrec.ops.packed_response import packed_response
-from keras_linrec.ops.stepwise_response import stepwise_response
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LSSL(SequenceLayer):
+class LSSL(SpectrumOfTransition, SequenceLayer):
     """Linear state-space layer - Gu et al. 2021.
 
     Each input feature u drives a system of its own,
@@ -38,9 +32,9 @@ class LSSL(SequenceLayer):
         x'(s) = A x(s) + B u(s)
         y(s)  = C x(s) + D u(s),
 
-    with A = P (D' + T^-1) Q of theorem 11 (P, D', Q diagonal, T tridiagonal)
-    and B shared by all features, and a timescale dt, C and D for each. The
-    generalised bilinear transform makes it
+    where all features share A = P (D' + T^-1) Q of theorem 11 (P, D', Q
+    diagonal, T tridiagonal) and B, and each has a timescale dt, C and D of its
+    own. The generalised bilinear transform makes it
 
         x_t = Abar x_{t-1} + Bbar u_t
         Abar = (I - alpha dt A)^-1 (I + (1 - alpha) dt A)
@@ -60,7 +54,11 @@ subdiagonal (last entry 0) |
     | `output_matrix` | (features, channels, N) | C |
     | `feedthrough` | (features, channels) | D |
     | `kernel` | (features * channels, units) | mixing; features vary slowest |
-    | `bias` | (units,) | |
+    | `bias` | (units,) | of the mixing |
+
+    Differences from the authors' code: A is shared by all features, theirs may
+    have one for each, and A and dt are trained with the optimizer's learning
+    rate, theirs with smaller ones of their own (1e-4 and 1e-3).
 
     Args:
         units: integer, the number of output features. Defaults to `None`, as
@@ -69,64 +67,76 @@ subdiagonal (last entry 0) |
         channels: integer, the outputs of each feature's system. Defaults to 1.
         measure: which past A and B remember at first: `"legs"` (all of it),
             `"legt"` (a window of 1 / dt steps), `"lagt"` (exponentially
-            decaying) or another name or `HiPPO` initializer of
-            `keras_linrec.initializers`, if its A has the form above.
-            Defaults to `"legs"`.
+            decaying), or another name or `HiPPO` initializer of
+            `keras_linrec.initializers` whose A has the form above. Defaults to
+            `"legs"`.
         trainable_transition: whether A and B are trained. Defaults to `True`;
             the paper's LSSL-fixed takes `False` here and in
             `trainable_timescale`.
         trainable_timescale: whether dt is trained. Defaults to `True`.
         dt_min, dt_max: floats, 0 < dt_min < dt_max, the range of the initial
-            time_deltas, log-uniform in it. A sequence of L steps wants 1 / L
-            in the range. Default to 1e-3 and 1e-1.
+            timescales, log-uniform in it. For sequences of L steps choose
+            dt_min < 1 / L < dt_max. Default to 1e-3 and 1e-1.
         alpha: float in [0, 1], the discretisation: 0 is Euler's method, 1
             backward Euler, 0.5 the bilinear one, which keeps a stable system
             stable. Defaults to 0.5.
         stable_transition: whether constraints keep A dissipative, and so
-            stable, where Keras' optimizers train it: see
+            stable, while Keras' optimizers train it: see
             `keras_linrec.constraints`. Needs an `alpha` of at least 0.5.
             Defaults to `False`: training may make the system unstable, which
             `spectrum` shows.
         step_rescale: positive float, multiplies dt. A model trained at one
             sampling rate takes a signal of half the rate with 2. It may be
             set between calls, on compiled models too. Defaults to 1.
-        activation: between the systems and the mixing. Defaults to `"gelu"`.
+        activation: name or function, between the systems and the mixing.
+            Defaults to `"gelu"`.
         use_bias: whether the mixing has a bias. Defaults to `True`.
         kernel_initializer: for `kernel`. Defaults to `"glorot_uniform"`.
         bias_initializer: for `bias`. Defaults to `"zeros"`.
-        output_initializer: for C. Defaults to normal numbers of variance
-            1 / N.
-        feedthrough_initializer: for D. Defaults to normal numbers of variance
-            1.
+        output_initializer: for C. Defaults to `None`, normal numbers of
+            variance 1 / N.
+        feedthrough_initializer: for D. Defaults to `None`, normal numbers of
+            variance 1.
         kernel_regularizer, bias_regularizer, kernel_constraint,
             bias_constraint: for `kernel` and `bias`. Default to `None`.
-        **kwargs: those of every unit: `dropout`, `seed`, `return_sequences`
-            (`True`), `return_state`, `go_backwards`, `stateful`,
-            `zero_output_for_mask`, `name`, `dtype`, `trainable`,
-            `activity_regularizer`.
+        dropout: float in [0, 1), the share of input features to drop during
+            training, the same ones at every time step. Defaults to 0.
+        seed: integer, the seed of the dropout. Defaults to `None`.
+        return_sequences: whether to return the outputs of all time steps or
+            only the last. Defaults to `True`.
+        return_state: whether to return the final states too. Defaults to
+            `False`.
+        go_backwards: whether to read the sequence from its end; the outputs
+            come in the order of reading. Defaults to `False`.
+        stateful: whether each batch starts from the final states of the last
+            one. Needs a fixed batch size. Defaults to `False`.
+        zero_output_for_mask: whether masked steps give zeros instead of
+            repeating the previous output. Defaults to `False`.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
         sequences: float tensor, (batch, time, features).
         initial_state: list of one tensor (batch, features, N), x before the
-            first step.
+            first step. Defaults to `None`: zeros, or the state of the previous
+            batch if `stateful`.
         mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output.
-        training: whether dropout applies.
-        time_deltas: float tensor, (batch, time), how long each step lasts, in
-            multiples of dt: for irregular sampling, and for steps that are
-            missing, whose time the next one takes. Zero leaves the state as
-            it is; negative numbers have no meaning. The recurrence then runs
-            step by step, at O(N) a step and feature. Defaults to `None`, all
+            the state and repeats the previous output. Defaults to `None`.
+        training: whether dropout applies. Defaults to `False`.
+        time_deltas: float tensor, (batch, time), the length of each step in
+            multiples of dt: for irregular sampling, and for missing steps,
+            whose time is added to the next one. Zero leaves the state as it
+            is; negative numbers have no meaning. The recurrence then runs step
+            by step, at O(N) for each step and feature. Defaults to `None`, all
             1.
-        step_rescale: positive number or scalar tensor that multiplies dt
-            in this call, beside the layer's own. Defaults to `None`, 1.
+        step_rescale: positive number or scalar tensor that multiplies dt in
+            this call, in addition to the layer's own. Defaults to `None`, 1.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins: the states are zero before that step, so that several
-            sequences share a row. Defaults to `None`.
+            sequences can share a row. Defaults to `None`.
 
-    A layer whose A and dt are not trained keeps what follows from these, up
-    to 256 MB, as long as they stay as they are. `variables` (and PyTorch's
-    `state_dict`) hold it, `weights` and files do not.
+    A layer whose A and dt are not trained keeps what depends on them alone, up
+    to 256 MB, for as long as they stay the same. It is among the `variables`
+    (and in PyTorch's `state_dict`), but not among the `weights` or in files.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -136,9 +146,9 @@ subdiagonal (last entry 0) |
     Raises:
         ValueError: for an argument out of its range, at construction, and for
             time_deltas of a wrong shape.
-        Where the response of a system grows beyond 1e30, or is NaN, a call
-        raises TensorFlow's or PyTorch's error (on a GPU, PyTorch's ends the
-        use of the device); under JAX it warns. Programs that XLA compiles for
+        If a system's response exceeds 1e30 or is NaN, a call raises
+        TensorFlow's or PyTorch's error (on a GPU, PyTorch's leaves the device
+        unusable); under JAX it warns. Programs that XLA compiles for
         TensorFlow are silent.
 
     Reference:
@@ -186,9 +196,26 @@ subdiagonal (last entry 0) |
         bias_regularizer=None,
         kernel_constraint=None,
         bias_constraint=None,
+        dropout=0.0,
+        seed=None,
+        return_sequences=True,
+        return_state=False,
+        go_backwards=False,
+        stateful=False,
+        zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(units, **kwargs)
+        super().__init__(
+            units,
+            dropout=dropout,
+            seed=seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            zero_output_for_mask=zero_output_for_mask,
+            **kwargs,
+        )
         require_count("state_size", state_size)
         require_count("channels", channels)
         if isinstance(measure, dict):
@@ -211,7 +238,7 @@ subdiagonal (last entry 0) |
         self.dt_max = dt_max
         self.alpha = alpha
         self.stable_transition = stable_transition
-        self._timescale_scale = float(step_rescale)
+        self._step_rescale = float(step_rescale)
         self._step_rescale_variable = None
         self._cache = None
         self.activation = keras.activations.get(activation)
@@ -250,7 +277,7 @@ subdiagonal (last entry 0) |
         self._step_rescale_variable = self.add_parameter(
             "step_rescale",
             (),
-            keras.initializers.Constant(self._timescale_scale),
+            keras.initializers.Constant(self._step_rescale),
             trainable=False,
         )
         learns = self.trainable_transition or self.trainable_timescale
@@ -274,26 +301,7 @@ subdiagonal (last entry 0) |
             ),
             trainable=self.trainable_timescale,
         )
-        start = self.measure.structured(self.state_size)
-        constraints = (
-            stable_constraints(start) if self.stable_transition else {}
-        )
-        (
-            self.transition_p,
-            self.transition_d,
-            self.transition_q,
-            self.transition_t,
-            self.input_vector,
-        ) = (
-            self.add_parameter(
-                name,
-                value.shape,
-                _constant(value),
-                trainable=self.trainable_transition,
-                constraint=constraints.get(name),
-            )
-            for name, value in zip(TRANSITION, start)
-        )
+        add_transition(self)
         self.output_matrix = self.add_parameter(
             "output_matrix",
             (features, self.channels, self.state_size),
@@ -321,19 +329,17 @@ subdiagonal (last entry 0) |
                 constraint=self.bias_constraint,
             )
 
-    # The timescale, and calls that say more about it.
-
     @property
     def step_rescale(self):
-        """What multiplies dt: a float, which may be set at any time."""
-        return self._timescale_scale
+        """The factor of dt: a float, which may be set at any time."""
+        return self._step_rescale
 
     @step_rescale.setter
     def step_rescale(self, value):
         require_between("step_rescale", value, 0, math.inf, "()")
-        self._timescale_scale = float(value)
+        self._step_rescale = float(value)
         if self._step_rescale_variable is not None:
-            self._step_rescale_variable.assign(self._timescale_scale)
+            self._step_rescale_variable.assign(self._step_rescale)
 
     def call(
         self,
@@ -357,9 +363,17 @@ subdiagonal (last entry 0) |
             step_rescale=step_rescale,
         )
 
-    def _transition(self):
-        return StructuredTransition(
+    def _systems(self, scale=None):
+        transition = StructuredTransition(
             *(ops.convert_to_tensor(getattr(self, name)) for name in TRANSITION)
+        )
+        output_matrix = ops.convert_to_tensor(self.output_matrix)
+        return Systems(
+            transition,
+            self._timescale(scale),
+            output_matrix,
+            self.alpha,
+            self.name,
         )
 
     def _timescale(self, scale):
@@ -377,7 +391,7 @@ subdiagonal (last entry 0) |
             )
         return timescale * scale
 
-    # Whole sequences.
+    # Whole sequences and single steps.
 
     def run(
         self,
@@ -389,163 +403,23 @@ subdiagonal (last entry 0) |
         time_deltas=None,
         step_rescale=None,
     ):
-        timescale = self._timescale(step_rescale)
-        if time_deltas is not None:
-            outputs, states = self._run_varying(
-                sequences,
-                states,
-                # An index of `None` costs TensorFlow a copy for the gradient.
-                ops.expand_dims(time_deltas, -1) * timescale,
-                resets,
-            )
-        elif _is_symbol(ops.shape(sequences)[1]):
-            outputs, states = self._run_steps(
-                sequences, states, lengths, timescale, resets
-            )
-        elif resets is not None:
-            outputs, states = self._run_packed(
-                sequences, states, lengths, timescale, resets
-            )
-        else:
-            # One that comes with the call may want a gradient.
-            constant = step_rescale is None
-            outputs, states = self._run_even(
-                sequences, states, lengths, wants_states, timescale, constant
-            )
-        outputs = outputs + ops.expand_dims(sequences, -1) * self.feedthrough
-        return self._mix(outputs), states
-
-    def _run_even(
-        self, inputs, states, lengths, wants_states, timescale, constant
-    ):
-        """C x_t by convolution with the systems' impulse response."""
-        transition = self._transition()
-        output_matrix = ops.convert_to_tensor(self.output_matrix)
-        time = ops.shape(inputs)[1]
-        powers = None
-        if states is None and not wants_states:
-            response = self._response(transition, timescale, time, constant)
-        else:
-            delta, input_vector = discretise(transition, timescale, self.alpha)
-            powers = transition_powers.TransitionPowers(delta, time)
-            response = transition_powers.chunked_response(
-                powers, input_vector, output_matrix
-            )
-        response = self._require_bounded(response)
-        by_feature = ops.expand_dims(ops.transpose(inputs, (0, 2, 1)), 2)
-        outputs = fft_convolution(by_feature, response)
-        if states is not None:
-            outputs = outputs + transition_powers.free_response(
-                powers, states[0], output_matrix
-            )
-        outputs = ops.transpose(outputs, (0, 3, 1, 2))
-        if not wants_states:
-            return outputs, None
-        batch = ops.shape(inputs)[0]
-        if states is None:
-            states = self.get_initial_state(batch)
-        if lengths is None:
-            lengths = ops.full((batch,), time, dtype="int32")
-        final_states = transition_powers.final_states(
-            powers, input_vector, inputs, states[0], lengths
-        )
-        return outputs, [final_states]
-
-    def _run_steps(self, inputs, states, lengths, timescale, resets):
-        """C x_t one step after another, for a length that is a symbol."""
-        if keras.backend.backend() == "torch":
-            raise ValueError(
-                f"PyTorch exports the layer '{self.name}' (LSSL) for one "
-                "number of steps only. Give `model.export` an "
-                "`input_signature` with a fixed time, export what "
-                "`keras_linrec.export_step(model)` returns, or export a "
-                "SavedModel under TensorFlow or JAX. Received: "
-                f"{ops.shape(inputs)[1]} steps"
-            )
-        delta, input_vector = discretise(
-            self._transition(), timescale, self.alpha
-        )
-        if states is None:
-            states = self.get_initial_state(ops.shape(inputs)[0])
-        outputs, final_states = stepwise_response(
-            delta,
-            input_vector,
-            ops.convert_to_tensor(self.output_matrix),
-            inputs,
-            states[0],
+        outputs, final_state = respond(
+            self._systems(step_rescale),
+            sequences,
+            None if states is None else states[0],
             lengths,
-            resets,
-        )
-        return outputs, [final_states]
-
-    def _run_packed(self, inputs, states, lengths, timescale, resets):
-        """C x_t of sequences that share their rows."""
-        batch, time, _ = ops.shape(inputs)
-        delta, input_vector = discretise(
-            self._transition(), timescale, self.alpha
-        )
-        powers = packed_powers(self._require_bounded(delta), time)
-        powers.inter_chunk[-1] = self._require_bounded(powers.inter_chunk[-1])
-        if states is None:
-            states = self.get_initial_state(batch)
-        if lengths is None:
-            lengths = ops.full((batch,), time, dtype="int32")
-        outputs, final_states = packed_response(
-            powers,
-            input_vector,
-            ops.convert_to_tensor(self.output_matrix),
-            inputs,
-            states[0],
-            resets,
-            lengths,
-        )
-        return outputs, [final_states]
-
-    def _response(self, transition, timescale, time, constant):
-        output_matrix = ops.convert_to_tensor(self.output_matrix)
-        if self._cache and constant and self._cache.reaches(time):
-            return self._cache.response(
-                transition, timescale, output_matrix, time
-            )
-        return impulse_response(
-            transition, timescale, output_matrix, time, self.alpha
-        )
-
-    def _run_varying(self, inputs, states, time_deltas, resets):
-        """C x_t step by step, for steps that differ in length."""
-        if states is None:
-            states = self.get_initial_state(ops.shape(inputs)[0])
-        outputs, state = structured_step.varying_response(
-            self._transition(),
+            wants_states,
             time_deltas,
-            inputs,
-            states[0],
-            ops.convert_to_tensor(self.output_matrix),
-            self.alpha,
             resets,
+            # A rescaling that comes with the call may need a gradient.
+            self._cache if step_rescale is None else None,
         )
-        return outputs, [self._require_bounded(state)]
-
-    def _require_bounded(self, tensor):
-        return require_bounded(
-            tensor,
-            f"Layer '{self.name}' grows beyond all bounds, or is NaN: its "
-            "inputs or weights may be, or its systems are unstable. "
-            "`spectrum()` shows the latter, and `stable_transition=True` "
-            "keeps them from becoming so.",
-        )
-
-    # Single steps.
+        outputs = self._mix(outputs, sequences)
+        return outputs, None if final_state is None else [final_state]
 
     def step_constants(self):
-        """The factors of steps as long as the layer's own time_deltas.
-
-        Steps of another length factorise anew.
-        """
-        return self._factors(self._transition(), self._timescale(None))
-
-    def _factors(self, transition, timescale):
-        return structured_step.factorise(transition, timescale, self.alpha)
+        """The factors of steps of length 1; other steps are factorised anew."""
+        return self._systems().factors()
 
     def run_step(
         self,
@@ -555,60 +429,20 @@ subdiagonal (last entry 0) |
         time_deltas=None,
         step_rescale=None,
     ):
-        timescale = self._timescale(step_rescale)
+        systems = self._systems(step_rescale)
         if time_deltas is not None:
-            timescale = ops.expand_dims(time_deltas, -1) * timescale
-        transition = self._transition()
-        is_own = time_deltas is None and step_rescale is None
-        factors = constants if is_own else None
-        state = structured_step.step(
-            transition,
-            factors or self._factors(transition, timescale),
-            timescale,
-            inputs,
-            ops.transpose(states[0], (0, 2, 1)),
-        )
-        state = ops.transpose(state, (0, 2, 1))
-        outputs = ops.einsum("fcn,bfn->bfc", self.output_matrix, state)
-        outputs = outputs + inputs[:, :, None] * self.feedthrough
-        return self._mix(outputs), [state]
-
-    # Stability.
-
-    def spectrum(self):
-        """The eigenvalues of A and of Abar, computed in float64.
-
-        Returns:
-            A named tuple of `continuous`, complex (N,), those of A, which are
-            stable if no real part is positive; `discrete`, complex (features,
-            N), those of each feature's Abar, stable if no modulus is above 1;
-            and `dissipative`, whether A is stable by the criterion of
-            `keras_linrec.constraints`, up to the rounding of float32 weights.
-            The eigenvalues of matrices such as LegS, far from normal, move
-            much with the last digits of their entries: trust `dissipative`
-            where it is true, and small positive real parts little.
-
-        Raises:
-            ValueError: if the layer is not built, or T is singular, so that
-                there is no A.
-
-        Example:
-
-        >>> import keras_linrec
-        >>> layer = keras_linrec.layers.LSSL(state_size=4)
-        >>> layer.build((None, None, 1))
-        >>> sorted(layer.spectrum().continuous.real.round(3).tolist())
-        [-4.0, -3.0, -2.0, -1.0]
-        """
-        if not self.built:
-            raise ValueError(
-                f"Layer '{self.name}' has a spectrum once it is built. "
-                "Received: built=False"
+            time_deltas = ops.expand_dims(time_deltas, -1)
+            systems = systems._replace(
+                timescale=time_deltas * systems.timescale
             )
-        return spectrum_of(self)
+        if time_deltas is not None or step_rescale is not None:
+            constants = None
+        outputs, state = respond_to_step(systems, inputs, states[0], constants)
+        return self._mix(outputs, inputs), [state]
 
-    def _mix(self, outputs):
-        """Activation and mixing of (..., features, channels)."""
+    def _mix(self, outputs, inputs):
+        """activation(C x + D u) @ kernel + bias, from C x and u."""
+        outputs = outputs + ops.expand_dims(inputs, -1) * self.feedthrough
         outputs = self.activation(outputs)
         shape = ops.shape(outputs)[:-2]
         outputs = ops.reshape(outputs, (*shape, self.kernel.shape[0]))
@@ -648,15 +482,3 @@ subdiagonal (last entry 0) |
                 "bias_constraint",
             ),
         }
-
-
-def _is_symbol(time):
-    """Whether a length has no value: what JAX exports may be of any length."""
-    return not (isinstance(time, int) or ops.is_tensor(time))
-
-
-def _constant(value):
-    def initializer(shape, dtype=None):
-        return ops.cast(ops.convert_to_tensor(value), dtype)
-
-    return initializer

@@ -1,4 +1,4 @@
-"""Whether an LSSL is stable, and what keeps it so."""
+"""A and B of an `LSSL`: their weights, spectrum and stability."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ TRANSITION = (
     "input_vector",
 )
 
-# What keeps A in the class of matrices that can be inverted, and stable.
+# The smallest |p| and |q| that keep A invertible and stable.
 _LEAST_SCALE = 1e-3
 
 
@@ -30,22 +30,78 @@ class Spectrum(NamedTuple):
     dissipative: bool
 
 
-def spectrum_of(layer):
-    """The `Spectrum` of a built `LSSL`, see there."""
-    weights = (
-        ops.convert_to_numpy(getattr(layer, name)) for name in TRANSITION
-    )
-    p, d, q, t, _ = (np.asarray(weight, "float64") for weight in weights)
-    matrix = _balanced(p, d, q, t)
-    continuous = np.linalg.eigvals(matrix).astype("complex128")
-    timescale = np.exp(
-        np.asarray(ops.convert_to_numpy(layer.log_timescale), "float64")
-    )
-    timescale = timescale[:, None] * layer.step_rescale
-    discrete = (1 + (1 - layer.alpha) * timescale * continuous) / (
-        1 - layer.alpha * timescale * continuous
-    )
-    return Spectrum(continuous, discrete, _is_dissipative(p, d, q, t))
+class SpectrumOfTransition:
+    """The method of an `LSSL` that shows whether it is stable."""
+
+    def spectrum(self):
+        """The eigenvalues of A and of Abar, computed in float64.
+
+        Returns:
+            A named tuple of `continuous`, complex (N,), those of A, which are
+            stable if no real part is positive; `discrete`, complex (features,
+            N), those of each feature's Abar, stable if no modulus is above 1;
+            and `dissipative`, whether A is stable by the criterion of
+            `keras_linrec.constraints`, up to the rounding of float32 weights.
+            The eigenvalues of matrices that are far from normal, such as
+            LegS, change much with the last digits of their entries: small
+            positive real parts mean little where `dissipative` is true.
+
+        Raises:
+            ValueError: if the layer is not built, or T is singular, so that
+                there is no A.
+
+        Example:
+
+        >>> import keras_linrec
+        >>> layer = keras_linrec.layers.LSSL(state_size=4)
+        >>> layer.build((None, None, 1))
+        >>> sorted(layer.spectrum().continuous.real.round(3).tolist())
+        [-4.0, -3.0, -2.0, -1.0]
+        """
+        if not self.built:
+            raise ValueError(
+                f"Layer '{self.name}' has a spectrum once it is built. "
+                "Received: built=False"
+            )
+        weights = (
+            ops.convert_to_numpy(getattr(self, name)) for name in TRANSITION
+        )
+        p, d, q, t, _ = (np.asarray(weight, "float64") for weight in weights)
+        matrix = _balanced(p, d, q, t)
+        continuous = np.linalg.eigvals(matrix).astype("complex128")
+        log_timescale = ops.convert_to_numpy(self.log_timescale)
+        timescale = np.exp(np.asarray(log_timescale, "float64"))
+        timescale = timescale[:, None] * self.step_rescale
+        discrete = (1 + (1 - self.alpha) * timescale * continuous) / (
+            1 - self.alpha * timescale * continuous
+        )
+        return Spectrum(continuous, discrete, _is_dissipative(p, d, q, t))
+
+
+def add_transition(layer):
+    """Create the weights of A and B of an `LSSL`.
+
+    Their values come from `layer.measure`, their constraints, if any, from
+    `layer.stable_transition`.
+    """
+    start = layer.measure.structured(layer.state_size)
+    constraints = stable_constraints(start) if layer.stable_transition else {}
+    for name, value in zip(TRANSITION, start):
+        weight = layer.add_parameter(
+            name,
+            value.shape,
+            _constant(value),
+            trainable=layer.trainable_transition,
+            constraint=constraints.get(name),
+        )
+        setattr(layer, name, weight)
+
+
+def _constant(value):
+    def initializer(shape, dtype=None):
+        return ops.cast(ops.convert_to_tensor(value), dtype)
+
+    return initializer
 
 
 def _tridiagonal(t):
@@ -53,7 +109,7 @@ def _tridiagonal(t):
 
 
 def _balanced(p, d, q, t):
-    """A with P and Q made alike, which does not change its eigenvalues."""
+    """A after a similarity transform that gives P and Q equal moduli."""
     if (p * q < 0).all():
         q = np.sqrt(-p * q)
         p = -q
@@ -74,12 +130,12 @@ def _is_dissipative(p, d, q, t):
     tridiagonal = _tridiagonal(t)
     form = tridiagonal + tridiagonal.T + 2 * tridiagonal * d @ tridiagonal.T
     eigenvalues = np.linalg.eigvalsh(form)
-    # Of weights in float32.
+    # The tolerance is that of weights in float32.
     return bool(eigenvalues[0] >= -1e-6 * max(1.0, eigenvalues[-1]))
 
 
 def stable_constraints(start):
-    """What keeps the weights of a transition where it is dissipative."""
+    """The constraints, by weight, that keep a transition dissipative."""
     contractive = start.d.min() < 0
     return {
         "transition_p": Between(maximum=-_LEAST_SCALE),
@@ -92,6 +148,7 @@ def stable_constraints(start):
 
 
 def require_stable(start, alpha, measure):
+    """Raise unless the constraints allow `start` and make `alpha` stable."""
     if alpha < 0.5:
         raise ValueError(
             "`stable_transition` needs an `alpha` of at least 0.5: with less, "
@@ -106,7 +163,7 @@ def require_stable(start, alpha, measure):
         kept = ops.convert_to_numpy(constraint(value.astype("float32")))
         if not np.allclose(kept, value, atol=1e-5):
             raise ValueError(
-                "`stable_transition` should be False for this measure, which "
-                "does not start from where the constraints keep A. Received: "
+                "`stable_transition` should be False for this measure, whose "
+                "initial A violates the constraints. Received: "
                 f"stable_transition=True, measure={measure.get_config()}"
             )

@@ -1,4 +1,4 @@
-"""What the units share whose recurrence is nonlinear in the state."""
+"""The base of the units whose recurrence is nonlinear in the state."""
 
 import keras
 from keras import ops
@@ -14,19 +14,19 @@ from keras_linrec.validation import require_count
 
 
 class NonlinearUnit:
-    """A unit with one state, which is its output: its layer and its cell.
+    """A unit whose one state is its output: the base of layers and cells.
 
-    A unit supplies `build_recurrence(features)`, which creates what is its
-    own, and `recurrence()`, the arguments by name that it has for
-    `keras_linrec.ops.nonlinear_scan`.
+    A unit supplies `build_recurrence(features)`, which creates its own weights,
+    and `recurrence()`, its arguments for `keras_linrec.ops.nonlinear_scan` by
+    name.
 
     Args:
         units: integer, the number of output features.
         activation: a name, a function or a configuration, see
             `keras_linrec.activations.get`.
         use_bias, kernel_initializer, bias_initializer, kernel_regularizer,
-            bias_regularizer, kernel_constraint, bias_constraint: as Keras'
-            recurrent layers have them.
+            bias_regularizer, kernel_constraint, bias_constraint: as in Keras'
+            recurrent layers.
         **kwargs: those of the layer or the cell.
     """
 
@@ -56,11 +56,11 @@ class NonlinearUnit:
         self.bias_constraint = keras.constraints.get(bias_constraint)
 
     def build_recurrence(self, features):
-        """Create the weights but for those of the inputs; a unit's own."""
+        """Create the weights other than those of the inputs."""
         raise NotImplementedError
 
     def recurrence(self):
-        """What the unit gives `nonlinear_scan`, by name; a unit's own."""
+        """The unit's own arguments for `nonlinear_scan`, by name."""
         raise NotImplementedError
 
     def build_unit(self, features):
@@ -87,10 +87,10 @@ class NonlinearUnit:
         )
 
     def arguments(self, recurrence=None):
-        """Those of `nonlinear_scan` but for inputs and states.
+        """The arguments of `nonlinear_scan` other than inputs and states.
 
         Args:
-            recurrence: what `recurrence()` gave, or `None`: to be asked.
+            recurrence: the result of `recurrence()`, or `None` to call it.
         """
         return {
             "input_kernel": self.kernel,
@@ -119,11 +119,6 @@ class NonlinearUnit:
 
 class NonlinearLayer(NonlinearUnit, SequenceLayer):
     """A nonlinear unit that maps whole sequences."""
-
-    def __init__(self, units, return_sequences=False, **kwargs):
-        super().__init__(
-            units=units, return_sequences=return_sequences, **kwargs
-        )
 
     def state_shapes_of(self, features):
         return [(self.units,)]
@@ -156,7 +151,7 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
         constants=None,
         **arguments,
     ):
-        """`nonlinear_scan` with the unit's arguments, or others by name."""
+        """`nonlinear_scan` with the unit's arguments, or with those given."""
         return nonlinear_scan(
             sequences,
             initial_state=states and states[0],
@@ -195,7 +190,7 @@ class NonlinearCell(NonlinearUnit, _Cell):
             keep_all=False,
             **self.arguments(),
         )
-        # The loop around it wants the state as it came.
+        # Keras' loop needs the state in the dtype in which it came.
         return (
             ops.cast(final_state, self.compute_dtype),
             [ops.cast(final_state, state.dtype)],

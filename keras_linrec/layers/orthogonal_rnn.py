@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
-from keras_linrec.constraints import LowerTrapezoid
 from keras_linrec.constraints import Sign
+from keras_linrec.constraints import UnitReflectors
 from keras_linrec.initializers import ReflectorPairs
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
@@ -15,21 +15,30 @@ from keras_linrec.ops.householder import reflection_product
 from keras_linrec.ops.householder import unitary_matrix
 from keras_linrec.validation import require_count
 
+# The default of `reflections`, if the state has as many dimensions: the
+# paper's addition task takes 16 of 128.
+_REFLECTIONS = 16
+
 
 class OrthogonalUnit:
-    """What `OrthogonalRNN` and its cell share."""
+    """`OrthogonalRNN` and its cell, without what only layers have."""
 
     def __init__(
         self,
         units,
-        reflections=16,
+        reflections=None,
         activation=activations.leaky_relu,
         use_bias=True,
         field="real",
+        train_initial_state=False,
         kernel_initializer="glorot_uniform",
         reflector_initializer=None,
         bias_initializer="zeros",
+        kernel_regularizer=None,
         reflector_regularizer=None,
+        bias_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
         **kwargs,
     ):
         super().__init__(
@@ -38,6 +47,10 @@ class OrthogonalUnit:
             use_bias=use_bias,
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
             **kwargs,
         )
         if field not in ("real", "complex"):
@@ -51,6 +64,8 @@ class OrthogonalUnit:
                 f"imaginary parts. Received: units={units}"
             )
         self.field = field
+        if reflections is None:
+            reflections = min(_REFLECTIONS, self.dimension)
         require_count("reflections", reflections)
         if reflections > self.dimension:
             raise ValueError(
@@ -59,6 +74,8 @@ class OrthogonalUnit:
                 f"units={units}, field={field}"
             )
         self.reflections = reflections
+        self.train_initial_state = train_initial_state
+        self.initial_state = None
         if reflector_initializer is None:
             reflector_initializer = ReflectorPairs(matrices=self._matrices)
         self.reflector_initializer = keras.initializers.get(
@@ -74,7 +91,7 @@ class OrthogonalUnit:
 
     @property
     def dimension(self):
-        """n, the numbers of a state: real, or complex."""
+        """n, the number of real or complex entries of the state."""
         return self.units // self._matrices
 
     def build_recurrence(self, features):
@@ -87,7 +104,7 @@ class OrthogonalUnit:
                 (self.units, columns),
                 self._initial_reflectors,
                 regularizer=self.reflector_regularizer,
-                constraint=LowerTrapezoid(self._matrices),
+                constraint=UnitReflectors(self._matrices),
             )
         if self.field == "complex":
             self.phases = self.add_parameter(
@@ -101,15 +118,35 @@ class OrthogonalUnit:
             self.modulus_bias = self.add_parameter(
                 "modulus_bias", (self.units // 2,), "zeros"
             )
+        if self.train_initial_state:
+            # As in the authors' code.
+            bound = (1.5 / self.units) ** 0.5
+            self.initial_state = self.add_parameter(
+                "initial_state",
+                (self.units,),
+                keras.initializers.RandomUniform(-bound, bound),
+            )
 
     def _initial_reflectors(self, shape, dtype=None):
         values = self.reflector_initializer(shape, dtype=dtype)
-        return LowerTrapezoid(self._matrices)(values)
+        return UnitReflectors(self._matrices)(values)
+
+    def trained_states(self, batch_size):
+        """The trained initial state for each row, in a list, or `None`."""
+        if not self.train_initial_state:
+            return None
+        if self.initial_state is None:
+            raise ValueError(
+                f"Layer '{self.name}' trains its initial state: build or call "
+                "it before asking for its states. Received: built=False"
+            )
+        state = ops.convert_to_tensor(self.initial_state)
+        return [ops.broadcast_to(state, (batch_size, self.units))]
 
     def transition_matrix(self):
-        """W, a tensor (units, units); complex ones as real ones.
+        """W, a tensor (units, units), in real numbers.
 
-        W = A + iB of field="complex" is [[A, -B], [B, A]].
+        With field="complex", W = A + iB is returned as [[A, -B], [B, A]].
         """
         if self.field == "complex":
             reflectors = self.reflectors
@@ -127,10 +164,11 @@ class OrthogonalUnit:
 
     def recurrence(self):
         arguments = {"modulus_bias": self.modulus_bias}
-        # The factors take 2 n m multiplications a step and row, W takes n^2.
-        # Forward and backward of 200 steps of 32 rows, one core: at n = 256
-        # 20.4 ms with W, and 7.7, 8.6, 12.7 and 20.9 with 16, 32, 64 and 128
-        # reflections; at n = 128 6.5, and 3.8, 3.7 and 6.8 with 16, 32, 64.
+        # The factors take 2 n m multiplications for each step and row, W takes
+        # n^2. Forward and backward of 200 steps of 32 rows, one core: at
+        # n = 256 20.4 ms with W, and 7.7, 8.6, 12.7 and 20.9 with 16, 32, 64
+        # and 128 reflections; at n = 128 6.5, and 3.8, 3.7 and 6.8 with 16, 32
+        # and 64.
         if self.field == "real" and 2 * self.reflections < self.units:
             left, right = reflection_factors(
                 ops.convert_to_tensor(self.reflectors)
@@ -146,6 +184,7 @@ class OrthogonalUnit:
             **super().get_config(),
             "reflections": self.reflections,
             "field": self.field,
+            "train_initial_state": self.train_initial_state,
             **serialized(
                 self, "reflector_initializer", "reflector_regularizer"
             ),
@@ -159,58 +198,86 @@ class OrthogonalRNN(OrthogonalUnit, NonlinearLayer):
         h_t = activation(W h_{t-1} + V x_t + b)
         W   = H(u_n) H(u_{n-1}) ... H(u_{n-m+1}),  H(u) = I - 2 u u^T / |u|^2
 
-    with W a product of m Householder reflections, orthogonal whatever their
-    vectors, so that gradients do not explode over time; with an activation
-    that keeps norms they do not vanish either. For m = n the last factor is
-    diag(1, ..., 1, u_1), u_1 = 1 or -1, and every orthogonal matrix can be
-    reached (theorem 1).
+    W is a product of m Householder reflections. It is orthogonal whatever
+    their vectors, so that gradients do not explode over time; with an
+    activation that keeps norms they do not vanish either. For m = n the last
+    factor is diag(1, ..., 1, u_1), u_1 = 1 or -1, and every orthogonal matrix
+    can be reached (theorem 1).
 
     | weight | shape | meaning |
     |---|---|---|
     | `kernel` | (features, units) | V^T |
     | `bias` | (units,) | b |
-    | `reflectors` | (units, reflections) | column j holds u_{n-j}, with zeros \
-above row j, where they stay; (units, reflections - 1) if reflections == n |
+    | `reflectors` | (units, reflections) | column j holds u_{n-j}, of norm 1, \
+with zeros above row j; (units, reflections - 1) if reflections == n |
     | `sign` | () | u_1, if reflections == n |
     | `phases` | (units // 2,) | theta, if field="complex" |
     | `modulus_bias` | (units // 2,) | of activation="modrelu" |
+    | `initial_state` | (units,) | h_0, if `train_initial_state` |
 
     With field="complex" the state is n = units // 2 complex numbers, the real
-    parts before the imaginary ones, the reflections are complex, and W =
-    H(u_n) ... diag(exp(i theta)) is unitary (section 4.3). The paper has the
-    phases where m = n; here they are there for every m, at n numbers' cost.
-    `reflectors` then hold real parts over imaginary ones, each with its
-    zeros.
+    parts before the imaginary parts, the reflections are complex, and
+    W = H(u_n) ... diag(exp(i theta)) is unitary (section 4.3). `reflectors`
+    then hold real parts over imaginary parts, both with zeros above row j.
+
+    The length of a vector has no effect on W, but the angle by which a step of
+    an optimizer turns it depends on its length. As in the authors' code,
+    initial vectors have length 1 and a constraint restores it after each step
+    of Keras' optimizers, so that published learning rates apply. Regularizers
+    that depend on the length alone have no effect.
+
+    Differences from the paper and the authors' code: vectors start in nearly
+    equal pairs, for a W close to the identity, instead of independent normal
+    ones; the phases of field="complex", which the paper has for m = n, are
+    there for every m; `"oplu"` pairs the entries 2i and 2i + 1, theirs i and
+    i + n/2, so that weights trained with the one do not fit the other without
+    a permutation of the units; and `"modrelu"` compares the bias with |z|,
+    theirs with |z|^2.
 
     Args:
         units: integer, the number of output features.
-        reflections: integer from 1 to n, m. Defaults to 16.
+        reflections: integer from 1 to n, m. Defaults to `None`, 16 or n,
+            whichever is smaller.
         activation: Defaults to `keras_linrec.activations.leaky_relu`, of
             slope 0.1. `"oplu"` keeps norms; `"modrelu"` is ReLU on the moduli
-            of complex numbers and has a trained bias.
+            of complex numbers, with a trained bias.
         use_bias: whether there is b. Defaults to `True`.
         field: `"real"` (the default) or `"complex"`.
+        train_initial_state: whether sequences start from a trained state
+            h_0, also after a reset, instead of zeros. The authors train it.
+            Defaults to `False`.
         kernel_initializer: for V. Defaults to `"glorot_uniform"`.
-        reflector_initializer: for the vectors u. Defaults to
-            `keras_linrec.initializers.ReflectorPairs()`, from which W starts
-            near the identity.
+        reflector_initializer: for the vectors u, which are then scaled to
+            length 1. Defaults to `keras_linrec.initializers.ReflectorPairs()`,
+            with which W starts near the identity.
         bias_initializer: Defaults to `"zeros"`.
         kernel_regularizer, reflector_regularizer, bias_regularizer,
             kernel_constraint, bias_constraint: Default to `None`.
-        **kwargs: those of every unit: `dropout`, `seed`, `return_sequences`
-            (`False`), `return_state`, `go_backwards`, `stateful`,
-            `zero_output_for_mask`, `name`, `dtype`, `trainable`,
-            `activity_regularizer`.
+        dropout: float in [0, 1), the share of input features to drop during
+            training, the same ones at every time step. Defaults to 0.
+        seed: integer, the seed of the dropout. Defaults to `None`.
+        return_sequences: whether to return the outputs of all time steps or
+            only the last. Defaults to `False`.
+        return_state: whether to return the final states too. Defaults to
+            `False`.
+        go_backwards: whether to read the sequence from its end; the outputs
+            come in the order of reading. Defaults to `False`.
+        stateful: whether each batch starts from the final states of the last
+            one. Needs a fixed batch size. Defaults to `False`.
+        zero_output_for_mask: whether masked steps give zeros instead of
+            repeating the previous output. Defaults to `False`.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
         sequences: float tensor, (batch, time, features).
         initial_state: list of one tensor (batch, units), h before the first
-            step.
+            step. Defaults to `None`: zeros, h_0 if `train_initial_state`, or
+            the state of the previous batch if `stateful`.
         mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output.
-        training: whether dropout applies.
+            the state and repeats the previous output. Defaults to `None`.
+        training: whether dropout applies. Defaults to `False`.
         reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the states are zero before that step, so that several
+            begins: the state is reset before that step, so that several
             sequences share a row. Defaults to `None`.
 
     Output shape:
@@ -240,6 +307,90 @@ above row j, where they stay; (units, reflections - 1) if reflections == n |
     True
     """
 
+    def __init__(
+        self,
+        units,
+        reflections=None,
+        activation=activations.leaky_relu,
+        use_bias=True,
+        field="real",
+        train_initial_state=False,
+        kernel_initializer="glorot_uniform",
+        reflector_initializer=None,
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        reflector_regularizer=None,
+        bias_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        dropout=0.0,
+        seed=None,
+        return_sequences=False,
+        return_state=False,
+        go_backwards=False,
+        stateful=False,
+        zero_output_for_mask=False,
+        **kwargs,
+    ):
+        super().__init__(
+            units,
+            reflections=reflections,
+            activation=activation,
+            use_bias=use_bias,
+            field=field,
+            train_initial_state=train_initial_state,
+            kernel_initializer=kernel_initializer,
+            reflector_initializer=reflector_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            reflector_regularizer=reflector_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+            dropout=dropout,
+            seed=seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            zero_output_for_mask=zero_output_for_mask,
+            **kwargs,
+        )
+
+    def scan(
+        self,
+        sequences,
+        states,
+        keep_all,
+        resets=None,
+        constants=None,
+        **arguments,
+    ):
+        if resets is not None and self.train_initial_state:
+            # After a reset the state is zero. W h_0 is added there like the
+            # contribution of one more input, which is 1 at resets.
+            constants = constants or self.recurrence()
+            kernel = ops.convert_to_tensor(self.kernel)
+            row = _times(
+                self.trained_states(1)[0], constants["recurrent_kernel"]
+            )
+            arguments["input_kernel"] = ops.concatenate([kernel, row])
+            is_reset = ops.cast(resets, sequences.dtype)
+            sequences = ops.concatenate(
+                [sequences, ops.expand_dims(is_reset, -1)], axis=-1
+            )
+        return super().scan(
+            sequences, states, keep_all, resets, constants, **arguments
+        )
+
+
+def _times(state, recurrent_kernel):
+    """h^T W^T, with W^T as a matrix or by its factors."""
+    if not isinstance(recurrent_kernel, tuple):
+        return state @ recurrent_kernel
+    right, left = recurrent_kernel
+    return state - (state @ right) @ left
+
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class OrthogonalRNNCell(OrthogonalUnit, NonlinearCell):
@@ -247,11 +398,12 @@ class OrthogonalRNNCell(OrthogonalUnit, NonlinearCell):
 
     The layer computes W once for a sequence and has a native kernel; the cell
     computes it at every step. Under a 16-bit policy Keras' loop carries the
-    state in 16 bits, where the layer keeps it in float32.
+    state in 16 bits, while the layer keeps it in float32.
 
     Args:
-        units, reflections, activation, use_bias, field and the initializers,
-            regularizers and constraints: as `OrthogonalRNN` has them.
+        units, reflections, activation, use_bias, field, train_initial_state
+            and the initializers, regularizers and constraints: as in
+            `OrthogonalRNN`.
         **kwargs: `name`, `dtype`, `trainable`.
 
     Example:
@@ -264,3 +416,8 @@ class OrthogonalRNNCell(OrthogonalUnit, NonlinearCell):
     >>> tuple(layer(np.random.rand(2, 5, 3)).shape)
     (2, 8)
     """
+
+    def get_initial_state(self, batch_size=None):
+        return self.trained_states(batch_size) or [
+            ops.zeros((batch_size, self.units), dtype=self.compute_dtype)
+        ]

@@ -1,22 +1,27 @@
-"""Layers whose parameters keep their precision, and their names in a file."""
+"""Layers whose parameters keep float32, and are saved by name."""
 
 import math
+import zlib
 
 import keras
 import numpy as np
+from keras import ops
 
-# The entries of a weight: what is larger was not meant.
+from keras_linrec.validation import refuse_keras_arguments
+
+# An upper limit to the entries of a weight that catches mistaken sizes.
 _LARGEST_WEIGHT = 2**31
 
 
 class PreciseLayer(keras.layers.Layer):
     """A layer whose parameters are float32 under any dtype policy.
 
-    Or float64, under a float64 one.
+    Under a float64 policy they are float64.
     """
 
     def __init__(self, **kwargs):
-        # Autocasting would bring states and parameters down to 16 bits.
+        refuse_keras_arguments(type(self).__name__, kwargs)
+        # Autocasting would round states and parameters to 16 bits.
         super().__init__(autocast=False, **kwargs)
 
     @property
@@ -25,7 +30,7 @@ class PreciseLayer(keras.layers.Layer):
         return "float64" if self.variable_dtype == "float64" else "float32"
 
     def add_parameter(self, name, shape, initializer, **kwargs):
-        """A weight that keeps the recurrence's precision."""
+        """Create a weight of the recurrence's dtype."""
         if math.prod(shape) >= _LARGEST_WEIGHT:
             raise ValueError(
                 f"Layer '{self.name}' should have weights of fewer than "
@@ -43,18 +48,18 @@ class PreciseLayer(keras.layers.Layer):
 
 
 class NamedWeights:
-    """Part of a layer whose weights stand in a file by their names."""
+    """A mixin for layers whose weights are saved by name."""
 
     def run_time_variables(self):
-        """Variables that no file, and no list of weights, should know."""
+        """Variables that are neither saved nor listed as weights."""
         return []
 
     @property
     def weights(self):
-        """The weights, which a file holds.
+        """The weights, all of which are saved.
 
-        What belongs to the run, such as the states that a stateful layer
-        carries, is among the `variables` alone, as Keras' random seeds are.
+        Variables of the run, such as the states of a stateful layer, are only
+        among the `variables`, like Keras' random seeds.
         """
         hidden = {id(variable) for variable in self.run_time_variables()}
         return [w for w in super().weights if id(w) not in hidden]
@@ -70,13 +75,13 @@ class NamedWeights:
                 f"Layer '{self.name}' has the weights {expected}. "
                 f"Received: a file with {sorted(store.keys())}"
             )
-        # All are looked at before one is assigned.
+        # All are checked before the first is assigned.
         values = [self._checked(weight, store) for weight in self.weights]
         for weight, value in zip(self.weights, values):
             weight.assign(value)
 
     def _checked(self, weight, store):
-        """What a file has for a weight."""
+        """The value of a weight in a file, if it fits."""
         shape = tuple(store[weight.name].shape)
         if shape != tuple(weight.shape):
             raise ValueError(
@@ -94,18 +99,60 @@ class NamedWeights:
 
 
 def clone(initializer):
-    """A copy, for a second weight of one shape.
+    """A copy of an initializer, for a second weight of the same shape.
 
-    One random initializer gives one shape the same numbers each time. A copy
-    gives others, unless it has a seed.
+    A random initializer gives the same numbers whenever it is called with the
+    same shape. A copy gives others, unless it has a seed.
     """
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
     return type(initializer).from_config(initializer.get_config())
 
 
+def drawn_apart(initializer, place):
+    """A copy of an initializer that draws numbers of its own.
+
+    Unlike `clone`, also where the initializer has a seed.
+
+    Args:
+        initializer: an initializer, or a function, which is returned as it is.
+        place: string, where the numbers go, different for every place.
+    """
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    config = initializer.get_config()
+    # Without a seed nothing is random, and a `SeedGenerator`, a dictionary
+    # here, gives other numbers at each call already.
+    if not isinstance(config.get("seed", {}), int | None):
+        return initializer
+    if config["seed"] is not None:
+        config["seed"] = (config["seed"] + zlib.crc32(place.encode())) % 2**31
+    return type(initializer).from_config(config)
+
+
+def one_by_one(initializer, place):
+    """An initializer of a stack of matrices, each drawn as if it were alone.
+
+    Keras' initializers would take the first axis of the whole stack for that
+    of a convolution's window, and make the numbers that much smaller.
+
+    Args:
+        initializer: that of a single matrix.
+        place: string, as for `drawn_apart`.
+    """
+
+    def initialize(shape, dtype=None):
+        matrices = (
+            drawn_apart(initializer, f"{place}/{index}")(shape[1:], dtype)
+            for index in range(shape[0])
+        )
+        return ops.stack(list(matrices))
+
+    return initialize
+
+
 def serialized(layer, *names):
-    """The configurations of a layer's Keras objects, by their names.
+    """The configurations of a layer's Keras objects, by name.
 
     Args:
         layer: the layer.

@@ -11,21 +11,23 @@ from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
 from keras_linrec.double_precision import tanh
 from keras_linrec.initializers import DecayLog
-from keras_linrec.initializers import FanInNormal
-from keras_linrec.layers.precise_layer import clone
+from keras_linrec.layers.diagonal_layer import DiagonalLayer
+from keras_linrec.layers.diagonal_layer import DiagonalSystem
+from keras_linrec.layers.diagonal_layer import fed_through
+from keras_linrec.layers.precise_layer import one_by_one
 from keras_linrec.layers.precise_layer import serialized
-from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.ops import packing
 from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
 from keras_linrec.ops.rotation import rotation_matrix
-from keras_linrec.ops.scan import projected_scan
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
 
+# The paper's number of heads, in all of its experiments.
+_HEADS_MAX = 32
+
 
 class StepConstants(NamedTuple):
-    """What every step of a `RotRNN` computes of the weights alone.
+    """What `RotRNN` computes from its weights alone, once for all steps.
 
     Attributes:
         transition: (heads, K, K), (gamma P Theta P^T)^T.
@@ -37,19 +39,21 @@ class StepConstants(NamedTuple):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class RotRNN(SequenceLayer):
+class RotRNN(DiagonalLayer):
     """Rotational recurrent layer - Biegun et al. 2024.
 
-    Each of `num_heads` heads, of K = state_size / num_heads states, follows
+    The layer is linear in its inputs and states, unless `activation` applies a
+    nonlinearity to its outputs: put one between stacked layers. Each of
+    `num_heads` heads, of K = state_size / num_heads states, follows
 
         x_t = gamma P Theta P^T x_{t-1} + xi B u_t
-        y_t = C concat_heads(x_t) + D u_t
+        y_t = activation(C concat_heads(x_t) + D u_t)
 
     with the rotation P = expm(M - M^T), the block-diagonal rotation Theta of
     the pairs (2i, 2i+1) by angles theta_i, the decay gamma = exp(-exp(g)),
     and xi = sqrt((1 - gamma^2) / Tr(B^T B)), which keeps the expected squared
-    norm of a head's state at 1 for white noise, whatever the weights. The
-    sequence is computed in parallel over time where the kernel is.
+    norm of a head's state at 1 for white noise, whatever the weights. All
+    steps are computed in parallel where the kernel is parallel.
 
     | weight | shape | meaning |
     |---|---|---|
@@ -63,46 +67,66 @@ direction, if `bidirectional` |
     | `feedthrough` | (features,), or (features, units) if `units` is another \
 number | D |
 
+    The starting values are those of the paper's text. The code in its
+    appendix C draws B and C from N(0, 1 / fan_in) instead.
+
     Args:
         units: integer, the number of output features. Defaults to `None`, as
             many as the input has.
         state_size: integer, the states of all heads together. Defaults to 128.
         num_heads: integer, which divides `state_size` into heads of 2 states
-            or more. Defaults to 32.
+            or more. Defaults to `None`, the largest such number up to the
+            paper's 32.
         gamma_min, gamma_max: floats, 0 < gamma_min < gamma_max < 1, the range
             of the initial decays, whose squares are uniform. Default to 0.5
             and 0.999.
         theta_max: float, the largest initial angle; they are uniform from 0.
-            Defaults to 2 pi. Slow signals want less: the paper takes pi / 10
-            and pi / 100 for some tasks.
+            Defaults to 2 pi. Choose less for slow signals: the paper takes
+            pi / 10 and pi / 100 for some tasks.
         bidirectional: whether a second recurrence, with the same P, Theta and
             B and a C of its own, reads the sequence from its end, and the two
-            outputs are added (appendix B.2). Such a layer neither streams nor
-            is stateful, has the two directions' states, and returns
+            outputs are added (appendix B.2). Such a layer can neither stream
+            nor be stateful, has the states of both directions, and returns
             sequences. Defaults to `False`.
-        kernel_initializer: for `input_kernel`, whose scale has no effect, and
-            `output_kernel`. Defaults to `"glorot_normal"`.
-        rotation_initializer: for M. Defaults to normal numbers of variance 1.
-        feedthrough_initializer: for D. Defaults to normal numbers that keep
-            the variance.
+        activation: name or function, applied to the outputs. Defaults to
+            `None`, no activation.
+        kernel_initializer: for `input_kernel`, one head at a time, and for
+            `output_kernel`. The scale of `input_kernel` cancels in xi: it
+            does not change the outputs, but the smaller it is, the further a
+            training step turns B. Defaults to `"glorot_normal"`.
+        rotation_initializer: for M. Defaults to `None`, normal numbers of
+            variance 1.
+        feedthrough_initializer: for D. Defaults to `None`, normal numbers that
+            keep the variance.
         kernel_regularizer, kernel_constraint: for `input_kernel` and
             `output_kernel`. Default to `None`.
-        **kwargs: those of every unit: `dropout`, `seed`, `return_sequences`
-            (`True`), `return_state`, `go_backwards`, `stateful`,
-            `zero_output_for_mask`, `name`, `dtype`, `trainable`,
-            `activity_regularizer`.
+        dropout: float in [0, 1), the share of input features to drop during
+            training, the same ones at every time step. Defaults to 0.
+        seed: integer, the seed of the dropout. Defaults to `None`.
+        return_sequences: whether to return the outputs of all time steps or
+            only the last, for which a sequence without a mask takes less
+            memory. Defaults to `True`.
+        return_state: whether to return the final states too. Defaults to
+            `False`.
+        go_backwards: whether to read the sequence from its end; the outputs
+            come in the order of reading. Defaults to `False`.
+        stateful: whether each batch starts from the final states of the last
+            one. Needs a fixed batch size. Defaults to `False`.
+        zero_output_for_mask: whether masked steps give zeros instead of
+            repeating the previous output. Defaults to `False`.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
         sequences: float tensor, (batch, time, features).
         initial_state: list of tensors (batch, state_size): x before the first
             step, in the paper's coordinates; if `bidirectional`, also that of
-            the second direction, behind the last step.
+            the second direction, after the last step.
         mask: boolean tensor, (batch, time). A step where it is false carries
             the state and repeats the previous output.
         training: whether dropout applies.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins: the states are zero before that step, so that several
-            sequences share a row. Defaults to `None`.
+            sequences can share a row. Defaults to `None`.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -120,7 +144,7 @@ number | D |
 
     >>> import numpy as np
     >>> import keras_linrec
-    >>> layer = keras_linrec.layers.RotRNN(4, state_size=16, num_heads=2)
+    >>> layer = keras_linrec.layers.RotRNN(4, state_size=16)
     >>> sequences = np.random.rand(2, 1000, 3).astype("float32")
     >>> tuple(layer(sequences).shape)
     (2, 1000, 4)
@@ -137,21 +161,46 @@ number | D |
         self,
         units=None,
         state_size=128,
-        num_heads=32,
+        num_heads=None,
         gamma_min=0.5,
         gamma_max=0.999,
         theta_max=2 * math.pi,
         bidirectional=False,
+        activation=None,
         kernel_initializer="glorot_normal",
         rotation_initializer=None,
         feedthrough_initializer=None,
         kernel_regularizer=None,
         kernel_constraint=None,
+        dropout=0.0,
+        seed=None,
+        return_sequences=True,
+        return_state=False,
+        go_backwards=False,
+        stateful=False,
+        zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(units, **kwargs)
+        super().__init__(
+            units,
+            activation=activation,
+            kernel_initializer=kernel_initializer,
+            feedthrough_initializer=feedthrough_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            dropout=dropout,
+            seed=seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            zero_output_for_mask=zero_output_for_mask,
+            **kwargs,
+        )
         require_count("state_size", state_size)
-        require_count("num_heads", num_heads)
+        require_count("num_heads", num_heads, optional=True)
+        if num_heads is None:
+            num_heads = _most_heads(state_size)
         if state_size % num_heads or state_size < 2 * num_heads:
             raise ValueError(
                 "`num_heads` should divide `state_size` into heads of at "
@@ -161,13 +210,13 @@ number | D |
         require_between("gamma_min", gamma_min, 0, 1, "()")
         require_between("gamma_max", gamma_max, gamma_min, 1, "()")
         require_between("theta_max", theta_max, 0, math.inf, "[)")
-        if bidirectional and self.stateful:
+        if bidirectional and stateful:
             raise ValueError(
                 "A layer that reads both ways cannot be stateful: the second "
                 "direction starts at the end of the sequence. Received: "
                 "bidirectional=True, stateful=True"
             )
-        if bidirectional and not self.return_sequences:
+        if bidirectional and not return_sequences:
             raise ValueError(
                 "No single step of a layer that reads both ways has seen the "
                 "whole sequence: pool its outputs, or wrap a layer in "
@@ -180,38 +229,20 @@ number | D |
         self.gamma_max = gamma_max
         self.theta_max = theta_max
         self.bidirectional = bidirectional
-        # The text says Glorot, the listing N(0, 1 / fan_in). The text's is
-        # taken; for B the two are the same, because xi undoes the scale.
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.rotation_initializer = keras.initializers.get(
             rotation_initializer or keras.initializers.RandomNormal(stddev=1.0)
         )
-        self.feedthrough_initializer = keras.initializers.get(
-            feedthrough_initializer or FanInNormal()
-        )
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
 
     @property
     def head_size(self):
         """The states of one head, K."""
         return self.state_size // self.num_heads
 
-    @property
-    def is_linear(self):
-        return True
-
     def state_shapes_of(self, features):
         return [(self.state_size,)] * (2 if self.bidirectional else 1)
 
     def build_unit(self, features):
         heads, size = self.num_heads, self.head_size
-        units = self.output_units
-        kernel_arguments = {
-            "initializer": self.kernel_initializer,
-            "regularizer": self.kernel_regularizer,
-            "constraint": self.kernel_constraint,
-        }
         self.theta = self.add_parameter(
             "theta",
             (heads, size // 2),
@@ -223,29 +254,31 @@ number | D |
         self.rotation_kernel = self.add_parameter(
             "rotation_kernel", (heads, size, size), self.rotation_initializer
         )
-        self.input_kernel = self.add_parameter(
-            "input_kernel", (heads, features, size), **kernel_arguments
+        self.input_kernel = self.add_kernel(
+            "input_kernel",
+            (heads, features, size),
+            one_by_one(self.kernel_initializer, "input_kernel"),
         )
-        self.output_kernel = self.add_parameter(
-            "output_kernel", (self.state_size, units), **kernel_arguments
-        )
+        read_out = self.state_size, self.output_units
+        self.output_kernel = self.add_kernel("output_kernel", read_out)
         if self.bidirectional:
-            self.backward_output_kernel = self.add_parameter(
-                "backward_output_kernel",
-                (self.state_size, units),
-                **{
-                    **kernel_arguments,
-                    "initializer": clone(self.kernel_initializer),
-                },
+            self.backward_output_kernel = self.add_kernel(
+                "backward_output_kernel", read_out
             )
-        self.feedthrough = self.add_parameter(
-            "feedthrough",
-            (features,) if units == features else (features, units),
-            self.feedthrough_initializer,
-        )
+        self.feedthrough = self.add_feedthrough(features)
 
     # The recurrence runs in the coordinates z = P^T x, where a pair of states
     # is one complex number and a step multiplies it by gamma exp(i theta).
+
+    def diagonal_system(self):
+        rotation = self._rotation()
+        return DiagonalSystem(
+            decay=tuple(ops.reshape(part, (-1,)) for part in self._decay()),
+            input_kernel=self._input_projection(rotation),
+            output_kernel=self._output_projection(rotation, self.output_kernel),
+            feedthrough=ops.convert_to_tensor(self.feedthrough),
+            basis=rotation,
+        )
 
     def _rotation(self):
         return rotation_matrix(self.rotation_kernel)
@@ -287,56 +320,69 @@ number | D |
         )
         return real, -imag
 
-    def _to_complex(self, rotation, state):
-        heads = ops.reshape(state, (-1, self.num_heads, self.head_size))
-        rotated = ops.einsum("bhk,hkj->bhj", heads, rotation)
+    def to_channels(self, states, rotation):
+        shape = (-1, self.num_heads, self.head_size)
+        rotated = ops.einsum(
+            "bhk,hkj->bhj", ops.reshape(states[0], shape), rotation
+        )
         channels = self.num_heads * -(-self.head_size // 2)
         return tuple(
             ops.reshape(part, (-1, channels))
             for part in complex_from_pairs(rotated)
         )
 
-    def _from_complex(self, rotation, numbers):
+    def from_channels(self, channels, rotation):
         shape = (-1, self.num_heads, -(-self.head_size // 2))
         rotated = pairs_from_complex(
-            tuple(ops.reshape(part, shape) for part in numbers),
+            tuple(ops.reshape(part, shape) for part in channels),
             self.head_size,
         )
         heads = ops.einsum("bhj,hkj->bhk", rotated, rotation)
-        return ops.reshape(heads, (-1, self.state_size))
+        return [ops.reshape(heads, (-1, self.state_size))]
 
-    def run(self, sequences, states, lengths, wants_states, resets=None):
-        if self.bidirectional and resets is not None and lengths is not None:
+    # Both ways.
+
+    def respond(
+        self,
+        sequences,
+        states,
+        wants_states,
+        keep_all=True,
+        lengths=None,
+        resets=None,
+    ):
+        if not self.bidirectional:
+            return super().respond(
+                sequences, states, wants_states, keep_all, lengths, resets
+            )
+        if resets is not None and lengths is not None:
             raise ValueError(
                 "A layer that reads both ways takes a mask or a reset_mask, "
                 "not both, where its states are given or returned. Received: "
                 f"both in layer '{self.name}'"
             )
-        rotation = self._rotation()
-        decay = tuple(ops.reshape(part, (-1,)) for part in self._decay())
-        needed = wants_states or self.bidirectional
-        if lengths is not None and needed:
-            decay = packing.stop(decay, lengths, ops.shape(sequences)[1])
-        input_kernel = self._input_projection(rotation)
-        output_kernels = [self.output_kernel]
-        if self.bidirectional:
-            output_kernels.append(self.backward_output_kernel)
-
-        outputs = self._feed_through(sequences)
-        final_states = []
-        for direction, output_kernel in enumerate(output_kernels):
-            partial, final_state = projected_scan(
-                decay,
+        forward = self.diagonal_system()
+        if lengths is not None:
+            forward = forward.stopping_after(lengths, ops.shape(sequences)[1])
+        rotation = forward.basis
+        backward = forward._replace(
+            output_kernel=self._output_projection(
+                rotation, self.backward_output_kernel
+            ),
+            feedthrough=None,
+        )
+        outputs, final_states = [], []
+        for index, system in enumerate((forward, backward)):
+            partial, channels = system.run(
                 sequences,
-                input_kernel,
-                self._output_projection(rotation, output_kernel),
-                states and self._to_complex(rotation, states[direction]),
-                reverse=direction == 1,
+                states
+                and self.to_channels(states[index : index + 1], rotation),
+                reverse=system is backward,
                 reset_mask=resets,
             )
-            outputs = outputs + partial
-            final_states.append(self._from_complex(rotation, final_state))
-        return outputs, final_states
+            outputs.append(partial)
+            final_states += self.from_channels(channels, rotation)
+        return self.finished(sum(outputs)), final_states
 
     def require_streaming(self, part=False):
         if self.bidirectional:
@@ -346,9 +392,9 @@ number | D |
             )
         super().require_streaming(part)
 
-    # A single step has no use for complex numbers, which cost a rotation into
-    # their coordinates and another one back. In float32, 100,000 steps are off
-    # by the same either way: 7e-7 with the default decays, 3e-4 where gamma is
+    # A single step runs in the states' own coordinates: rotating into complex
+    # numbers and back would cost more. In float32, 100,000 steps are off by
+    # the same either way: 7e-7 with the default decays, 3e-4 where gamma is
     # 1 - 1e-7 (JAX, measured against float64).
 
     def step_constants(self):
@@ -372,12 +418,10 @@ number | D |
         state = ops.reshape(heads, (-1, self.state_size))
         state = state + inputs @ input_matrix
         outputs = state @ ops.convert_to_tensor(self.output_kernel)
-        return outputs + self._feed_through(inputs), [state]
-
-    def _feed_through(self, inputs):
-        if len(self.feedthrough.shape) == 1:
-            return inputs * self.feedthrough
-        return inputs @ ops.convert_to_tensor(self.feedthrough)
+        outputs = outputs + fed_through(
+            inputs, ops.convert_to_tensor(self.feedthrough)
+        )
+        return self.finished(outputs), [state]
 
     def get_config(self):
         return {
@@ -388,15 +432,18 @@ number | D |
             "gamma_max": self.gamma_max,
             "theta_max": self.theta_max,
             "bidirectional": self.bidirectional,
-            **serialized(
-                self,
-                "kernel_initializer",
-                "rotation_initializer",
-                "feedthrough_initializer",
-                "kernel_regularizer",
-                "kernel_constraint",
-            ),
+            **serialized(self, "rotation_initializer"),
         }
+
+
+def _most_heads(state_size):
+    """The largest number of heads, at most 32, of 2 or more states each."""
+    divisors = (
+        heads
+        for heads in range(1, _HEADS_MAX + 1)
+        if state_size % heads == 0 and state_size >= 2 * heads
+    )
+    return max(divisors, default=1)
 
 
 def _side_by_side(heads):

@@ -1,4 +1,4 @@
-"""What every sequence unit shares."""
+"""The base of all sequence units."""
 
 import inspect
 from functools import partial
@@ -12,31 +12,42 @@ from keras_linrec.ops.exportable import require_exportable
 from keras_linrec.ops.exportable import with_fixed_sizes
 from keras_linrec.ops.steps import Steps
 from keras_linrec.ops.steps import run_masked
+from keras_linrec.validation import check_mask
 from keras_linrec.validation import check_time_deltas
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_call_arguments
 from keras_linrec.validation import require_count
+
+# The arguments of a call that a stream has no use for or passes by itself.
+_NOT_OF_PARTS = {
+    "sequences",
+    "initial_state",
+    "mask",
+    "training",
+    "sequences_mask",
+}
+_NOT_OF_STEPS = {*_NOT_OF_PARTS, "reset_mask"}
 
 
 class SequenceLayer(StatefulLayer, Streaming):
-    """The base of the units that map a sequence to a sequence.
+    """The base of all units that map a sequence to a sequence.
 
-    It holds, once, what a recurrent layer owes its user: masks, initial and
-    final states, streaming, direction, statefulness, shapes and errors. A
-    unit supplies its weights and three methods:
+    It implements once what every recurrent layer needs: masks, initial and
+    final states, streaming, direction, statefulness, shapes and errors. A unit
+    supplies its weights and three methods:
 
     - `build_unit(features)` creates the weights, with `add_parameter`;
     - `run(sequences, states, lengths, wants_states)` maps whole sequences to
       `(outputs, final_states)`;
-    - `run_step(inputs, states, constants)` does the same for a single time
-      step;
+    - `run_step(inputs, states, constants)` does the same for one time step.
 
-    `state_shapes_of(features)`, the shapes of its states without the batch;
-    and, where a step computes of its weights what the next step computes
-    again, `step_constants()`. A unit whose call takes more arguments has a
-    `call` of its own, which hands them to `call_unit`.
+    It also supplies `state_shapes_of(features)`, the shapes of its states
+    without the batch, and, if each step would derive the same values from the
+    weights, `step_constants()`. A unit whose call takes further arguments
+    defines a `call` that passes them to `call_unit`.
 
     The recurrence and its parameters are float32 under any dtype policy
-    (float64 under a float64 one); outputs have the policy's compute dtype,
+    (float64 under a float64 policy). Outputs have the policy's compute dtype;
     states stay float32.
 
     Args:
@@ -51,8 +62,8 @@ class SequenceLayer(StatefulLayer, Streaming):
             `False`.
         go_backwards: whether to read the sequence from its end; the outputs
             come in the order of reading. Defaults to `False`.
-        stateful: whether each batch starts from the states that the last one
-            ended with. Needs a fixed batch size. Defaults to `False`.
+        stateful: whether each batch starts from the final states of the last
+            one. Needs a fixed batch size. Defaults to `False`.
         zero_output_for_mask: whether masked steps give zeros instead of
             repeating the previous output. Defaults to `False`.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
@@ -60,19 +71,21 @@ class SequenceLayer(StatefulLayer, Streaming):
     Call arguments:
         sequences: float tensor, (batch, time, features).
         initial_state: list of tensors, the states before the first step.
-            Defaults to `None`: zeros, or what the last batch left if
+            Defaults to `None`: zeros, or the states of the previous batch if
             `stateful`.
         mask: boolean tensor, (batch, time), true where a step counts. A
             masked step carries the states and repeats the previous output
-            (zeros before the first step that counts), whatever it holds. Any
+            (zeros before the first step that counts), whatever its input. Any
             pattern is allowed. A row that is masked throughout gives zeros
             and its initial state.
         training: whether dropout applies. Defaults to `False`.
         reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the states are zero before that step, so that several
-            sequences share a row, and each gives what it would give apart.
-            With `go_backwards` each is read from its own end. Defaults to
-            `None`, nowhere.
+            begins: the states are reset before that step, so that several
+            sequences share a row and each gives what it would give on its
+            own. With `go_backwards` each is processed from its own end.
+            Defaults to `None`, nowhere.
+        sequences_mask: filled in by Keras with the mask of an earlier layer
+            if a call has several tensors. Users pass `mask`.
 
     Output shape:
         (batch, time, units) if `return_sequences`, else (batch, units); with
@@ -106,7 +119,7 @@ class SequenceLayer(StatefulLayer, Streaming):
         if dropout:
             self.seed_generator = keras.random.SeedGenerator(seed)
 
-    # What a unit supplies.
+    # Supplied by a unit.
 
     def build_unit(self, features):
         """Create the weights for inputs of `features` features."""
@@ -119,22 +132,22 @@ class SequenceLayer(StatefulLayer, Streaming):
             sequences: (batch, time, features), in the recurrence's dtype.
             states: list of the states before the first step, or `None`: zero.
             lengths: `None`, or an integer tensor (batch,): the final states
-                wanted are those after so many steps of each row, and the
-                steps from there on are zero. Outputs after them are not used.
-            wants_states: whether the final states are used. Where they are
-                not, they may be `None`.
-            **options: `resets` where the call has a `reset_mask`, boolean
-                (batch, time) and true where the states are zero before a
-                step; `time_deltas` where it has them, (batch, time), in the
-                recurrence's dtype; and what a unit gives `call_unit`.
+                needed are those after so many steps of each row. The inputs
+                from there on are zero, and their outputs are not used.
+            wants_states: whether the final states are used. They may be
+                `None` if not.
+            **options: `resets` if the call has a `reset_mask`, boolean (batch,
+                time), true where the states are reset before a step;
+                `time_deltas` if it has them, (batch, time), in the
+                recurrence's dtype; and whatever the unit's `call` passes to
+                `call_unit`.
         """
         raise NotImplementedError
 
     def run_last(self, sequences, states, wants_states, **options):
         """Map whole sequences to `(last outputs, final_states)`.
 
-        For a unit that can do with less where the other outputs are not
-        wanted.
+        A unit overrides it if the last output alone costs less than all.
         """
         outputs, states = self.run(
             sequences, states, None, wants_states, **options
@@ -147,15 +160,15 @@ class SequenceLayer(StatefulLayer, Streaming):
         Args:
             inputs: (batch, features), in the recurrence's dtype.
             states: list of the states before the step.
-            constants: from `step_constants`, or `None`: to be computed here.
-            **options: `time_deltas` where the step has them, (batch,), in the
-                recurrence's dtype; and what else a unit's `step` takes.
+            constants: from `step_constants`, or `None` to compute them here.
+            **options: `time_deltas` if the step has them, (batch,), in the
+                recurrence's dtype, and the unit's own.
         """
         raise NotImplementedError
 
     @property
     def output_units(self):
-        """The number of output features; known once the layer is built."""
+        """The number of output features, known once the layer is built."""
         return self.units or self.input_spec.axes[-1]
 
     @property
@@ -165,7 +178,7 @@ class SequenceLayer(StatefulLayer, Streaming):
 
     @property
     def wants_states(self):
-        """Whether every call has a use for the states after the last step."""
+        """Whether every call needs the states after the last step."""
         return self.return_state or self.stateful
 
     # Building and shapes.
@@ -222,12 +235,16 @@ class SequenceLayer(StatefulLayer, Streaming):
         return shape[0] if self.return_state else shape
 
     def compute_mask(self, inputs, mask=None):
-        mask = _only(mask) if self.return_sequences else None
+        mask = _first_mask(mask) if self.return_sequences else None
         if not self.return_state:
             return mask
         return [mask] + [None] * len(self.state_shapes)
 
     # Calling.
+
+    def __call__(self, *args, **kwargs):
+        self._require_known(kwargs)
+        return super().__call__(*args, **kwargs)
 
     def call(
         self,
@@ -254,19 +271,20 @@ class SequenceLayer(StatefulLayer, Streaming):
         return_state=None,
         **options,
     ):
-        """What `call` does, for a unit whose call takes more arguments.
+        """Implement `call`, for units with further arguments too.
 
         Args:
             sequences, initial_state, mask, training, reset_mask: those of the
                 call.
-            sequences_mask: an earlier layer's mask. It comes as `mask` while
-                the sequence is the one tensor that a layer is called with,
-                and under this name otherwise.
-            time_deltas: (batch, time), how long each step lasts. Reaches
-                `run` in the order in which the steps do. Defaults to `None`.
+            sequences_mask: an earlier layer's mask. Keras passes it as `mask`
+                if the sequence is the only tensor of the call, and under this
+                name otherwise.
+            time_deltas: (batch, time), the length of each step. Reordered
+                together with the steps on the way to `run`. Defaults to
+                `None`.
             return_state: whether to return the final states. Defaults to
-                `None`, as the layer has it.
-            **options: reach `run` as they are.
+                `None`, the layer's own setting.
+            **options: passed to `run` unchanged.
         """
         if sequences.shape[1] == 0:
             raise ValueError(
@@ -275,19 +293,15 @@ class SequenceLayer(StatefulLayer, Streaming):
             )
         require_exportable(self.name)
         sequences = with_fixed_sizes(sequences)
-        mask = _only(sequences_mask if mask is None else mask)
+        mask = _first_mask(sequences_mask if mask is None else mask)
         time_deltas = _cast(time_deltas, self.recurrence_dtype)
         self._check_steps(sequences, mask, reset_mask, time_deltas)
         sequences = ops.cast(sequences, self.recurrence_dtype)
         if self.stateful:
             sequences = self.of_fixed_batch(sequences)
-        states = None
-        if initial_state is not None:
-            batch = sequences.shape[0]
-            states = self.standardise_states(initial_state, batch)
-        elif self.stateful:
-            states = self.kept_states()
-        # In this order: within `keras.RematScope` JAX may give no bool.
+        states = self._states_before(sequences, initial_state)
+        # In this order: under JAX's `keras.RematScope` `training` has no truth
+        # value.
         if self.dropout and training:
             sequences = sequences * self._dropout_mask(sequences)
         steps = Steps(
@@ -311,14 +325,29 @@ class SequenceLayer(StatefulLayer, Streaming):
         outputs = ops.cast(outputs, self.compute_dtype)
         return (outputs, *final_states) if return_state else outputs
 
+    def _states_before(self, sequences, initial_state):
+        """The states before the first step, or `None` for zeros."""
+        if initial_state is not None:
+            return self.standardise_states(initial_state, sequences.shape[0])
+        if self.stateful:
+            return self.kept_states()
+        return self.trained_states(ops.shape(sequences)[0])
+
+    def _require_known(self, given, excluded=()):
+        """Raise for an argument given by name that `call` does not take."""
+        if given:
+            parameters = inspect.signature(self.call).parameters
+            known = [name for name in parameters if name not in excluded]
+            require_call_arguments(self, given, known)
+
     def _check_steps(
         self, sequences, mask=None, reset_mask=None, time_deltas=None
     ):
-        """Raise unless what goes with each step has the sequences' shape."""
+        """Raise unless masks and time_deltas have the sequences' shape."""
         if mask is not None:
-            _check_mask("mask", mask, sequences)
+            check_mask("mask", mask, sequences)
         if reset_mask is not None:
-            _check_mask("reset_mask", reset_mask, sequences)
+            check_mask("reset_mask", reset_mask, sequences)
         if time_deltas is not None:
             check_time_deltas(time_deltas.shape, sequences.shape[:2])
 
@@ -334,19 +363,23 @@ class SequenceLayer(StatefulLayer, Streaming):
         if steps.mask is not None:
 
             def run(packed, lengths):
-                # Nobody may ask for the states after the last that counts.
-                some = states is not None or wants_states
+                # With no states on either side, lengths make no difference.
+                has_states = states is not None or wants_states
                 return self.run(
                     packed.sequences,
                     states,
-                    lengths if some else None,
+                    lengths if has_states else None,
                     wants_states,
                     **packed.by_name(),
                     **options,
                 )
 
             return run_masked(
-                run, steps, self.return_sequences, self.zero_output_for_mask
+                run,
+                steps,
+                self.return_sequences,
+                self.zero_output_for_mask,
+                self.trained_states(ops.shape(steps.sequences)[0]),
             )
         options = {**steps.by_name(), **options}
         if self.return_sequences:
@@ -355,25 +388,24 @@ class SequenceLayer(StatefulLayer, Streaming):
             )
         return self.run_last(steps.sequences, states, wants_states, **options)
 
-    # Within `keras.RematScope` the recurrence is computed again, and not the
-    # call: what a call draws is drawn once, and the states of a stateful layer
-    # are assigned outside.
+    # `keras.RematScope` recomputes the recurrence, not the whole call: dropout
+    # is drawn once, and the states of a stateful layer are assigned outside.
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
         return layer_call
 
     def _rematerializes(self, sequences):
-        """Whether the layer's scope wants the recurrence computed again."""
+        """Whether the layer was made in a scope that recomputes."""
         scope = super().rematerialized_call
         return scope(_run_again, sequences) is not _run_again and (
             self._has_own_weights()
         )
 
     def _has_own_weights(self):
-        """Whether this is no `stateless_call` that lends the layer weights.
+        """False inside `stateless_call`, which replaces the weights.
 
-        `keras.remat` would lose their gradients on TensorFlow, and on PyTorch
-        compute again with the layer's own.
+        There `keras.remat` would lose their gradients on TensorFlow, and
+        recompute with the layer's own weights on PyTorch.
         """
         if keras.backend.backend() == "jax" or not self.weights:
             return True
@@ -397,10 +429,11 @@ class SequenceLayer(StatefulLayer, Streaming):
             )
 
     def stream_part(self, sequences, states, mask, **options):
-        # Not by `__call__`, whose arguments are the user's: a layer without
-        # `return_state` returns states here. What else that does for a layer,
-        # parts of a stream have no use for: their mask is given, parameters
-        # are never cast, and neither dropout nor losses belong here.
+        self._require_known(options, _NOT_OF_PARTS)
+        # Not through `__call__`, which returns states only if the layer has
+        # `return_state`. Nothing else that it does is needed here: the mask is
+        # given, parameters are never cast, and a stream has neither dropout
+        # nor losses.
         outputs, *states = self.call_unit(
             sequences, states, mask, return_state=True, **options
         )
@@ -421,6 +454,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             time_deltas = ops.cast(time_deltas, self.recurrence_dtype)
             check_time_deltas(time_deltas.shape, inputs.shape[:1])
             options["time_deltas"] = time_deltas
+        self._require_known(options, _NOT_OF_STEPS)
         outputs, states = self.run_step(
             inputs, self.standardise_states(states), constants, **options
         )
@@ -441,10 +475,10 @@ class SequenceLayer(StatefulLayer, Streaming):
 
 
 def _run_again(run, steps, states):
-    """`run(steps, states)`, computed again for the gradient."""
+    """`run(steps, states)`, recomputed for the gradient."""
 
-    # Of tensors, none of them `None`, as Keras wants it. What is not among
-    # them, masks and resets, has no gradient.
+    # `keras.remat` takes a function of tensors, none of them `None`. Masks and
+    # resets have no gradient and need not be among them.
     def run_of_tensors(sequences, *others):
         given = steps._replace(sequences=sequences)
         if steps.time_deltas is not None:
@@ -460,25 +494,11 @@ def _run_again(run, steps, states):
     return outputs, final_states
 
 
-def _only(mask):
-    """The first of a nest of masks, as Keras takes it."""
+def _first_mask(mask):
+    """The first mask of a nested structure, as in Keras."""
     masks = [m for m in keras.tree.flatten(mask) if m is not None]
     return masks[0] if masks else None
 
 
 def _cast(tensor, dtype):
     return None if tensor is None else ops.cast(tensor, dtype)
-
-
-def _check_mask(name, mask, sequences):
-    known = zip(mask.shape, sequences.shape[:2])
-    if len(mask.shape) != 2 or any(
-        one != other
-        for one, other in known
-        if one is not None and other is not None
-    ):
-        raise ValueError(
-            f"`{name}` should have the shape (batch, time) of the sequences. "
-            f"Received: {name}.shape={tuple(mask.shape)}, "
-            f"sequences.shape={tuple(sequences.shape)}"
-        )

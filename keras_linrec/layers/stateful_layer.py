@@ -9,11 +9,12 @@ from keras_linrec.layers.precise_layer import PreciseLayer
 class StatefulLayer(NamedWeights, PreciseLayer):
     """A layer with states, which it may keep from one batch to the next.
 
-    A unit supplies `state_shapes_of(features)`.
+    A unit supplies `state_shapes_of(features)`, and `trained_states(batch)` if
+    the states before the first step are not zero.
 
     Args:
-        stateful: whether each batch starts from the states that the last one
-            ended with.
+        stateful: whether each batch starts from the states in which the
+            previous one ended.
         **kwargs: those of `keras.layers.Layer`.
     """
 
@@ -21,13 +22,24 @@ class StatefulLayer(NamedWeights, PreciseLayer):
         super().__init__(**kwargs)
         self.stateful = stateful
         self.states = None
+        self._has_kept_states = None
 
     def state_shapes_of(self, features):
-        """The shapes of the states without the batch, for so many features.
+        """The shapes of the states without the batch.
 
-        `features` is `None` where a layer that is not built yet is asked.
+        Args:
+            features: integer, the number of input features, or `None` if the
+                layer is not built yet.
         """
         raise NotImplementedError
+
+    def trained_states(self, batch_size):
+        """The states before the first step of a sequence, if they are trained.
+
+        Returns:
+            A list of tensors, or `None` if sequences start from zeros.
+        """
+        return None
 
     @property
     def state_shapes(self):
@@ -35,16 +47,18 @@ class StatefulLayer(NamedWeights, PreciseLayer):
         return self.state_shapes_of(self.input_spec.axes.get(-1))
 
     def run_time_variables(self):
-        return self.states or []
+        if self._has_kept_states is None:
+            return self.states or []
+        return [*self.states, self._has_kept_states]
 
     def get_initial_state(self, batch_size):
-        return [
+        return self.trained_states(batch_size) or [
             ops.zeros((batch_size, *shape), dtype=self.recurrence_dtype)
             for shape in self.state_shapes
         ]
 
     def standardise_states(self, states, batch=None):
-        """A list of tensors, of a batch that is the same as the sequences'."""
+        """A list of tensors, of the same batch as the sequences."""
         if not isinstance(states, (list, tuple)):
             states = [states]
         shapes = self.state_shapes
@@ -56,10 +70,10 @@ class StatefulLayer(NamedWeights, PreciseLayer):
         )
         if not fits:
             rows = "batch" if batch is None else batch
-            wanted = [f"({rows}, {str(shape)[1:]}" for shape in shapes]
+            expected = [f"({rows}, {str(shape)[1:]}" for shape in shapes]
             raise ValueError(
                 f"Layer '{self.name}' has states of the shapes "
-                f"{', '.join(wanted)}. Received: states of the shapes "
+                f"{', '.join(expected)}. Received: states of the shapes "
                 f"{[tuple(state.shape) for state in states]}"
             )
         return [ops.cast(state, self.recurrence_dtype) for state in states]
@@ -74,7 +88,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
                 "first layer or `keras.Input` a `batch_size`. Received: "
                 f"stateful=True and batch size None in layer '{self.name}'"
             )
-        # As weights they are seen by every trainer: JAX returns their new
+        # As weights they are known to every trainer: JAX's returns their new
         # values from its compiled step, where Keras' own layers lose them.
         self.states = [
             self.add_parameter(
@@ -85,12 +99,20 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             )
             for index, shape in enumerate(self.state_shapes)
         ]
+        if self.trained_states(batch) is not None:
+            # 0 until there are states to continue from: a copy of the trained
+            # ones would neither follow them nor give them a gradient.
+            self._has_kept_states = self.add_parameter(
+                "has_kept_states", (), "zeros", trainable=False
+            )
 
     def reset_state(self, states=None):
         """Set the states that a stateful layer carries between batches.
 
         Args:
-            states: list of arrays, one a state. Defaults to `None`, zeros.
+            states: list of arrays, one for each state. Defaults to `None`, the
+                states before the first step of a sequence: zeros, unless they
+                are trained.
 
         Raises:
             ValueError: if the layer is not stateful or `states` do not fit.
@@ -102,31 +124,41 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             )
         if self.states is None:
             return
-        if states is None:
+        is_given = states is not None
+        if not is_given:
             states = self.get_initial_state(self.states[0].shape[0])
         states = self.standardise_states(states)
         for state in states:
             self._require_batch(state.shape[0])
         self.keep_states(states)
+        if not is_given and self._has_kept_states is not None:
+            self._has_kept_states.assign(0.0)
 
     def reset_states(self, states=None):
         """Keras' older name for `reset_state`."""
         self.reset_state(states)
 
     def keep_states(self, states):
-        """For the next batch to start from."""
+        """Keep the states from which the next batch starts."""
         for variable, state in zip(self.states, states):
-            variable.assign(_own(state))
+            variable.assign(_detached_copy(state))
+        if self._has_kept_states is not None:
+            self._has_kept_states.assign(1.0)
 
     def kept_states(self):
-        """What the last batch left."""
-        return [_own(state) for state in self.states]
+        """The states in which the previous batch ended."""
+        states = [_detached_copy(state) for state in self.states]
+        if self._has_kept_states is None:
+            return states
+        has_kept = ops.convert_to_tensor(self._has_kept_states) > 0
+        trained = self.trained_states(states[0].shape[0])
+        return [ops.where(has_kept, *pair) for pair in zip(states, trained)]
 
     def of_fixed_batch(self, sequences):
-        """Sequences as a stateful layer takes them: of its own batch."""
+        """The sequences, once their batch is that of the layer."""
         self._require_batch(sequences.shape[0])
-        # TensorFlow may not know the batch before it runs; then a wrong one
-        # fails here and is not stretched to that of the states.
+        # TensorFlow may not know the batch before it runs. A wrong one then
+        # fails here, instead of being broadcast to that of the states.
         batch = self.states[0].shape[0]
         _, *rest = ops.shape(sequences)
         return ops.reshape(sequences, (batch, *rest))
@@ -141,11 +173,11 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             )
 
 
-def _own(state):
-    """A copy of a state, to keep or to start from.
+def _detached_copy(state):
+    """A copy of a state without its gradient.
 
-    PyTorch would differentiate through a variable that is assigned to at the
-    end of the call, and JAX's trainer frees the arrays that variables hold,
-    which may be the user's.
+    PyTorch would differentiate through a variable that is assigned at the end
+    of the call, and JAX's trainer frees the arrays that variables hold, which
+    may be the user's.
     """
     return ops.stop_gradient(ops.copy(state))

@@ -1,45 +1,46 @@
-"""The base of what streams: layers, blocks, models and backbones."""
+"""The base of layers, blocks, models and backbones that stream."""
 
 
 class Streaming:
-    """What runs one time step after another, with states in and out.
+    """Runs one time step after another, with states in and out.
 
     Whole sequences, parts of them and single steps give the same numbers. A
     class supplies `stream_step` and `stream_part`, which compute, and
-    `require_streaming`, where it may be unable to; and, unless its states are
-    those of its parts, `get_initial_state` and `step_constants`.
+    `require_streaming`, which raises where that is impossible. A class whose
+    states are not those of its parts also supplies `get_initial_state` and
+    `step_constants`.
     """
 
     # The axes of a step's inputs.
     step_axes = ("batch", "features")
 
-    # What a class supplies.
+    # Supplied by a class.
 
     def streaming_parts(self):
-        """The parts whose states, in a list, are the states of the whole."""
+        """The parts whose states, as a list, are the states of the whole."""
         return []
 
     def require_streaming(self, part=False):
-        """Raise where this cannot run step by step.
+        """Raise if this cannot run step by step.
 
         Args:
-            part: whether it is to run many steps at once.
+            part: whether several steps are to run at once.
         """
 
     def stream_step(self, inputs, states, constants, **options):
-        """What `step` returns, once it is built."""
+        """Compute `step`; the layer is built."""
         raise NotImplementedError
 
     def stream_part(self, sequences, states, mask, **options):
-        """What `call_with_states` returns, once it is built."""
+        """Compute `call_with_states`; the layer is built."""
         raise NotImplementedError
 
-    # What a user calls.
+    # Called by users.
 
     def get_initial_state(self, batch_size):
-        """The states before the first step: a list of zeros.
+        """The states before the first step: zeros, unless they are trained.
 
-        That of a whole of several parts is a list of their lists.
+        They are a list; those of a model are a list of its parts' lists.
 
         Args:
             batch_size: integer, the number of rows.
@@ -50,32 +51,32 @@ class Streaming:
         ]
 
     def step_constants(self):
-        """What every step computes of the weights alone.
+        """What every step derives from the weights alone.
 
         A stream computes it once, for as long as the weights stay the same,
-        and hands it to every `step`. What it is asked of has to be built.
+        and passes it to every `step`. The layer or model must be built.
 
         Returns:
-            A structure of tensors, or `None` where there is nothing to
-            compute ahead.
+            A structure of tensors, or `None` if there is nothing to compute
+            in advance.
         """
         return [
             part.step_constants() for part in self.streaming_parts()
         ] or None
 
     def step(self, inputs, states, constants=None, **options):
-        """One time step, at a cost that does not grow with the time passed.
+        """Process one time step, at a cost independent of the time passed.
 
-        Without dropout.
+        Dropout does not apply.
 
         Args:
-            inputs: float tensor, (batch, features); integers (batch,) where
-                the sequences are tokens.
-            states: from `get_initial_state`, from the last step, from
+            inputs: float tensor, (batch, features); integers (batch,) if the
+                sequences are tokens.
+            states: from `get_initial_state`, from the previous step, from
                 `call_with_states` or from a call with `return_state=True`.
-            constants: from `step_constants`, of the weights as they are.
+            constants: from `step_constants`, for the current weights.
                 Defaults to `None`: the step computes them.
-            **options: what else the call takes, for this step, such as
+            **options: further arguments of the call, for this step, such as
                 `time_deltas` of the shape (batch,).
 
         Returns:
@@ -89,19 +90,19 @@ class Streaming:
         return self.stream_step(inputs, states, constants, **options)
 
     def call_with_states(self, sequences, states, mask=None, **options):
-        """Many time steps at once, between single ones.
+        """Process several time steps at once, continuing from `states`.
 
-        What as many calls of `step` give, computed as a call computes it,
-        whether or not there is a `return_state`.
+        The result is that of as many calls of `step`, computed like a whole
+        sequence. States are returned whether or not `return_state` is set.
 
         Args:
             sequences: float tensor, (batch, time, features); integers (batch,
-                time) where the sequences are tokens.
+                time) if the sequences are tokens.
             states: from `get_initial_state`, from `step` or from here.
             mask: boolean tensor, (batch, time), true where a step counts.
-                The states are those after the last step that does. Defaults
+                The returned states follow the last step that does. Defaults
                 to `None`.
-            **options: what else the call takes.
+            **options: further arguments of the call, such as `reset_mask`.
 
         Returns:
             `(outputs, states)`: (batch, time, units), and the new states.

@@ -7,6 +7,7 @@ from keras_linrec import layers
 UNITS = {
     "lssl": layers.LSSL,
     "rotrnn": layers.RotRNN,
+    "lru": layers.LRU,
     "linear_dynamical_system": layers.LinearDynamicalSystem,
     "ldstack": layers.LDStack,
     "orthogonal_rnn": layers.OrthogonalRNN,

@@ -10,12 +10,12 @@ from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
 from keras_linrec.ops.precision import accumulation_dtype
 
-# Real matrices are tuples of one tensor, complex ones of two.
+# A real matrix is a tuple of one tensor, a complex one of two.
 
-# The rows of a triangular matrix up to which its inverse is computed from whole
-# products with what is beside the diagonal: few operations, of which a
-# framework's own cost is most of the time. 16 reflections of 128 units, forward
-# and backward on PyTorch: 0.5 ms, and 1.4 where every level is taken apart.
+# Up to this many rows, a triangular matrix is inverted by products of whole
+# matrices, of which blocks beside the diagonal are kept: few operations, and
+# so little of the framework's overhead. 16 reflections of 128 units, forward
+# and backward on PyTorch: 0.5 ms, and 1.4 if every level is split into halves.
 _ONE_BY_ONE = 128
 
 
@@ -28,7 +28,7 @@ def reflection_product(reflectors):
 
     Args:
         reflectors: float tensor (n, m), the vectors as columns. Entries of
-            column j above row j do not count: they are taken for zero.
+            column j above row j are ignored and taken to be zero.
 
     Returns:
         A float32 tensor (n, n), or float64 if `reflectors` are.
@@ -52,7 +52,7 @@ def reflection_factors(reflectors):
     Args:
         reflectors: as `reflection_product` takes them.
     """
-    (unit,) = _unit_columns((reflectors,))
+    (unit,) = unit_columns((reflectors,))
     (inverse,) = _inverse_of_triangle((unit,))
     return unit, inverse @ ops.transpose(unit)
 
@@ -67,7 +67,7 @@ def unitary_matrix(reflectors, phases):
     Args:
         reflectors: float tensor (2 n, m): real parts, then imaginary parts,
             of the vectors as columns. In both, entries of column j above row
-            j do not count.
+            j are ignored.
         phases: float tensor (n,).
 
     Returns:
@@ -83,7 +83,7 @@ def unitary_matrix(reflectors, phases):
     True
     """
     dtype = accumulation_dtype(reflectors, phases)
-    unit = _unit_columns(ops.split(ops.cast(reflectors, dtype), 2, axis=0))
+    unit = unit_columns(ops.split(ops.cast(reflectors, dtype), 2, axis=0))
     inverse = _inverse_of_triangle(unit)
     real, imag = matmul(matmul(unit, inverse), adjoint(unit))
     size = real.shape[0]
@@ -100,13 +100,18 @@ def unitary_matrix(reflectors, phases):
     )
 
 
-def _unit_columns(parts):
-    """The vectors, of length 1, with zeros above the diagonal."""
+def unit_columns(parts):
+    """Columns scaled to length 1, with zeros above the diagonal.
+
+    Args:
+        parts: tuple of one real matrix, or of the real and imaginary parts of
+            a complex one. A column of zeros stays as it is.
+    """
     dtype = accumulation_dtype(*parts)
     size, count = parts[0].shape
     kept = np.tril(np.ones((size, count), bool))
     parts = [ops.where(kept, ops.cast(part, dtype), 0.0) for part in parts]
-    # What is tiny or huge has a square that is neither a number nor zero.
+    # The squares of tiny or huge entries would underflow or overflow.
     largest = ops.max(
         sum(ops.abs(part) for part in parts), axis=0, keepdims=True
     )
@@ -120,7 +125,7 @@ def _unit_columns(parts):
 def _inverse_of_triangle(unit):
     """T^-1 = 2 (I + N)^-1, N = 2 striu(U* U), for columns of length 1.
 
-    By products alone: no solver, for the reason that `ops/inverse.py` has.
+    By products alone and without a solver, for the reason in `ops/inverse.py`.
     """
     count = unit[0].shape[1]
     above = np.triu(np.full((count, count), 2.0, "float32"), 1)
@@ -136,8 +141,8 @@ def _inverse(triangle):
     count = triangle[0].shape[0]
     if count > _ONE_BY_ONE:
         return _inverse_of_halves(triangle, count // 2)
-    # From the inverse X of what is in blocks on the diagonal to that of twice
-    # their size: [[A, B], [0, C]]^-1 = X - X [[0, B], [0, 0]] X.
+    # From the inverse X of the blocks on the diagonal to that of blocks twice
+    # as large: [[A, B], [0, C]]^-1 = X - X [[0, B], [0, 0]] X.
     identity = ops.cast(np.eye(count, dtype="float32"), triangle[0].dtype)
     inverse = (identity, *(ops.zeros_like(identity) for _ in triangle[1:]))
     block = np.arange(count)

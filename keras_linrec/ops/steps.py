@@ -43,7 +43,7 @@ class Steps(NamedTuple):
         )
 
 
-def run_masked(run, steps, keep_all, zero_output):
+def run_masked(run, steps, keep_all, zero_output, reset_states=None):
     """Move the steps that count to the front, run, and spread back.
 
     To the recurrence a masked step does not happen. Without it, the steps
@@ -59,6 +59,8 @@ def run_masked(run, steps, keep_all, zero_output):
         keep_all: whether the outputs of all steps are wanted, or the last.
         zero_output: whether masked steps give zeros instead of repeating the
             previous output.
+        reset_states: list of the states after a reset. Defaults to `None`,
+            zeros.
 
     Returns:
         `(outputs, final_states)`, as `run` does.
@@ -80,9 +82,12 @@ def run_masked(run, steps, keep_all, zero_output):
         of_position = packing.take(packed_segments, ops.maximum(position, 0))
         happened = happened & (of_position == segments)
         is_over = ~happened[:, -1] & (segments[:, -1] > 0)
-        final_states = final_states and [
-            _zero_where(is_over, state) for state in final_states
-        ]
+        if final_states is not None:
+            reset_states = reset_states or [0.0] * len(final_states)
+            final_states = [
+                _where(is_over, *pair)
+                for pair in zip(reset_states, final_states)
+            ]
     if not keep_all:
         mask, position, happened = (
             part[:, -1:] for part in (mask, position, happened)
@@ -94,7 +99,7 @@ def run_masked(run, steps, keep_all, zero_output):
     return outputs if keep_all else outputs[:, 0], final_states
 
 
-def _zero_where(rows, state):
-    """A state (batch, ...), zero in the rows where `rows` is true."""
-    shape = (-1,) + (1,) * (len(state.shape) - 1)
-    return ops.where(ops.reshape(rows, shape), 0.0, state)
+def _where(rows, one, other):
+    """States (batch, ...) from `one` in the rows where `rows` is true."""
+    shape = (-1,) + (1,) * (len(other.shape) - 1)
+    return ops.where(ops.reshape(rows, shape), one, other)

@@ -13,12 +13,12 @@ settings.tell_compiler.update(trace_contexts.CONTEXTS)
 
 
 def preferred():
-    """The portable kernel: which algorithm it is, is settled by platform."""
+    """The portable kernel, whose algorithm depends on the platform."""
     return "portable"
 
 
 def compiled():
-    """The module of the compiled kernels for the device at hand."""
+    """The module of the compiled kernels for the default device."""
     if platform() == "cpu":
         from keras_linrec.kernels.jax import native
 
@@ -29,7 +29,7 @@ def compiled():
 
 
 def platform():
-    """The platform that programs are compiled for, if nobody says another."""
+    """The platform that programs are compiled for by default."""
     import jax
 
     name = jax.default_backend()
@@ -37,17 +37,20 @@ def platform():
 
 
 def describe(tensor):
-    """What a `Case` says of the tensors that a call was given."""
+    """The fields of a `Case` that depend on a call's tensors."""
     return {"platform": platform()}
 
 
 def exporting():
-    """Whether a scope says so: JAX itself does when a program is lowered."""
+    """Whether an export scope is open.
+
+    JAX's own exports are detected when a program is lowered.
+    """
     return settings.current_export() is not None
 
 
 def over_devices(kernel):
-    """The `Kernel`, or that of which every device runs its part of the time."""
+    """The `Kernel`, split over time if `sequence_parallel` is active."""
     mesh = settings.current_mesh()
     if mesh is None:
         return kernel
@@ -71,7 +74,7 @@ def trace(function, shape, dtype):
 
 
 def vjp(function, tensors, cotangents):
-    """Outputs of a function of a list, then the gradients of its arguments."""
+    """Outputs of a function of a list, then its arguments' gradients."""
     import jax
 
     @jax.jit
@@ -79,7 +82,7 @@ def vjp(function, tensors, cotangents):
         outputs, pull_back = jax.vjp(function, tensors)
         return [*outputs, *pull_back(cotangents)[0]]
 
-    # A kernel is judged by its own recurrence, and not by the products that a
-    # platform takes by default.
+    # The self-test judges the recurrence, not the platform's default precision
+    # of products.
     with jax.default_matmul_precision("highest"):
         return run(tensors, cotangents)

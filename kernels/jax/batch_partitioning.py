@@ -1,8 +1,8 @@
-"""A call that XLA may share among devices, each with rows of its own.
+"""Calls that XLA may partition over devices by the rows of a batch.
 
-What is compiled elsewhere is one piece to XLA: where a batch lies on several
-devices, it is gathered on each of them, and each computes all of it. Here it
-is told that rows are independent.
+XLA cannot look inside a foreign call. If a batch is sharded over several
+devices, XLA would gather it on each of them, and each would compute all of it.
+Here XLA is told that rows are independent.
 """
 
 import math
@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 
 
 def by_rows(call, arguments, results, has_rows):
-    """What `call` returns, computed where the rows lie.
+    """The results of `call`, each device computing the rows that it holds.
 
     Args:
         call: takes a list of shapes and dtypes, and arrays, and returns a
@@ -27,8 +27,8 @@ def by_rows(call, arguments, results, has_rows):
             the rows.
         arguments: list of arrays.
         results: list of the shapes and dtypes of the results.
-        has_rows: a list for the arguments and one for the results, whether
-            the first axis of each is that of the rows.
+        has_rows: one list for the arguments and one for the results: whether
+            the first axis of each is the axis of rows.
     """
     whole = partial(call, results)
     if jax.device_count() == 1:
@@ -40,7 +40,7 @@ def by_rows(call, arguments, results, has_rows):
 
     @run.def_vmap
     def _(size, batched, *arguments):
-        # What `jax.vmap` adds is gathered, as it would be without this.
+        # An axis added by `jax.vmap` is gathered, as it would be by default.
         axes = [0 if axis else None for axis in batched]
         return jax.vmap(whole, axes)(*arguments), [True] * len(results)
 
@@ -54,7 +54,7 @@ def _partitioned(call, arguments, results, has_rows):
         mesh, axes = _axes_of_rows(mesh, arguments, takes_rows)
 
         def part(*arguments):
-            # Here the first axis is that of one device's rows.
+            # Here the first axis holds the rows of one device.
             shapes = [
                 jax.ShapeDtypeStruct(place.shard_shape(r.shape), r.dtype)
                 for place, r in zip(places(gives_rows), results)
@@ -87,11 +87,11 @@ def _partitioned(call, arguments, results, has_rows):
 
 
 def _axes_of_rows(mesh, arguments, has_rows):
-    """A mesh, and the names of its axes that share the rows, or `None`.
+    """A mesh, and the names of its axes that partition the rows, or `None`.
 
-    XLA tells where an argument lies, or nothing; older versions of JAX do
-    without the names of a mesh. Rows that devices do not divide are gathered:
-    what fills them up would count in the sums over rows.
+    XLA passes the sharding of an argument or none; in older versions of JAX it
+    has no mesh with names. If the devices do not divide the rows, these are
+    gathered, because padding would count in the sums over rows.
     """
     known = [
         (argument, has)
@@ -107,7 +107,7 @@ def _axes_of_rows(mesh, arguments, has_rows):
         elif has:
             parts = _parts(place, argument.shape)
             if parts > 1:
-                # Any devices do: it is their number that XLA asks for.
+                # Any devices will do: XLA needs their number only.
                 return _mesh(place.device_set, parts), "rows"
     if mesh is None or mesh.empty:
         mesh = _mesh(known[0][0].sharding.device_set if known else (), 1)
@@ -123,7 +123,7 @@ def _divides(place, rows):
 
 
 def _parts(place, shape):
-    """How many parts the rows have; 1 if they are not as long."""
+    """The number of shards of the rows; 1 if they are not of equal size."""
     try:
         return shape[0] // place.shard_shape(shape)[0]
     except ValueError:
@@ -136,7 +136,7 @@ def _mesh(devices, parts):
 
 
 def _sharding_rule(arguments, results, has_rows):
-    """As "rows a0_1, a1_0 -> rows b0_1": no axis but that of rows is shared."""
+    """A rule such as "rows a0_1, a1_0 -> rows b0_1": only rows are sharded."""
 
     def names(arrays, has_rows, prefix):
         for index, (array, rows) in enumerate(zip(arrays, has_rows)):

@@ -1,4 +1,4 @@
-"""What the adapter needs beyond the core's flags."""
+"""The flags that the adapter needs in addition to the core's."""
 
 from keras_linrec.kernels.native import BuildError
 
@@ -9,7 +9,7 @@ def flags():
 
     if not hasattr(jax, "ffi"):
         raise BuildError(
-            f"the native kernels need JAX 0.5 or newer, and this is "
-            f"{jax.__version__}: upgrade it"
+            f"the native kernels need JAX 0.5 or newer, and {jax.__version__} "
+            "is installed: upgrade it"
         )
     return "jaxlib", ("-isystem", jax.ffi.include_dir()), ()

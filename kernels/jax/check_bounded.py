@@ -1,4 +1,4 @@
-"""A warning about numbers that grow beyond all bounds."""
+"""A warning about numbers that diverge."""
 
 import warnings
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from keras_linrec.kernels.jax.lowering import native_or_portable
 
 
 def require_bounded(tensor, message):
-    """What `keras_linrec.kernels.check_bounded` says."""
+    """See `keras_linrec.kernels.check_bounded`."""
     if not isinstance(tensor, jax.core.Tracer):
-        # Outside of a compiled function, a condition is compiled each time.
+        # Outside a compiled function, a `cond` would be compiled each time.
         _warn(message, jnp.max(jnp.abs(tensor)) < LARGEST)
         return tensor
-    # What converts programs by their operations knows none of ours.
+    # Converters that work by operation do not know our primitive.
     return tensor if exporting() else _checked(message, tensor)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _checked(message, tensor):
-    """The tensor: a check that nothing came out of would be left out."""
+    """Return the tensor, because JAX drops a check whose result is unused."""
     (tensor,) = native_or_portable(
         _Check(message),
         _unchecked,
@@ -56,11 +56,11 @@ class _Check:
 
 
 def _unchecked(tensor):
-    # A file holds no call back into Python.
+    # A file cannot contain a callback into Python.
     return [tensor]
 
 
 def _warn(message, bounded):
-    # Under `vmap` both ways out of the condition are taken.
+    # Under `vmap` both branches of the `cond` run.
     if not bounded:
         warnings.warn(message, RuntimeWarning, stacklevel=2)

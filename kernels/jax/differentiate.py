@@ -5,14 +5,14 @@ import jax.numpy as jnp
 
 
 def gradient(function):
-    """What `keras_linrec.ops.differentiation` says."""
+    """See `keras_linrec.ops.differentiation`."""
     return jax.jit(jax.grad(function))
 
 
 def hessian_vector_product(function):
-    """What `keras_linrec.ops.differentiation` says."""
+    """See `keras_linrec.ops.differentiation`."""
 
-    # Twice in reverse: the native kernels know no forward mode.
+    # Reverse mode twice: the native kernels have no forward mode.
     def slope(tensors, vectors, constants):
         gradients = jax.grad(function)(tensors, constants)
         return sum(

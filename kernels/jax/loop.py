@@ -1,11 +1,11 @@
-"""A loop over time for any step."""
+"""A loop over time for any step function."""
 
 import jax.numpy as jnp
 from jax import lax
 
 
 def loop(step, sequences, state, constants):
-    """What `keras_linrec.kernels.nonlinear_recurrence` asks of a loop."""
+    """The `loop` of `keras_linrec.kernels.nonlinear_recurrence`."""
 
     def body(state, items):
         state = step(state, items, constants)

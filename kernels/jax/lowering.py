@@ -1,10 +1,9 @@
-"""Calls of native code, which a program has only where it can run.
+"""Calls of native code that become portable code where native code cannot run.
 
-A program may be lowered for another platform than that of the process, for
-several, or for a file, which is to run where this package is not installed.
-JAX says so when it lowers a program, long after it has traced it: so what is
-traced is a primitive of our own, which becomes native code or the portable
-form then.
+A program may be lowered for another platform than the default one, for several,
+or for a file that runs where this package is not installed. JAX reveals this
+only when it lowers a program, long after tracing. Therefore a primitive is
+traced, and lowering turns it into native code or into the portable form.
 """
 
 from dataclasses import dataclass
@@ -21,16 +20,17 @@ _native_or_portable.multiple_results = True
 
 
 def native_or_portable(native, portable, results, arguments, platform="cpu"):
-    """What `native` gives where it can run, and `portable` elsewhere.
+    """The results of `native` where it can run, and of `portable` elsewhere.
 
     Args:
         native, portable: functions of arrays that return a list of arrays;
-            they are traced when a program is lowered. Those of the same call
-            are equal, so that JAX knows it again.
-        results: the shapes and dtypes of these, `jax.ShapeDtypeStruct`s.
+            they are traced when a program is lowered. They compare equal for
+            equal calls, so that JAX can reuse a compiled program.
+        results: the shapes and dtypes of the results, as
+            `jax.ShapeDtypeStruct`s.
         arguments: list of arrays.
-        platform: where `native` runs, unless it is for a file; `None` is
-            everywhere. Defaults to `"cpu"`.
+        platform: the platform on which `native` runs, `None` for all. It
+            never runs in a file. Defaults to `"cpu"`.
     """
     return _native_or_portable.bind(
         *arguments,
@@ -53,8 +53,8 @@ def _run(*arguments, **parameters):
 
 @lru_cache(maxsize=512)
 def _program(parameters):
-    # Outside of programs JAX compiles each operation by itself, and knows it
-    # again by its parameters.
+    # Outside `jit`, JAX compiles each operation separately and caches it by its
+    # parameters.
     return jax.jit(partial(_native_or_portable.bind, **dict(parameters)))
 
 
@@ -73,7 +73,7 @@ mlir.register_lowering(_native_or_portable, _lower)
 
 @dataclass(frozen=True)
 class _Mapped:
-    """What `jax.vmap` makes of a function; equal to another such."""
+    """A function under `jax.vmap`, comparable by value."""
 
     function: object
     axes: tuple

@@ -36,7 +36,7 @@ for _name in core.FUNCTIONS:
 
 
 def scan(decay, inputs, initial_state, reverse=False):
-    """Outputs and final state, tuples both."""
+    """Outputs and final state, both tuples."""
     arguments = map(tuple, (decay, inputs, initial_state))
     return _scan(bool(reverse), *arguments)
 
@@ -49,7 +49,7 @@ def projected_scan(
     initial_state,
     reverse=False,
 ):
-    """Outputs and final state, of which the latter is a tuple."""
+    """Outputs, a tensor, and the final state, a tuple."""
     decay, *rest = map(
         tuple, (decay, input_kernel, output_kernel, initial_state)
     )
@@ -60,25 +60,25 @@ def projected_scan(
 
 
 def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
-    """What `keras_linrec.kernels.impulse_response` computes."""
+    """See `keras_linrec.kernels.impulse_response`."""
     arguments = p, d, q, t, b, timescale, output_matrix
     return _impulse_response(time, float(alpha), arguments)
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
-    """What `Kernel.nonlinear_scan` of the registry computes."""
+    """See `Kernel.nonlinear_scan` in the registry."""
     flags = nonlinear_flags(dynamics, operands)
     return _nonlinear_scan(flags, bool(keep_all), tuple(operands))
 
 
 def _call(name, results, arguments, rows=None, aliases=None, **attributes):
-    """A call of the core on tuples of arrays; `results` are tuples of shapes.
+    """Call the core on trees of arrays; `results` is a tree of shapes.
 
-    All arrays get the leading axes of `jax.vmap`: the core takes these as
-    systems of their own. `rows` says which arguments and which results have
-    the rows of a batch, as trees that may end above the arrays; `None` is a
-    call without a batch. `aliases` says which results may lie where arguments
-    did, by their places in flat lists.
+    `jax.vmap` gives all arrays leading axes, which the core treats as separate
+    systems. `rows` tells which arguments and which results have the rows of a
+    batch: two trees, which may be prefixes, or `None` for a call without a
+    batch. `aliases` maps arguments to the results that may reuse their memory,
+    by their indices in flat lists.
     """
     flat, tree = jax.tree.flatten(results)
     given, given_tree = jax.tree.flatten(arguments)
@@ -95,7 +95,7 @@ def _call(name, results, arguments, rows=None, aliases=None, **attributes):
 
 @dataclass(frozen=True)
 class _CoreCall:
-    """A call of the core on a flat list of arrays."""
+    """A call of the core on flat arrays."""
 
     name: str
     results: tuple
@@ -119,7 +119,7 @@ class _CoreCall:
 
 @dataclass(frozen=True)
 class _PortableCall:
-    """The same in portable form."""
+    """The same call in portable form."""
 
     name: str
     arguments: object
@@ -136,7 +136,7 @@ class _PortableCall:
 
 
 def _spread(prefix, tree):
-    """What a tree that ends early says of each leaf of a whole one."""
+    """The leaves of `prefix`, repeated for each leaf of `tree` below them."""
     spread = jax.tree.map(
         lambda value, part: [value] * len(jax.tree.leaves(part)), prefix, tree
     )
@@ -172,11 +172,12 @@ def _remember_scan(reverse, decay, inputs, initial_state):
 
 
 def _scan_backward(reverse, kept, cotangents):
-    # Cotangents are the program's own, and seldom read twice: those of the
-    # inputs take the place of the outputs'. Measured at (16, 4096, 256) within
-    # a larger program: 41 ms for the whole instead of 51. The forward pass is
-    # better off with memory of its own, 50 ms instead of 64: XLA copies what
-    # is not its own into small pages first, and ours come large.
+    # Cotangents are intermediate results of the program and seldom read twice,
+    # so those of the inputs overwrite those of the outputs. Measured at
+    # (16, 4096, 256) within a larger program: 41 ms for the whole instead of
+    # 51. The forward pass is faster with memory of its own, 50 ms instead of
+    # 64: XLA would first copy arguments of the program into small pages, while
+    # our new arrays use large ones.
     decay, _, initial_state = kept
     parts = len(decay)
     return _call(
@@ -270,8 +271,8 @@ _projected_scan = twice_differentiable(
     _remember_projected,
     _projected_backward,
     _plain_projected_backward,
-    # Nobody sees the checkpoints but the gradient.
-    seen=2,
+    # Only the gradient reads the checkpoints.
+    differentiated=2,
 )
 
 
@@ -322,11 +323,11 @@ _impulse_response = twice_differentiable(
 )
 
 
-# The nonlinear scan. Its flags are those of the core, and the leak.
+# The nonlinear scan. Its `flags` are those of the core, and the leak.
 
 
 def _rows_of_nonlinear(operands):
-    """Which of them have rows: inputs, steps if they differ, and states."""
+    """Which operands have rows: inputs, step sizes if per step, and states."""
     steps = operands[5].shape != (1, 1)
     return True, *[False] * 4, steps, False, True
 

@@ -1,13 +1,13 @@
 """The scan and its gradient as Pallas kernels, for GPU and TPU.
 
-A program of the grid takes a block of channels of one row through time, with
-the state at hand, and touches every number once. On a TPU, whose memory for a
-program is small, time comes in blocks, the grid's last axis: programs along it
-run one after another, and hand the state on in the output for the final state,
-whose block stays the same. On a GPU all programs run at once, so there a
-program takes all of time.
+A program of the grid processes a block of channels of one row over time, keeps
+the state in registers, and reads every number once. On a TPU, where a program
+has little memory, time is cut into blocks along the grid's last axis. Programs
+along this axis run one after another and pass on the state in the output for
+the final state, whose block stays the same. On a GPU all programs run
+concurrently, so a program processes all time steps.
 
-XLA's interpreter runs the same kernels on a CPU: slowly, for the tests.
+XLA's interpreter runs the same kernels on a CPU, slowly, for the tests.
 """
 
 from functools import partial
@@ -31,9 +31,9 @@ from keras_linrec.kernels.jax.scan import associative
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.projected_scan import with_final_state
 
-# Steps that a program reads before it takes the first of them: memory is
-# hundreds of cycles away on a GPU, Triton keeps reads and writes in their
-# order, and only reads that are under way together share that time.
+# Steps that a program reads before it computes the first of them. Reads take
+# hundreds of cycles on a GPU, Triton keeps the order of reads and writes, and
+# only reads that are in flight together overlap.
 _STEPS_AHEAD = 8
 
 
@@ -46,12 +46,9 @@ def scan(decay, inputs, initial_state, reverse=False, interpret=False):
         return with_final_state(associative)(*arguments, reverse)
 
     kernel = partial(_scan, bool(reverse), False)
-    # Where there is a GPU, part of a program may run on the CPU all the same.
+    # Even if there is a GPU, part of a program may run on the CPU.
     return lax.platform_dependent(
-        *(decay, inputs, initial_state),
-        cuda=kernel,
-        tpu=kernel,
-        default=tree,
+        decay, inputs, initial_state, cuda=kernel, tpu=kernel, default=tree
     )
 
 
@@ -75,7 +72,7 @@ def _remember(reverse, interpret, decay, inputs, initial_state):
 def _backward(reverse, interpret, kept, cotangents):
     decay, outputs, initial_state = kept
     d_outputs, d_final_state = cotangents
-    # It begins where the scan ended.
+    # The gradient starts where the scan ended.
     plan = _plan(decay, outputs, not reverse)
     d_decay, d_inputs, d_initial_state = _call(
         partial(_gradient_kernel, plan),
@@ -110,12 +107,12 @@ _scan = twice_differentiable(
 
 
 class _Plan(NamedTuple):
-    """How a call is cut into blocks, and which way it goes through time."""
+    """How a call is cut into blocks, and its direction in time."""
 
     batch: int
     time: int
     channels: int
-    # Of a block.
+    # Size of a block.
     steps: int
     width: int
     per_step: bool
@@ -131,17 +128,17 @@ class _Plan(NamedTuple):
 
     @property
     def grid(self):
-        # With an axis for one block of time, `vmap` would exceed the three
-        # axes that a GPU's grid has.
+        # An axis for a single block of time would leave `vmap` none of the
+        # three axes of a GPU's grid.
         grid = self.batch, self.splits, self.blocks
         return grid if self.blocks > 1 else grid[:2]
 
     def block(self, turn):
-        """The block of time that is taken at a turn."""
+        """The block of time that runs at a turn."""
         return self.blocks - 1 - turn if self.backwards else turn
 
     def index(self, step, count):
-        """Where in a block of `count` steps the step taken as such lies."""
+        """The index, in a block of `count` steps, of the step-th one to run."""
         return count - 1 - step if self.backwards else step
 
 
@@ -152,11 +149,11 @@ def _platform():
 def _block_size(time, channels):
     """Steps and channels in a block."""
     if _platform() == "tpu":
-        # A block is of whole tiles, 8 by 128, or as large as the array. The
-        # gradient, if complex and with a decay for every step, holds ten
-        # sequences of blocks, and those that follow: 5 MiB of 16.
+        # A block consists of whole tiles, 8 by 128, or is as large as the
+        # array. The complex gradient with a decay per step holds blocks of ten
+        # sequences, and prefetches the next ones: 5 MiB of 16.
         return min(time, 256), min(channels, 256)
-    # All of time, and a warp, which reads 128 bytes at once.
+    # All time steps, and one warp, which reads 128 bytes at once.
     return time, 32
 
 
@@ -166,9 +163,9 @@ def _plan(decay, sequences, backwards):
     return _Plan(batch, time, channels, *sizes, decay[0].ndim == 3, backwards)
 
 
-# Kinds of arrays: the shape, and which block a program of the grid sees. The
-# axis of one before the channels is for the TPU's rule on blocks, which holds
-# for the last two axes.
+# Kinds of arrays: the shape, and the block that a program of the grid sees. The
+# axis of size one before the channels meets the TPU's rule on the last two axes
+# of a block.
 
 
 def _sequence(plan):
@@ -201,10 +198,10 @@ def _decay(plan):
 
 
 def _entering(plan, outputs, initial_state):
-    """The state that entered each block of time, on the gradient's plan."""
+    """The state that entered each block of time, by the gradient's plan."""
 
     def of(part, state):
-        # The outputs at the ends of the blocks, but for the last end.
+        # The outputs at the ends of all blocks but the last.
         if plan.backwards:
             ends = part[:, plan.steps - 1 : plan.time - 1 : plan.steps]
             return jnp.concatenate([state[:, None], ends], axis=1)
@@ -218,9 +215,9 @@ def _call(kernel, plan, interpret, arguments, results):
     """Run a kernel over the grid.
 
     Args:
-        kernel: takes tuples of references, arguments first.
+        kernel: takes tuples of references, arguments before results.
         arguments: pairs of a kind and a tuple of arrays.
-        results: the kind of each.
+        results: the kind of each result.
     """
     count = len(arguments[0][1])
     arrays, in_specs, out_specs, out_shapes = [], [], [], []
@@ -269,7 +266,7 @@ def _cut(flat, count):
     ]
 
 
-# Within the kernels. A step's numbers are (1, channels), for the TPU.
+# Inside the kernels. The numbers of a step are (1, channels), for the TPU.
 
 
 def _whole(references):
@@ -291,7 +288,7 @@ def _write_whole(references, values):
 
 
 def _resumed(plan, start, references):
-    """What the last block of time left in an output, at first `start`."""
+    """What the previous block of time left in an output; `start` at first."""
     if plan.blocks == 1:
         return start
     first = pl.program_id(2) == 0
@@ -302,7 +299,7 @@ def _resumed(plan, start, references):
 
 
 def _count(plan):
-    """The steps in this block: fewer in the last, if time is no multiple."""
+    """The number of steps in this block; the last one may have fewer."""
     if plan.time % plan.steps == 0:
         return plan.steps
     block = plan.block(pl.program_id(2))
@@ -310,7 +307,7 @@ def _count(plan):
 
 
 def _for_each_step(count, load, take, carry):
-    """`carry = take(step, load(step), carry)` in order, the loads ahead."""
+    """`carry = take(step, load(step), carry)` in order, loading ahead."""
 
     def several(turn, carry):
         steps = [turn * _STEPS_AHEAD + ahead for ahead in range(_STEPS_AHEAD)]
@@ -324,7 +321,8 @@ def _for_each_step(count, load, take, carry):
     if isinstance(count, int):
         turns = count // _STEPS_AHEAD
     else:
-        # `//` also looks at the sign, for which Mosaic asks the device.
+        # `//` also handles negative numbers, for which Mosaic queries the
+        # device.
         turns = lax.div(count, np.int32(_STEPS_AHEAD))
     carry = lax.fori_loop(0, turns, several, carry)
     return lax.fori_loop(turns * _STEPS_AHEAD, count, one, carry)
@@ -383,7 +381,7 @@ def _gradient_kernel(
         zeros = tuple(jnp.zeros_like(part) for part in carry)
         total = _resumed(plan, zeros, d_decay)
     carry = _for_each_step(count - 1, load, take, (carry, total))
-    # What the block's first step started from is no output of the block.
+    # The state before the block's first step is not among its outputs.
     last = load(count - 1, _whole(entering))
     carry, total = take(count - 1, last, carry)
     _write_whole(d_initial_state, carry)
@@ -392,7 +390,7 @@ def _gradient_kernel(
 
 
 def _reader(plan, decay):
-    """The decay at a step; one that does not vary is read once."""
+    """A function of a step that returns its decay; a fixed one is read once."""
     if plan.per_step:
         return lambda step: _read(decay, step)
     fixed = _whole(decay)

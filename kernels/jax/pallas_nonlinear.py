@@ -1,12 +1,12 @@
 """The nonlinear scan and its gradient as Pallas kernels, for GPUs.
 
-A program of the grid takes a row of the batch through time, with the recurrent
-matrix in its registers. What no step needs of another is left to large products
-before and after. Elsewhere, on a TPU too, the plain form runs: XLA compiles
-its loop into one program there.
+A program of the grid processes one row of the batch over time, with the
+recurrent matrix in its registers. Whatever does not depend on the previous step
+is computed in large products before and after. On other devices, TPUs
+included, the plain form runs, whose loop XLA compiles into one program.
 
-XLA's interpreter runs the same kernels on a CPU, for the tests. No GPU has run
-them yet: what is said of one here is reasoned.
+XLA's interpreter runs the same kernels on a CPU, for the tests. They have not
+run on a GPU yet: statements about GPUs in this file are estimates.
 """
 
 from functools import partial
@@ -23,12 +23,12 @@ from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 
-# Bytes of the matrices in a thread: half of the registers.
+# Bytes of the matrices that a thread holds: half of its registers.
 _BYTES_A_THREAD = 2**8
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True, interpret=False):
-    """What `Kernel.nonlinear_scan` of the registry computes."""
+    """See `Kernel.nonlinear_scan` in the registry."""
     operands = Operands(*operands)
     plain = partial(_plain, dynamics)
     kernel = partial(_scan, dynamics, interpret)
@@ -99,7 +99,8 @@ def _backward(dynamics, interpret, kept, cotangents):
         )
         return states.reshape(before.shape)
 
-    # Every step by itself: all states are known, and their cotangents.
+    # All states and their cotangents are known, so that the steps are
+    # independent here.
     (gradients,) = jax.vjp(steps, operands)[1](d_states)
     return (*gradients[:-1], d_initial_state)
 
@@ -115,9 +116,9 @@ _scan = twice_differentiable(
 
 
 def _factors(dynamics, operands, before):
-    """A slope's own slopes by h A and h R, times the step.
+    """Derivatives of the slopes with respect to h A and h R, times the step.
 
-    They are (batch, stages, time, parts, units), for all steps at once.
+    For all steps at once: (batch, stages, time, parts, units).
     """
     matrices = _matrices(operands)
     drive = jnp.split(_drive(operands), 1 + dynamics.gated, axis=-1)
@@ -125,7 +126,7 @@ def _factors(dynamics, operands, before):
     slope, factors = 0.0, []
     for shift in METHODS[dynamics.solver or "euler"][0]:
         start = before + shift * step_size * slope
-        # By numbers, so that the pull-back of ones is the slope of each.
+        # Elementwise, so that the pull-back of ones gives each derivative.
         slope, pull_back = jax.vjp(
             lambda *products: _slope(dynamics, drive, products),
             *(start @ matrix for matrix in matrices),
@@ -136,15 +137,16 @@ def _factors(dynamics, operands, before):
 
 
 def _slope(dynamics, drive, products):
-    """The change of a state in a unit of time.
+    """The derivative of a state by time.
 
     Args:
-        drive: inputs @ input_kernel + bias, and a gate's; in a sequence.
+        drive: inputs @ input_kernel + bias, followed by the gate's if there
+            is one; a sequence.
         products: h A, if there is an A, and h R.
     """
     *linear, product = products
     argument = product + drive[0]
-    # Keras computes a tanh of float64 in float32 on JAX.
+    # On JAX Keras computes the tanh of a float64 tensor in float32.
     change = dynamics.activation(argument).astype(argument.dtype)
     change = sum(linear, change)
     if not dynamics.gated:
@@ -157,7 +159,7 @@ def _drive(operands):
 
 
 def _parts(operands):
-    """Matrices: A, if there is one, and R."""
+    """The number of matrices: A, if there is one, and R."""
     if operands.expansion.shape[0]:
         return 1
     return operands.recurrent_kernel.shape[1] // operands.initial_state.shape[1]
@@ -172,7 +174,7 @@ def _matrices(operands):
 
 
 def _width(operands):
-    """Units, and some that count for nothing: Triton wants a power of two."""
+    """The number of units, padded to a power of two, as Triton requires."""
     return pl.next_power_of_2(operands.initial_state.shape[1])
 
 
@@ -185,8 +187,8 @@ def _call(kernel, operands, interpret, arguments, results):
     """Run a kernel on each row of the batch.
 
     Args:
-        kernel: takes the matrices (parts, width, width), and then references
-            to a row's share of arguments and results.
+        kernel: takes the matrices (parts, width, width), then references to
+            one row of each argument and result.
         arguments: arrays (batch, ...).
         results: shapes (batch, ..., width).
     """
@@ -219,11 +221,11 @@ def _call(kernel, operands, interpret, arguments, results):
     return tuple(output[..., :units] for output in outputs)
 
 
-# Within the kernels. A state is (width,).
+# Inside the kernels. A state is (width,).
 
 
 def _each_step(time, load, take, carry):
-    """`carry = take(step, load(step), carry)`, the loads a step ahead."""
+    """`carry = take(step, load(step), carry)`, loading one step ahead."""
 
     def body(step, both):
         loaded, carry = both
@@ -234,7 +236,7 @@ def _each_step(time, load, take, carry):
 
 
 def _parts_at(reference, *place):
-    """A list along the next axis: Triton cannot cut up what it has read."""
+    """A list along the next axis, as Triton cannot slice a loaded array."""
     count = reference.shape[len(place)]
     return [reference[(*place, part)] for part in range(count)]
 
@@ -292,7 +294,7 @@ def _gradient_kernel(
         d_start = jnp.zeros_like(after)
         stages = zip(range(len(shares)), (*shifts[1:], 0.0), shares)
         for stage, shift, share in reversed(list(stages)):
-            # With d_slope, times the step, the cotangent of the stage's slope.
+            # Times the step, d_slope is the cotangent of the stage's slope.
             d_slope = share * after + shift * d_start
             d_start = sum(
                 jnp.sum((d_slope * factor)[None, :] * matrix, axis=1)

@@ -1,10 +1,10 @@
-"""Scans over sequences whose steps are shared among devices.
+"""Scans over sequences that are split over time among devices.
 
-Each device has a part of the time. What a part does to the state that enters
-it is one step of the same recurrence, state -> product * state + ended, with
-the product of its decays and the state in which it ends from zero. These two
-are all that devices tell each other: each gathers those of all parts, scans
-them to find the state that enters its own, and needs nothing else.
+Each device holds one part of the time. A part acts on the state that enters it
+as one step of the same recurrence, state -> product * state + ended, where
+`product` is the product of the part's decays and `ended` its final state when
+it starts from zero. Devices exchange only these two: each gathers them from all
+parts and scans them to find the state that enters its own part.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ from keras_linrec.kernels.jax.scan import associative
 
 
 class Devices(NamedTuple):
-    """Who has which steps, and which rows."""
+    """A mesh, and the axes that split time and batch."""
 
     mesh: jax.sharding.Mesh
     time_axis: str
@@ -32,17 +32,17 @@ class Devices(NamedTuple):
 
     @property
     def parts(self):
-        """How many parts the time has."""
+        """The number of parts of the time."""
         return self.mesh.shape[self.time_axis]
 
     def rows_of(self, batch):
-        """The axis that shares out so many rows, or `None`."""
+        """The axis that splits a batch of this size, or `None`."""
         axis = self.batch_axis
         return axis if axis and batch % self.mesh.shape[axis] == 0 else None
 
 
 def devices(mesh, time_axis, batch_axis):
-    """`Devices`, of a mesh of Keras' or of JAX' own."""
+    """`Devices` from a mesh of Keras or of JAX."""
     mesh = getattr(mesh, "backend_mesh", mesh)
     if not isinstance(mesh, jax.sharding.Mesh):
         raise ValueError(
@@ -59,14 +59,14 @@ def devices(mesh, time_axis, batch_axis):
             )
     if time_axis == batch_axis:
         raise ValueError(
-            "`batch_axis` should be another axis than `time_axis`. "
+            "`batch_axis` should differ from `time_axis`. "
             f"Received: batch_axis={batch_axis}"
         )
     return Devices(mesh, time_axis, batch_axis)
 
 
 def over_devices(kernel, devices):
-    """A `Kernel` of which every device runs its part of the time."""
+    """A `Kernel` that is split over time among devices."""
     return kernel._replace(
         scan=partial(_scan, kernel, devices),
         projected_scan=partial(_projected_scan, kernel, devices),
@@ -76,11 +76,8 @@ def over_devices(kernel, devices):
 def _scan(kernel, devices, decay, inputs, initial_state, reverse=False):
     if inputs[0].shape[1] < devices.parts:
         return kernel.scan(decay, inputs, initial_state, reverse)
-    return _over_time(
-        devices,
-        partial(_scan_part, kernel.scan),
-        *(decay, inputs, (), initial_state, reverse),
-    )
+    part = partial(_scan_part, kernel.scan)
+    return _over_time(devices, part, decay, inputs, (), initial_state, reverse)
 
 
 def _projected_scan(
@@ -98,21 +95,20 @@ def _projected_scan(
         return kernel.projected_scan(
             decay, inputs, *kernels, initial_state, reverse
         )
+    part = partial(_projected_part, kernel)
     (outputs,), final_state = _over_time(
-        devices,
-        partial(_projected_part, kernel),
-        *(decay, (inputs,), kernels, initial_state, reverse),
+        devices, part, decay, (inputs,), kernels, initial_state, reverse
     )
     return outputs, final_state
 
 
 def _over_time(devices, part, decay, inputs, kernels, initial_state, reverse):
-    """`(outputs, final_state)`, tuples both, from what each part has of them.
+    """`(outputs, final_state)`, both tuples, computed part by part.
 
     Args:
         part: `part(time_axis, reverse, decay, inputs, kernels,
-            initial_state)`, of which the time is one device's.
-        kernels: arrays that every device has.
+            initial_state)`, the computation of one device on its part.
+        kernels: arrays that every device holds.
     """
     batch, time, _ = inputs[0].shape
     decay, inputs = _in_even_parts(devices, decay, inputs, reverse)
@@ -133,8 +129,8 @@ def _over_time(devices, part, decay, inputs, kernels, initial_state, reverse):
 
 
 def _shard_map(function, mesh, in_specs, out_specs):
-    # JAX could check that what counts as whole is the same everywhere, but
-    # knows nothing of a native call.
+    # JAX's check that replicated results agree on all devices cannot look into
+    # native calls.
     if hasattr(jax, "shard_map"):
         return jax.shard_map(
             function,
@@ -153,30 +149,30 @@ def _per_step(decay):
 
 
 def _in_even_parts(devices, decay, inputs, reverse):
-    """Both with as many steps more as make all parts as long.
+    """Pad decay and inputs so that all parts have equal length.
 
-    These come last in the scan's order, keep the state and add nothing. A
-    decay that is the same at all steps is no more, then.
+    The added steps come last in the order of the scan. They keep the state and
+    add nothing, so a time-invariant decay becomes one per step.
     """
     batch, time, _ = inputs[0].shape
     missing = -time % devices.parts
     if not missing:
         return decay, inputs
-    filling = [(0, 0), (missing, 0) if reverse else (0, missing), (0, 0)]
+    padding = [(0, 0), (missing, 0) if reverse else (0, missing), (0, 0)]
     shape = (batch, time, decay[0].shape[-1])
     one = 1.0, 0.0
     decay = tuple(
-        jnp.pad(jnp.broadcast_to(part, shape), filling, constant_values=value)
+        jnp.pad(jnp.broadcast_to(part, shape), padding, constant_values=value)
         for part, value in zip(decay, one)
     )
-    return decay, tuple(jnp.pad(part, filling) for part in inputs)
+    return decay, tuple(jnp.pad(part, padding) for part in inputs)
 
 
-# On one device, with its part of the time.
+# These run on one device, on its part of the time.
 
 
 def _scan_part(scan, axis, reverse, decay, inputs, kernels, initial_state):
-    """From a state of zero, and then what the state that enters adds."""
+    """Scan from zero, then add the contribution of the entering state."""
     outputs, ended = scan(decay, inputs, _zeros_like(initial_state), reverse)
     products = _products(scan, reverse, decay, inputs)
     last = 0 if reverse else -1
@@ -194,10 +190,11 @@ def _scan_part(scan, axis, reverse, decay, inputs, kernels, initial_state):
 def _projected_part(
     kernel, axis, reverse, decay, inputs, kernels, initial_state
 ):
-    """The end from a state of zero alone, and then from the one that enters.
+    """Find the final state from zero, then scan from the entering state.
 
-    That end is a product of inputs and powers of the decay, and costs less
-    than to correct the outputs; and the fused kernel writes no states.
+    That final state is a product of inputs and powers of the decay, which costs
+    less than correcting the outputs would; and the fused kernel stores no
+    states that could be corrected.
     """
     (inputs,) = inputs
     if _per_step(decay):
@@ -210,9 +207,9 @@ def _projected_part(
             scan, decay, inputs, *kernels, initial_state, reverse
         )
         return (outputs,), final_state
+    zeros = _zeros_like(initial_state)
     ended = final_state_of(
-        *(kernel.scan, decay, inputs, kernels[0]),
-        *(_zeros_like(initial_state), reverse),
+        kernel.scan, decay, inputs, kernels[0], zeros, reverse
     )
     product = _power(decay, inputs.shape[1])
     entering, final_state = _join(axis, reverse, product, ended, initial_state)
@@ -226,20 +223,21 @@ def _join(axis, reverse, product, ended, initial_state):
     """The state that enters this part, and the one after all parts.
 
     Args:
-        axis: the mesh's axis of the time.
-        product: tuple of arrays (channels,), the same of all parts, or
+        axis: the mesh axis that splits time.
+        product: tuple of arrays (channels,), equal for all parts, or
             (batch, channels).
         ended: tuple of arrays (batch, channels).
     """
 
     varies = product[0].ndim > 1
-    told = jnp.stack((*product, *ended) if varies else ended)
-    # One message a device: (arrays, batch, devices, channels).
-    told = tuple(lax.all_gather(told, axis, axis=2))
+    message = jnp.stack((*product, *ended) if varies else ended)
+    # One message per device: (arrays, batch, devices, channels).
+    gathered = tuple(lax.all_gather(message, axis, axis=2))
+    ended = gathered[-len(ended) :]
     if varies:
-        product = told[: len(ended)]
-    after = associative(product, told[-len(ended) :], initial_state, reverse)
-    # In the order of time, whichever way the scan goes.
+        product = gathered[: len(ended)]
+    after = associative(product, ended, initial_state, reverse)
+    # In the order of time, whatever the direction of the scan.
     index = lax.axis_index(axis) + reverse
     bounds = tuple(
         jnp.concatenate(
@@ -260,7 +258,7 @@ def _zeros_like(arrays):
 
 
 def _products(scan, reverse, decay, inputs):
-    """What each step's state has of the one that enters the part."""
+    """The factor of the entering state in the state of each step."""
     if _per_step(decay):
         ones = tuple(
             jnp.full_like(part[:, 0], value)
@@ -272,7 +270,7 @@ def _products(scan, reverse, decay, inputs):
 
 
 def _power(number, exponent):
-    """By squaring."""
+    """`number ** exponent`, by squaring."""
     result = None
     while exponent:
         if exponent % 2:

@@ -1,4 +1,4 @@
-"""What makes JAX trace anew where a setting has changed."""
+"""Contexts that make JAX retrace when a setting has changed."""
 
 from contextlib import nullcontext
 
@@ -6,8 +6,8 @@ import jax
 
 from keras_linrec.kernels.jax import sequence_parallel
 
-# Before JAX had these (0.7), programs of one scope might be used in another;
-# only the mesh was among what it compiles for.
+# Versions of JAX before 0.7 lack these contexts and may reuse a program from
+# another scope; only the mesh is part of their cache key.
 _user_context = getattr(jax, "make_user_context", lambda default: None)
 _portable = _user_context(None)
 _shared_time = _user_context(None)

@@ -1,4 +1,4 @@
-"""What makes of a kernel and its gradient's a function for `jax.grad`."""
+"""Differentiable functions made of a kernel and its gradient."""
 
 from functools import partial
 
@@ -6,24 +6,25 @@ import jax
 
 
 def twice_differentiable(
-    forward, remember, backward, plain_backward, settings=1, seen=None
+    forward, remember, backward, plain_backward, settings=1, differentiated=None
 ):
-    """`forward`, with a gradient by `backward`, and derivatives of any order.
+    """`forward` with the gradient `backward`, and derivatives of any order.
 
     Args:
-        forward: `forward(*settings, *arguments)`, the results.
-        remember: what a call that is differentiated runs, on the same
-            arguments: it returns the results and what `backward` keeps of
-            them and the arguments. It calls the function that is made here,
-            because that may be differentiated once more.
-        backward: `backward(*settings, kept, cotangents)`, a tuple of the
-            arguments' cotangents.
-        plain_backward: the same by operations that JAX differentiates. Where
-            a kept result is a function of kept arguments, it may take the
-            arguments alone: what hangs on the result is in their gradient.
-        settings: how many arguments come first that are no arrays.
-        seen: the number of results that have cotangents. Those behind them
-            are for `backward` alone. Defaults to `None`, all.
+        forward: `forward(*settings, *arguments)`, which returns the results.
+        remember: the forward pass of a differentiated call, on the same
+            arguments. It returns the results and the residuals that
+            `backward` needs. It calls the function that is made here, because
+            that may be differentiated once more.
+        backward: `backward(*settings, residuals, cotangents)`, which returns a
+            tuple of the arguments' cotangents.
+        plain_backward: the same in operations that JAX differentiates. If a
+            residual is a function of other residuals, it may ignore that one:
+            the gradients of the others include its part.
+        settings: the number of leading arguments that are not arrays.
+        differentiated: the number of results that have cotangents. The
+            results after them are for `backward` alone. Defaults to `None`,
+            all.
     """
     places = tuple(range(settings))
     function = jax.custom_vjp(forward, nondiff_argnums=places)
@@ -31,9 +32,9 @@ def twice_differentiable(
 
     def pull_back(*given):
         *given, cotangents = given
-        return gradient(
-            *given, cotangents if seen is None else cotangents[:seen]
-        )
+        if differentiated is not None:
+            cotangents = cotangents[:differentiated]
+        return gradient(*given, cotangents)
 
     def remember_all(*given):
         return gradient(*given), given[settings:]

@@ -1,16 +1,16 @@
-"""Compiles the native code on first use, and keeps what it compiled.
+"""Compiles the native code on first use and caches the libraries.
 
-The core knows no framework and is one library; an adapter is a small library
-that binds it to one, compiled against that framework's own headers. Both lie
-in a cache, keyed by what they were made from, and are loaded from there the
-next time:
+The core is one library, independent of any framework. An adapter is a small
+library that binds the core to one framework, compiled against its headers. Both
+are kept in a cache, keyed by their inputs:
 
     CACHE/ADAPTER-SOURCES/COMPILER-CONTENT.so
 
-SOURCES stands for the source files, the flags and the framework's version,
-COMPILER for the compiler's, CONTENT for the library itself: a file that was
-damaged is known by its name. Where no compiler works, a library that another
-one made will do: an image can be built with a compiler and shipped without.
+SOURCES is a hash of the source files, the flags and the framework's version,
+COMPILER one of the compiler's version, and CONTENT one of the library itself,
+by which a damaged file is detected. If no compiler works, a library made by
+another one is used: an image can be built with a compiler and shipped without
+it.
 """
 
 import ctypes
@@ -42,18 +42,26 @@ _THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
 
 _ADAPTERS = ("cuda", "jax", "tensorflow")
 
+_AVX2 = ("-mavx2", "-mfma")
+_AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl")
 _X86_SETS = {
-    "avx512": (
-        *("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"),
-        *("-mavx2", "-mfma", "-mprefer-vector-width=512"),
-    ),
-    "avx2": ("-mavx2", "-mfma"),
+    "avx512": (*_AVX512, *_AVX2, "-mprefer-vector-width=512"),
+    "avx2": _AVX2,
     "baseline": (),
 }
+# What the core is compiled from, beside `kernels.cpp` for each set.
+_CORE_SOURCES = (
+    "impulse_response.cpp",
+    "nonlinear_scan.cpp",
+    "projected_scan.cpp",
+    "scan.cpp",
+    "parallel.cpp",
+    "dispatch.cpp",
+)
 
 
 def cache_folder():
-    """Where compiled libraries lie."""
+    """The folder that holds the compiled libraries."""
     chosen = os.environ.get(_CACHE_VARIABLE)
     if chosen:
         return Path(chosen).expanduser()
@@ -63,21 +71,21 @@ def cache_folder():
     except RuntimeError as failure:
         raise BuildError(
             f"there is no home folder to keep compiled kernels in ({failure}): "
-            f"name one in the environment variable {_CACHE_VARIABLE}"
+            f"set the environment variable {_CACHE_VARIABLE} to a folder"
         ) from failure
 
 
 def load(adapter):
-    """The library of an adapter as a `ctypes.CDLL`, built if need be."""
+    """The library of an adapter as a `ctypes.CDLL`, built if necessary."""
     core()
     return ctypes.CDLL(str(library(adapter)))
 
 
 @cache
 def core():
-    """The core, with its symbols in sight of the adapters loaded later."""
+    """The core, with its symbols visible to the adapters loaded later."""
     _check_threads()
-    # One core for all of a process's frameworks is one set of threads.
+    # All frameworks in a process share one core, and so one set of threads.
     return ctypes.CDLL(str(library("core")), mode=ctypes.RTLD_GLOBAL)
 
 
@@ -93,11 +101,11 @@ def _check_threads():
 def library(adapter, retry=False):
     """The path of a compiled library, from the cache or built now.
 
-    A build that failed once with these sources and this compiler is not tried
-    again, but with `retry`.
+    A build that failed with these sources and this compiler is tried again
+    only with `retry`.
 
     Raises:
-        BuildError: if there is none and none can be built.
+        BuildError: if no library is cached and none can be built.
     """
     recipe = _recipe(adapter)
     folder = cache_folder() / f"{adapter}-{recipe.key()}"
@@ -107,10 +115,10 @@ def library(adapter, retry=False):
         return found
     if compiler is None:
         raise BuildError(
-            f"there is no compiler that works ({recipe.compiler[0]}, from the "
+            f"no working compiler was found ({recipe.compiler[0]}, from the "
             f"environment variable {recipe.variable} or the PATH): install "
             f"one, such as {'nvcc' if recipe.variable == 'NVCC' else 'g++'}, "
-            f"or name it there"
+            f"or set {recipe.variable} to its command"
         )
     try:
         return _build_alone(recipe, folder, compiler, retry)
@@ -121,8 +129,8 @@ def library(adapter, retry=False):
         if isinstance(failure, BuildError):
             raise
         raise BuildError(
-            f"the cache {folder.parent} cannot be written ({failure}): name "
-            f"another folder in the environment variable {_CACHE_VARIABLE}"
+            f"the cache {folder.parent} cannot be written ({failure}): set the "
+            f"environment variable {_CACHE_VARIABLE} to another folder"
         ) from failure
 
 
@@ -135,7 +143,7 @@ def _build_alone(recipe, folder, compiler, retry):
 
 
 def build(adapters):
-    """Build ahead. Yields (adapter, path or `BuildError`, seconds) for each."""
+    """Build adapters; yields (adapter, path or exception, seconds) for each."""
     for adapter in adapters:
         begin = time.perf_counter()
         try:
@@ -159,8 +167,7 @@ class _Recipe:
     def key(self):
         digest = hashlib.sha256()
         for path in sorted(SOURCE.iterdir()):
-            # Headers are everyone's, but an adapter's; another's source is
-            # not ours.
+            # Headers count for all libraries, except those of another adapter.
             owner = path.stem.split("_")[0]
             others = owner in _ADAPTERS and owner != self.adapter
             header = path.suffix == ".h" and not others
@@ -191,7 +198,7 @@ def _recipe(adapter):
         f"keras_linrec.kernels.{adapter}.build_flags"
     ).flags()
     source = f"{adapter}.cpp"
-    # The core's symbols are found when the adapter is loaded.
+    # The core's symbols are resolved when the adapter is loaded.
     if sys.platform == "darwin":
         link_flags = ("-undefined", "dynamic_lookup", *link_flags)
     return _Recipe(
@@ -209,21 +216,12 @@ def _core_objects(common):
     if platform.machine().lower() in ("x86_64", "amd64"):
         sets = _X86_SETS
         common = (*common, "-DKERAS_LINREC_X86")
-    return [
-        *(
-            ("kernels.cpp", (*common, f"-DKERAS_LINREC_SET={name}", *flags))
-            for name, flags in sets.items()
-        ),
-        *(
-            (f"{name}.cpp", common)
-            for name in (
-                *("impulse_response", "nonlinear_scan"),
-                *("projected_scan", "scan"),
-                *("parallel", "dispatch"),
-            )
-        ),
-        ("-pthread",),
+    objects = [
+        ("kernels.cpp", (*common, f"-DKERAS_LINREC_SET={name}", *flags))
+        for name, flags in sets.items()
     ]
+    objects += [(source, common) for source in _CORE_SOURCES]
+    return [*objects, ("-pthread",)]
 
 
 def cxx():
@@ -237,7 +235,7 @@ def cxx():
 
 @cache
 def version_of(compiler):
-    """What a compiler says of itself, or None if it does not run."""
+    """The output of `compiler --version`, or `None` if it does not run."""
     try:
         answer = subprocess.run(
             [*compiler, "--version"], capture_output=True, timeout=60
@@ -260,18 +258,18 @@ def _content_key(path):
 
 
 def _find(folder, compiler):
-    """A whole library in the folder; those that are damaged are removed."""
+    """An intact library in the folder; damaged ones are removed."""
     for path in sorted(folder.glob(f"{compiler or '*'}-*.so")):
         try:
             if _content_key(path) == path.stem.split("-")[1]:
                 return path
             path.unlink()
         except OSError:
-            # Not ours to remove, or removed by another process: not used.
+            # We may not remove it, or another process has: skip it.
             continue
         warnings.warn(
             f"keras_linrec: the compiled kernel {path} was damaged and has "
-            "been removed; it is built anew where that is possible.",
+            "been removed; it is rebuilt if possible.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -286,7 +284,7 @@ def _lock(folder):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _announce("waiting for another process that is building this too")
+            _announce("waiting for another process that is building this")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -297,18 +295,18 @@ def _announce(text):
 
 def _build_once(recipe, folder, compiler, retry):
     failure = folder / f"{compiler}.failed"
-    mend = (
-        f"once that is mended, run `python -m keras_linrec.kernels build "
+    remedy = (
+        f"once that is fixed, run `python -m keras_linrec.kernels build "
         f"{recipe.adapter}`"
     )
     if failure.exists() and not retry:
-        raise BuildError(f"{failure.read_text()}; {mend}")
+        raise BuildError(f"{failure.read_text()}; {remedy}")
     try:
         path = _build(recipe, folder, compiler)
     except BuildError as error:
         with suppress(OSError):
             failure.write_text(str(error))
-        raise BuildError(f"{error}; {mend}") from error
+        raise BuildError(f"{error}; {remedy}") from error
     failure.unlink(missing_ok=True)
     return path
 
@@ -316,12 +314,12 @@ def _build_once(recipe, folder, compiler, retry):
 def _build(recipe, folder, compiler):
     how_long = "about a minute" if recipe.adapter == "tensorflow" else "seconds"
     _announce(
-        f"compiling the native kernels ({recipe.adapter}), once; this takes "
+        f"compiling the native kernels ({recipe.adapter}) once; this takes "
         f"{how_long}"
     )
     begin = time.perf_counter()
-    # In the cache's own folder, so that the last move is a rename: a build
-    # that is interrupted leaves nothing that looks whole.
+    # Inside the cache folder, so that the final move is a rename: an
+    # interrupted build leaves nothing that looks complete.
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
         made = _compile(recipe, Path(scratch))
         path = folder / f"{compiler}-{_content_key(made)}.so"

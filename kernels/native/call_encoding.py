@@ -1,4 +1,4 @@
-"""How a call is described to the core: see `source/core.h`."""
+"""How a call's flags and sizes are encoded: see `source/core.h`."""
 
 import struct
 from functools import partial
@@ -12,7 +12,7 @@ COMPLEX, PER_STEP, REVERSE, FLOAT64 = 1, 2, 4, 8
 
 
 def flags_of(decay, reverse):
-    """The flags of a call, but for the number type."""
+    """The flags of a call, without the number type."""
     return (
         COMPLEX * (len(decay) == 2)
         + PER_STEP * (decay[0].ndim == 3)
@@ -21,7 +21,7 @@ def flags_of(decay, reverse):
 
 
 def bits_of(number):
-    """A float as the core takes it among its sizes, which are integers."""
+    """A float encoded as an integer, as the core takes it among its sizes."""
     return struct.unpack("q", struct.pack("d", number))[0]
 
 
@@ -30,7 +30,7 @@ def number_of(bits):
     return struct.unpack("d", struct.pack("q", bits))[0]
 
 
-# Of nonlinear scans: see `source/core.h`.
+# Flags of nonlinear scans: see `source/core.h`.
 _LINEAR, _GATED, _STEP_GRADIENT = 16, 32, 64
 _SOLVER_BIT, _ACTIVATION_BIT = 8, 12
 _SOLVERS = (None, "euler", "rk2", "rk4")
@@ -44,7 +44,7 @@ _ACTIVATIONS = (
     activations.oplu,
     activations.modrelu,
 )
-# The slope below zero that belongs to each way of saying leaky ReLU.
+# The slope below zero of each function that is a leaky ReLU.
 _LEAKS = {activations.leaky_relu: 0.1, keras.activations.leaky_relu: 0.2}
 
 
@@ -77,9 +77,30 @@ def nonlinear_flags(dynamics, operands):
     return flags, leak
 
 
+def operand_shapes(flags, batch, time, features, units, rank):
+    """The shapes of the `Operands` of a call, a list."""
+    driven = 2 * units if flags & _GATED else units
+    recurrent = 2 * units if flags & _LINEAR else units
+    is_modrelu = _activation_of(flags) is activations.modrelu
+    return [
+        (batch, time, features),
+        (features, driven),
+        (driven,),
+        (units, rank or recurrent),
+        (rank, units),
+        (batch, time) if flags & PER_STEP else (1, 1),
+        (units // 2 if is_modrelu else 0,),
+        (batch, units),
+    ]
+
+
+def _activation_of(flags):
+    return _ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
+
+
 def dynamics_of(flags, leak):
-    """The `Dynamics` that `nonlinear_flags` was given."""
-    activation = _ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
+    """The `Dynamics` that `nonlinear_flags` encoded."""
+    activation = _activation_of(flags)
     if activation is keras.activations.leaky_relu:
         activation = partial(activation, negative_slope=leak)
     return Dynamics(

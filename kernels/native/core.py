@@ -1,4 +1,4 @@
-"""The core called with plain addresses: `source/core.h` through ctypes."""
+"""Calls of the core with plain addresses: `source/core.h` through ctypes."""
 
 import ctypes
 
@@ -17,11 +17,12 @@ FUNCTIONS = (
 
 
 def call(name, flags, sizes, arrays, results):
-    """Runs a function of the core on addresses of contiguous arrays.
+    """Run a function of the core on addresses of contiguous arrays.
 
     Raises:
-        MemoryError: if there is not enough of it.
-        ValueError: if the sizes do not fit.
+        MemoryError: if the core runs out of memory.
+        ValueError: if the sizes do not fit together.
+        RuntimeError: if the core fails otherwise.
     """
     status = getattr(build.core(), name)(
         ctypes.c_int(flags),
@@ -30,15 +31,17 @@ def call(name, flags, sizes, arrays, results):
         (ctypes.c_void_p * len(results))(*results),
     )
     if status == 1:
-        raise MemoryError(f"{name} had not enough memory for {sizes}")
+        raise MemoryError(f"{name} ran out of memory for sizes {sizes}")
     if status == 3:
-        raise RuntimeError(f"{name} failed for {sizes}")
+        raise RuntimeError(f"{name} failed for sizes {sizes}")
     if status:
-        raise ValueError(f"{name} was given sizes that do not fit: {sizes}")
+        raise ValueError(
+            f"{name} expects sizes that fit together. Received: sizes={sizes}"
+        )
 
 
 def description():
-    """What the core runs with here, in words."""
+    """The instruction set and the number of threads, in words."""
     core = build.core()
     core.keras_linrec_instruction_set.restype = ctypes.c_char_p
     name = core.keras_linrec_instruction_set().decode()

@@ -13,7 +13,7 @@ def preferred():
 
     In a graph on a 2-core CPU, forward and backward, real: 27 ms in blocks
     and 224 ms in the loop at (4, 16384, 64); 79 against 141 at
-    (16, 4096, 256). Under XLA the two are level.
+    (16, 4096, 256). Under XLA the two are equally fast.
     """
     return "associative"
 
@@ -26,19 +26,19 @@ def compiled():
 
 
 def platform():
-    """The platform that graphs run on."""
+    """The platform that graphs run on by default."""
     import tensorflow as tf
 
     return "cuda" if tf.config.get_visible_devices("GPU") else "cpu"
 
 
 def describe(tensor):
-    """What a `Case` says of the tensors that a call was given."""
+    """The fields of a `Case` that depend on a call's tensors."""
     return {"platform": platform()}
 
 
 def exporting():
-    """Whether a scope says so, or `tf.saved_model.save` is tracing."""
+    """Whether an export scope is open, or `tf.saved_model.save` is tracing."""
     from tensorflow.python.saved_model import save_context
 
     return (
@@ -47,7 +47,7 @@ def exporting():
 
 
 def over_devices(kernel):
-    """The `Kernel`: no devices share the time here."""
+    """The `Kernel` itself: sequences are split over devices on JAX only."""
     return kernel
 
 
@@ -66,10 +66,10 @@ def trace(function, shape, dtype):
 
 
 def vjp(function, tensors, cotangents):
-    """Outputs of a function of a list, then the gradients of its arguments."""
+    """Outputs of a function of a list, then its arguments' gradients."""
     import tensorflow as tf
 
-    # A graph of its own: where the self-test runs, no tape does.
+    # A separate graph, so that no outer tape records the self-test.
     @tf.function(autograph=False)
     def run(tensors, cotangents):
         outputs = function(tensors)
@@ -78,7 +78,6 @@ def vjp(function, tensors, cotangents):
         )
         return [*outputs, *gradients]
 
-    # Called as it is, TensorFlow warns of functions that are traced for each
-    # of a few calls.
+    # Calling `run` itself makes TensorFlow warn about repeated tracing.
     concrete = run.get_concrete_function(tensors, cotangents)
     return concrete(tensors, cotangents)

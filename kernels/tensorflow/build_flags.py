@@ -1,4 +1,4 @@
-"""What the adapter needs beyond the core's flags."""
+"""The flags that the adapter needs in addition to the core's."""
 
 from importlib import metadata
 
@@ -10,19 +10,19 @@ def flags():
     include = tf.sysconfig.get_include()
     folders = (
         include,
-        # Headers that TensorFlow's own look for at the root of these.
+        # TensorFlow's headers include others relative to these folders.
         f"{include}/external/highwayhash",
         f"{include}/external/farmhash_archive/src",
     )
     compile_flags = (
-        # TensorFlow's headers are not ours to be warned of.
+        # As system headers, so that TensorFlow's own raise no warnings.
         *(flag for folder in folders for flag in ("-isystem", folder)),
         *(f for f in tf.sysconfig.get_compile_flags() if f[:2] != "-I"),
         # As TensorFlow itself is compiled.
         "-DNDEBUG",
     )
     link_flags = tf.sysconfig.get_link_flags()
-    # XLA lies in a library of its own, beside the one that is named there.
+    # XLA is in a separate library beside the one that the flags name.
     framework = link_flags[-1]
     link_flags = (*link_flags, framework.replace("framework", "cc"))
     return _package(), compile_flags, link_flags
@@ -35,5 +35,5 @@ def _package():
         except metadata.PackageNotFoundError:
             continue
         return name
-    # A build of another name, say of the night.
+    # A build under another name, such as a nightly one.
     return metadata.packages_distributions()["tensorflow"][0]

@@ -1,4 +1,4 @@
-"""An error about numbers that grow beyond all bounds."""
+"""An error about numbers that diverge."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ from keras_linrec.kernels.check_bounded import LARGEST
 
 
 def require_bounded(tensor, message):
-    """What `keras_linrec.kernels.check_bounded` says."""
+    """See `keras_linrec.kernels.check_bounded`."""
     bounded = tf.reduce_max(tf.abs(tensor)) < LARGEST
     with tf.control_dependencies([tf.debugging.Assert(bounded, [message])]):
         return tf.identity(tensor)

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def gradient(function):
-    """What `keras_linrec.ops.differentiation` says."""
+    """See `keras_linrec.ops.differentiation`."""
 
     @tf.function(autograph=False)
     def run(tensors, constants):
@@ -14,7 +14,7 @@ def gradient(function):
 
 
 def hessian_vector_product(function):
-    """What `keras_linrec.ops.differentiation` says."""
+    """See `keras_linrec.ops.differentiation`."""
 
     def slope(tensors, vectors_and_constants):
         vectors, constants = vectors_and_constants

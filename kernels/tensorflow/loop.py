@@ -1,10 +1,10 @@
-"""A loop over time for any step."""
+"""A loop over time for any step function."""
 
 import tensorflow as tf
 
 
 def loop(step, sequences, state, constants):
-    """What `keras_linrec.kernels.nonlinear_recurrence` asks of a loop."""
+    """The `loop` of `keras_linrec.kernels.nonlinear_recurrence`."""
     time = sequences[0].shape[1]
     count = tf.shape(sequences[0])[1] if time is None else time
     arrays = [
@@ -26,7 +26,7 @@ def loop(step, sequences, state, constants):
         lambda index, *_: index < count,
         body,
         (0, state, states),
-        # A state may be known to have one row where the steps have any.
+        # The initial state may have a static batch size where steps have none.
         shape_invariants=(
             tf.TensorShape([]),
             tf.TensorShape([None, units]),

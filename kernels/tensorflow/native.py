@@ -23,8 +23,8 @@ from keras_linrec.kernels.tensorflow.loop import loop
 
 if tf.config.get_visible_devices("GPU"):
     raise UnsupportedPlatform(
-        "the native kernels run on the CPU; TensorFlow sees a GPU here, which "
-        "`tf.config.set_visible_devices([], 'GPU')` hides from it"
+        "TensorFlow's native kernels run on the CPU only, and TensorFlow sees "
+        "a GPU: `tf.config.set_visible_devices([], 'GPU')` hides it"
     )
 
 build.core()
@@ -32,7 +32,7 @@ _operations = tf.load_op_library(str(build.library("tensorflow")))
 
 
 def scan(decay, inputs, initial_state, reverse=False):
-    """Outputs and final state, tuples both."""
+    """Outputs and final state, both tuples."""
     outputs, final_state = _operations.keras_linrec_scan(
         *_tensors(decay, inputs, initial_state), reverse=bool(reverse)
     )
@@ -47,12 +47,14 @@ def projected_scan(
     initial_state,
     reverse=False,
 ):
-    """Outputs and final state, of which the latter is a tuple."""
+    """Outputs, a tensor, and the final state, a tuple."""
     decay, (inputs,), *rest = _tensors(
         decay, (inputs,), input_kernel, output_kernel, initial_state
     )
     outputs, final_state, _ = _operations.keras_linrec_projected_scan(
-        *(decay, inputs, *rest),
+        decay,
+        inputs,
+        *rest,
         reverse=bool(reverse),
         block=block_length(len(decay) * decay[0].shape[-1]),
     )
@@ -60,16 +62,15 @@ def projected_scan(
 
 
 def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
-    """What `keras_linrec.kernels.impulse_response` computes."""
+    """See `keras_linrec.kernels.impulse_response`."""
+    arguments = p, d, q, t, b, timescale, output_matrix
     return _operations.keras_linrec_impulse_response(
-        *(p, d, q, t, b, timescale, output_matrix),
-        time=time,
-        alpha=bits_of(alpha),
+        *arguments, time=time, alpha=bits_of(alpha)
     )
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
-    """What `Kernel.nonlinear_scan` of the registry computes."""
+    """See `Kernel.nonlinear_scan` in the registry."""
     operands = nonlinear_recurrence.Operands(
         *map(tf.convert_to_tensor, operands)
     )
@@ -80,15 +81,15 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
 
 
 def _tensors(*quantities):
-    # What a generated wrapper takes for a list of tensors is a list, and no
-    # variable is in it.
+    # The generated wrappers accept a list of tensors only as a `list`, and
+    # without variables in it.
     return [
         [tf.convert_to_tensor(part) for part in parts] for parts in quantities
     ]
 
 
-# Gradients. TensorFlow hands them an operation, with what it took and gave in
-# flat lists; the cotangent of a result that nobody used may be None.
+# Gradients. TensorFlow passes the operation, with inputs and outputs in flat
+# lists; the cotangent of an unused output may be None.
 
 
 def _cut(tensors, quantities, parts):
@@ -110,10 +111,10 @@ def _filled(cotangents, results):
 def _differentiable(name):
     """Registers the gradient of an operation that is a gradient itself.
 
-    The function below it is `plain(operation, inputs)`: what the operation
-    computes, by operations that TensorFlow differentiates. An input that it
-    does not read is a function of the others, and what depends on that one is
-    in their gradients already: it has none of its own.
+    It decorates `plain(operation, inputs)`, which computes the same as the
+    operation, in operations that TensorFlow differentiates. An input that
+    `plain` does not read is a function of the other inputs: their gradients
+    include its part, and it gets none of its own.
     """
 
     def register(plain):
@@ -133,7 +134,7 @@ def _differentiable(name):
 
 def _pull_back(function, tensors, cotangents, unconnected="zero"):
     """Gradients of a plain function of a list of tensors."""
-    # As copies, so that a tensor that is there twice is two to the tape.
+    # Copies, so that the tape tells apart two uses of the same tensor.
     tensors = [tf.identity(tensor) for tensor in tensors]
     with tf.GradientTape() as tape:
         tape.watch(tensors)
@@ -150,7 +151,7 @@ def _flatten(quantities):
     return [part for parts in quantities for part in parts]
 
 
-# Which quantities have parts, of those that an operation takes.
+# Which arguments of an operation have a part or two, real and imaginary.
 _SCAN = (True, True, True)
 _SCAN_BACKWARD = (True, True, True, True, True)
 _PROJECTED_SCAN = (True, False, True, True, True)
@@ -194,8 +195,7 @@ def _projected_gradient(operation, *cotangents):
     decay, (inputs,), input_kernel, output_kernel, initial_state = _cut(
         operation.inputs, _PROJECTED_SCAN, parts
     )
-    # The checkpoints are a function of the arguments, and nobody sees them
-    # but the gradient: they have no cotangent of their own.
+    # The checkpoints are read by the gradient alone, so they have no cotangent.
     *results, checkpoints = operation.outputs
     d_outputs, *d_final_state = _filled(cotangents[:-1], results)
     gradients = _operations.keras_linrec_projected_scan_backward(

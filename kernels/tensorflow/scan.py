@@ -19,13 +19,13 @@ def sequential(decay, inputs, initial_state, reverse=False):
 
 
 def associative(decay, inputs, initial_state, reverse=False):
-    """Parallel in time: in blocks of 32 steps, all blocks at once."""
+    """Parallel in time: blocks of 32 steps, all blocks at once."""
     return _differentiable(_blocks, decay, inputs, initial_state, reverse)
 
 
 def _differentiable(algorithm, decay, inputs, initial_state, reverse):
-    # Neither loop is differentiated by TensorFlow, which XLA could not do
-    # for a loop of unknown length; the adjoint is a scan itself.
+    # TensorFlow differentiates neither loop, because XLA cannot differentiate
+    # one of unknown length; the adjoint is a scan itself.
     field = len(inputs)
 
     def scan(decay, inputs, initial_state, reverse):
@@ -91,7 +91,7 @@ def _time_major_loop(decay, inputs, initial_state, reverse):
             if time_invariant
             else tuple(part.read(step) for part in decays)
         )
-        # Of the states between blocks, decays are products of many.
+        # Between blocks the decays are products of many, which may overflow.
         now = tuple(part.read(step) for part in steps)
         new = carried_add(decay_now, state, now, tf.where)
         before = tuple(a.write(step, s) for a, s in zip(before, state))
@@ -117,10 +117,10 @@ def _block_size(time):
 
 
 def _blocks(decay, inputs, initial_state, reverse):
-    """Scan every block from zero at once, then hand the carries along.
+    """Scan all blocks from zero at once, then propagate the carries.
 
-    The state at step i of a block is its own scan from zero, plus the product
-    of the decays up to i times the state that entered the block.
+    The state at step i of a block is the block's scan from zero, plus the
+    product of the decays up to i times the state that entered the block.
     """
     batch, time, _ = tf.unstack(tf.shape(inputs[0]))
     channels = inputs[0].shape[2]
@@ -129,7 +129,7 @@ def _blocks(decay, inputs, initial_state, reverse):
     padding = count * size - time
 
     def in_blocks(parts):
-        # Padding goes where the scan ends, so that no state passes it.
+        # Padding goes to the end of the scan, so that no state passes it.
         where = [padding, 0] if reverse else [0, padding]
         padded = (tf.pad(part, [[0, 0], where, [0, 0]]) for part in parts)
         split = (

@@ -14,8 +14,8 @@ def preferred():
     """The faster kernel here, by measurement.
 
     Forward on a 2-core CPU at (4, 16384, 64), real: 3.8 ms in blocks, 45.6 ms
-    in the loop; at (16, 4096, 256): 24 against 43. On an accelerator a block
-    also needs about the square root as many launches.
+    in the loop; at (16, 4096, 256): 24 against 43. On an accelerator the number
+    of launches grows as the square root of the time instead of the time.
     """
     return "associative"
 
@@ -28,7 +28,7 @@ def compiled():
 
 
 def vjp(function, tensors, cotangents):
-    """Outputs of a function of a list, then the gradients of its arguments."""
+    """Outputs of a function of a list, then its arguments' gradients."""
     import torch
 
     with torch.enable_grad():
@@ -41,14 +41,14 @@ def vjp(function, tensors, cotangents):
 
 
 def platform():
-    """The platform of tensors that are made without a word on theirs."""
+    """The platform of tensors that are created without a device."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def describe(tensor):
-    """What a `Case` says of the tensors that a call was given."""
+    """The fields of a `Case` that depend on a call's tensors."""
     import torch
 
     device = tensor.device.type
@@ -60,8 +60,8 @@ def describe(tensor):
 
 
 def _operators_run(device):
-    """Whether custom operators run on a device, here and now."""
-    # Nothing is computed on "meta": Keras traces shapes there.
+    """Whether custom operators can run on a device now."""
+    # On "meta" Keras traces shapes and computes nothing.
     if device not in ("cpu", "cuda", "meta") or _is_differentiated_by_func():
         return False
     if device != "cuda":
@@ -74,7 +74,7 @@ def _operators_run(device):
 def _is_differentiated_by_func():
     """Whether `torch.func` differentiates, which custom operators forbid.
 
-    `torch.vmap` by itself is no obstacle.
+    `torch.vmap` alone is allowed.
     """
     import torch
 
@@ -90,10 +90,10 @@ def _is_differentiated_by_func():
 
 
 def exporting():
-    """Whether a scope says so, or PyTorch writes an ONNX file."""
+    """Whether an export scope is open, or PyTorch writes an ONNX file."""
     import torch
 
-    # Its compiler makes no files, and would look for the scope at each call.
+    # `torch.compile` writes no files, and would guard on the scope.
     if torch.compiler.is_dynamo_compiling():
         return False
     return (
@@ -102,18 +102,18 @@ def exporting():
 
 
 def with_fixed_sizes(tensor):
-    """What `keras_linrec.kernels.exporting` says."""
+    """See `keras_linrec.kernels.exporting`."""
     import torch
 
     if torch.compiler.is_dynamo_compiling() or not torch.jit.is_tracing():
         return tensor
     sizes = [int(size) for size in tensor.shape]
-    # Of as many numbers in all, and with no axis that differs.
+    # The reshape fixes the number of elements, the maximum every axis.
     return torch.maximum(tensor.reshape(sizes), tensor)
 
 
 def over_devices(kernel):
-    """The `Kernel`: no devices share the time here."""
+    """The `Kernel` itself: sequences are split over devices on JAX only."""
     return kernel
 
 
@@ -122,8 +122,8 @@ def checking():
     """The scope in which a kernel is checked."""
     import torch
 
-    # Keras traces shapes on PyTorch's meta device, which holds no values; and
-    # in inference mode there are no gradients to check.
+    # Keras traces shapes on PyTorch's meta device, which has no values, and
+    # inference mode has no gradients to check.
     with keras.device(platform()), torch.inference_mode(False):
         yield
 

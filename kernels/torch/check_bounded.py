@@ -1,4 +1,4 @@
-"""An error about numbers that grow beyond all bounds."""
+"""An error about numbers that diverge."""
 
 import torch
 
@@ -6,7 +6,7 @@ from keras_linrec.kernels.check_bounded import LARGEST
 
 
 def require_bounded(tensor, message):
-    """What `keras_linrec.kernels.check_bounded` says."""
-    # Asynchronous: on a GPU nothing waits for it.
+    """See `keras_linrec.kernels.check_bounded`."""
+    # Asynchronous, so that it does not synchronise with a GPU.
     torch._assert_async(tensor.detach().abs().max() < LARGEST, message)
     return tensor

@@ -1,11 +1,11 @@
-"""The scan on NVIDIA GPUs, linear or not, by kernels of our own.
+"""Linear and nonlinear scans on NVIDIA GPUs, by our CUDA kernels.
 
-Plain functions without gradients of their own: `operators.py` makes operators
-of them. The library is built from `native/source/cuda.cu`; a C++ compiler makes
-one of it that computes on the CPU, which is how it is tested without a GPU.
+Plain functions without gradients: `operators.py` makes operators of them. The
+library is built from `native/source/cuda.cu`. A C++ compiler can build it for
+the CPU, which is how it is tested without a GPU.
 
-Quantities are sequences of one tensor (real) or two (complex), which may all
-have further axes in front: systems of their own.
+Quantities are sequences of one tensor (real) or two (complex). All may have
+further leading axes, which are independent systems.
 """
 
 import ctypes
@@ -27,23 +27,26 @@ from keras_linrec.kernels.torch.tensors import empty_like
 from keras_linrec.kernels.torch.tensors import flatten
 from keras_linrec.kernels.torch.tensors import number_flag
 
-# As many as a large GPU holds at a time, within a factor of two.
+# The threads that a large GPU runs concurrently, within a factor of two.
 _THREADS = 2**17
 
 
 def nvcc_flags():
-    """What to compile `cuda.cu` with.
+    """The flags to compile `cuda.cu` with.
 
-    Machine code for the oldest GPU that nvcc 13 knows, and for the common ones
-    of data centers; for those of the same generation it runs as well. A newer
-    GPU's driver compiles the PTX of 9.0, which PTX of the newest would keep
-    the others from.
+    They ask for machine code for the oldest GPU that nvcc 13 supports and for
+    those common in data centers; it also runs on others of the same generation.
+    The drivers of newer GPUs compile the PTX of 9.0; the newest PTX would shut
+    out some of them.
     """
     return (
-        *("-O3", "-std=c++17", "--shared", "-Xcompiler", "-fPIC"),
-        *("-gencode", "arch=compute_75,code=sm_75"),
-        *("-gencode", "arch=compute_80,code=sm_80"),
-        *("-gencode", "arch=compute_90,code=[sm_90,compute_90]"),
+        "-O3",
+        "-std=c++17",
+        "--shared",
+        "-Xcompiler=-fPIC",
+        "-gencode=arch=compute_75,code=sm_75",
+        "-gencode=arch=compute_80,code=sm_80",
+        "-gencode=arch=compute_90,code=[sm_90,compute_90]",
     )
 
 
@@ -78,8 +81,8 @@ class Library:
         """Queue a call of one of the functions on the current stream.
 
         `arguments` and `results` are tensors and quantities in the order of
-        the C function's; the flags lack that of the number type. Nothing
-        waits for the result.
+        the C function; `flags` are without the number type. The call does not
+        wait for the result.
         """
         arguments = [part.contiguous() for part in flatten(arguments)]
         results = flatten(results)
@@ -97,7 +100,7 @@ class Library:
             )
         if error:
             raise RuntimeError(
-                f"the CUDA kernel of the scan did not start: "
+                f"the scan's CUDA kernel did not start: "
                 f"{self._error(error).decode()} (error {error})"
             )
 
@@ -106,7 +109,7 @@ def _device(name, tensors):
     devices = {tensor.device for tensor in tensors}
     if len(devices) > 1:
         raise ValueError(
-            f"`torch.ops.keras_linrec.{name}` takes tensors of one device. "
+            f"`torch.ops.keras_linrec.{name}` expects tensors on one device. "
             f"Received: devices={sorted(map(str, devices))}"
         )
     return devices.pop()
@@ -148,17 +151,17 @@ def scan_backward(
         (d_decay, d_inputs, d_initial_state, *_scratch(outputs, sizes)),
     )
     if not per_step:
-        # Each thread has left its own sum, and these are added in a fixed
-        # order: the same numbers every time.
+        # Each thread returns its own sum. Adding them in a fixed order makes
+        # the result reproducible.
         d_decay = [part.sum((1, 2)).reshape(decay[0].shape) for part in d_decay]
     return d_decay, d_inputs, d_initial_state
 
 
 def _chunks(states, time):
-    """Parts to cut time into: about as many threads as the GPU holds.
+    """The number of chunks of time that lets all threads of the GPU run.
 
-    Two passes take time / chunks steps, the pass between them takes chunks:
-    beyond sqrt(2 * time) of them more parts make it slower.
+    Two passes take time / chunks steps each, and the pass between them takes
+    one step per chunk: beyond sqrt(2 * time) chunks, more make it slower.
     """
     wanted = min(_THREADS // max(states, 1), math.isqrt(2 * time))
     steps = -(-time // max(wanted, 1))
@@ -182,14 +185,14 @@ def _flags(decay, sequences, reverse):
 
 
 def _of_chunks(sequences, sizes):
-    """A quantity of one number for each row, chunk and channel."""
+    """A quantity with one number for each row, chunk and channel."""
     groups, batch, _, channels, chunks = sizes
     shape = (groups, batch, chunks, channels)
     return [part.new_empty(shape) for part in sequences]
 
 
 def _scratch(sequences, sizes):
-    """What the passes hand to each other, if there is more than one."""
+    """The buffers between the passes, if there is more than one."""
     if sizes[-1] == 1:
         return ()
     return _of_chunks(sequences, sizes), _of_chunks(sequences, sizes)
@@ -199,15 +202,15 @@ def _pointers(tensors):
     return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
 
 
-# The nonlinear scan. Its operands come with an axis of systems in front: the
-# kernels take the steps, and large products do the rest for all steps at once.
+# The nonlinear scan. Its operands have a leading axis of systems. The kernels
+# compute what is sequential; large products do the rest for all steps at once.
 
 
 def nonlinear_scan(library, flags, leak, keep, operands):
     """States of all steps, or of none if not `keep`, and the last one.
 
     `operands` are those of `keras_linrec.kernels.nonlinear_recurrence`, in a
-    list and with any axes in front; flags and leak those of
+    list and with any leading axes; `flags` and `leak` are those of
     `call_encoding.nonlinear_flags`.
     """
     with _without_autocast(operands):
@@ -235,7 +238,7 @@ def nonlinear_scan(library, flags, leak, keep, operands):
 def nonlinear_scan_backward(
     library, flags, leak, operands, outputs, d_outputs, d_final_state
 ):
-    """Cotangents of the operands; `d_outputs` may be of no steps: zero."""
+    """Cotangents of the operands; a `d_outputs` without steps means zeros."""
     with _without_autocast(operands):
         given = _with_systems(operands)
         groups, batch, _, _ = _shape(given)
@@ -268,16 +271,16 @@ def nonlinear_scan_backward(
 
 
 class _Stage(NamedTuple):
-    """What the gradient needs to know of a stage of all steps."""
+    """One stage of the solver in all steps, as the gradient needs it."""
 
-    start: object  # the states that it starts from
-    slope: object  # the change of the state in a unit of time
-    factors: object  # the slope's own slopes, by h A and h R, times the steps
-    drive: object  # and those by the drive
+    start: object  # the states at the start of the stage
+    slope: object  # the derivative of the state by time
+    factors: object  # derivatives of the slope by h A and h R, times the step
+    drive: object  # derivatives of the slope by the drive, times the step
 
 
 def _stages(dynamics, leak, given, outputs):
-    """Each stage of all steps, as a list: all states are known."""
+    """The stages, each for all steps at once, since all states are known."""
     state = torch.cat(
         [given.initial_state[:, :, None], outputs[:, :, :-1]], dim=2
     )
@@ -342,9 +345,9 @@ def _gradients(dynamics, given, stages, d_slopes):
 
 
 def _activated(activation, leak, argument):
-    """An activation's value, and its slope.
+    """An activation's value and derivative.
 
-    By PyTorch's own functions: Keras' would move the numbers to its device.
+    In PyTorch's functions, because Keras' would move tensors to its device.
     """
     if activation is keras.activations.linear:
         return argument, torch.ones_like(argument)
@@ -362,12 +365,12 @@ def _activated(activation, leak, argument):
 
 
 def _without_autocast(operands):
-    """Within an operator nothing else sees to that."""
+    """A scope without autocast, which PyTorch leaves on inside an operator."""
     return torch.autocast(operands[0].device.type, enabled=False)
 
 
 def _with_systems(operands):
-    """The operands, with one axis in front where there are none or several."""
+    """The operands with exactly one leading axis, that of systems."""
     groups = math.prod(operands[0].shape[:-3])
     axes = Operands(3, 2, 1, 2, 2, 2, 1, 2)
     return Operands(
@@ -389,7 +392,7 @@ def _drive(given):
 
 
 def _matrix(given):
-    """What a state's row is multiplied by, made whole from its factors."""
+    """The matrix that multiplies a state's row, computed from its factors."""
     if not given.expansion.shape[1]:
         return given.recurrent_kernel
     matrix = -given.recurrent_kernel @ given.expansion
@@ -405,11 +408,11 @@ def _multiply(sequences, matrices):
 
 
 def _summed_product(left, right):
-    """The sum of all steps' outer products."""
+    """The sum of the outer products of all steps."""
     return left.flatten(1, 2).mT @ right.flatten(1, 2)
 
 
 def _repeated(d_slope, factors):
-    """Once for each part that the factors have."""
+    """`d_slope` repeated for each part of the factors."""
     parts = factors.shape[-1] // d_slope.shape[-1]
     return d_slope.repeat(1, 1, 1, parts)

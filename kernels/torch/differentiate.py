@@ -4,7 +4,7 @@ import torch
 
 
 def gradient(function):
-    """What `keras_linrec.ops.differentiation` says."""
+    """See `keras_linrec.ops.differentiation`."""
 
     def run(tensors, constants):
         with torch.enable_grad():
@@ -15,10 +15,10 @@ def gradient(function):
 
 
 def hessian_vector_product(function):
-    """What `keras_linrec.ops.differentiation` says."""
+    """See `keras_linrec.ops.differentiation`."""
 
     def run(tensors, vectors, constants):
-        # The recurrent layers of cuDNN can be differentiated once only.
+        # cuDNN's recurrent layers have first derivatives only.
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             tensors = _leaves(tensors)
             gradients = _gradient(

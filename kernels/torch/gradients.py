@@ -1,8 +1,8 @@
-"""What autograd and `torch.vmap` do with the operators.
+"""The operators' gradients and `torch.vmap` rules.
 
-Importing this module tells PyTorch so. An operator's gradient is an operator,
-and that one's gradient is the plain form's, which has derivatives of any
-order.
+Importing this module registers them. The gradient of an operator is another
+operator, whose own gradient is that of the plain form and has derivatives of
+any order.
 """
 
 from functools import partial
@@ -27,21 +27,21 @@ from keras_linrec.kernels.torch.tensors import nest
 
 
 def _register(operator, keep, backward, settings=1, materialise=True):
-    """Registers an operator's gradient, and its `torch.vmap`.
+    """Registers an operator's gradient and its `torch.vmap` rule.
 
     Args:
-        operator: the custom operator, whose first arguments are so many
-            `settings`: its flags, or other numbers that are no tensors.
-        keep: `keep(arguments, results)`, what `backward` needs of the forward
-            pass: a list of tensors and of lists of tensors.
-        backward: `backward(*settings, kept, cotangents)`, the gradients of
-            all other arguments in a flat sequence.
-        materialise: whether results that were not used have cotangents of
-            zeros, instead of `None`.
+        operator: the custom operator.
+        keep: `keep(arguments, results)`, which returns what `backward` needs
+            of the forward pass: a list of tensors and lists of tensors.
+        backward: `backward(*settings, kept, cotangents)`, which returns the
+            gradients of all tensor arguments in a flat sequence.
+        settings: the number of leading arguments that are not tensors, such
+            as flags.
+        materialise: whether unused results have cotangents of zeros instead
+            of `None`.
     """
 
     def setup_context(ctx, inputs, output):
-        # A result that nobody used has no cotangent, and not one of zeros.
         ctx.set_materialize_grads(materialise)
         arguments = inputs[settings:]
         kept = keep(arguments, output)
@@ -52,7 +52,7 @@ def _register(operator, keep, backward, settings=1, materialise=True):
     def run_backward(ctx, cotangents):
         kept = nest(ctx.saved_tensors, ctx.kept)
         gradients = backward(*ctx.settings, kept, cotangents)
-        return *(settings * (None,)), *nest(gradients, ctx.arguments)
+        return *[None] * settings, *nest(gradients, ctx.arguments)
 
     def run_batched(info, in_dims, *given):
         def to_front(tensor, dim):
@@ -74,9 +74,9 @@ def _register(operator, keep, backward, settings=1, materialise=True):
 
 
 def _register_backward(operator, plain, settings=1):
-    """`_register` for an operator that is another one's gradient.
+    """`_register` for an operator that is the gradient of another one.
 
-    `plain(*settings, *arguments)` computes the same by operations that
+    `plain(*settings, *arguments)` computes the same in operations that
     PyTorch differentiates.
     """
 
@@ -96,7 +96,7 @@ def _pull_back(function, arguments, cotangents, create_graph=True):
     """Gradients of a plain function of nested arguments, in a flat sequence."""
     with torch.enable_grad():
         # Views, because one argument may have been computed from another, and
-        # these gradients are those of the function alone.
+        # the gradients are to be those of the function alone.
         tensors = [
             tensor.view_as(tensor)
             if tensor.requires_grad
@@ -113,8 +113,8 @@ def _pull_back(function, arguments, cotangents, create_graph=True):
         )
 
 
-def _scan(decay, inputs, initial_state, reverse=False):
-    """The operator on tuples, which the plain forms take for their scan."""
+def scan(decay, inputs, initial_state, reverse=False):
+    """Outputs and final state, both tuples, by the operator."""
     decay, inputs, initial_state = alike(decay, inputs, initial_state)
     results = operators.scan(
         flags_of(decay, reverse), list(decay), list(inputs), list(initial_state)
@@ -142,7 +142,7 @@ def _plain_scan_gradient(
 ):
     return flatten(
         adjoint(
-            lambda *call: _scan(*call)[0],
+            lambda *call: scan(*call)[0],
             decay,
             outputs,
             initial_state,
@@ -169,13 +169,13 @@ def _projected_gradient(flags, kept, cotangents):
 
 
 def _plain_projected_gradient(flags, *arguments):
-    # The checkpoints are a function of the operands: what depends on them is
-    # in the plain form's gradient already.
+    # The checkpoints are a function of the operands: the gradient of the plain
+    # form includes their part.
     *operands, _, d_outputs, d_final_state, initial_state = arguments
 
     def plain(*operands):
         outputs, final_state = projected_scan.projected_scan(
-            _scan, *operands, bool(flags & REVERSE)
+            scan, *operands, bool(flags & REVERSE)
         )
         return outputs, *final_state
 
@@ -202,7 +202,7 @@ def _response_gradient(time, alpha, kept, cotangents):
 def _plain_response_gradient(time, alpha, arguments, d_response):
     def plain(arguments):
         response = impulse_response.impulse_response(
-            _scan, *arguments, time, alpha
+            scan, *arguments, time, alpha
         )
         return [response]
 
@@ -236,8 +236,8 @@ def _nonlinear_gradient(flags, leak, keep, kept, cotangents):
 
 
 def _plain_nonlinear_gradient(flags, leak, operands, _, *upstream):
-    # The outputs are a function of the operands: what depends on them is in
-    # the plain form's gradient already.
+    # The outputs are a function of the operands: the gradient of the plain
+    # form includes their part.
     kept = upstream[0].shape[1]
 
     def plain(operands):

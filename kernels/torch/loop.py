@@ -1,22 +1,22 @@
-"""A loop over time for any step."""
+"""A loop over time for any step function."""
 
 import torch
 
 
 def loop(step, sequences, state, constants):
-    """What `keras_linrec.kernels.nonlinear_recurrence` asks of a loop."""
+    """The `loop` of `keras_linrec.kernels.nonlinear_recurrence`."""
     time = sequences[0].shape[1]
     if not isinstance(time, int):
         raise ValueError(
             "PyTorch exports a recurrence that is nonlinear in its state for "
-            "one number of steps only, because its loop is written out. Give "
-            "`model.export` an `input_signature` with a fixed time, export "
-            "what `keras_linrec.export_step(model)` returns, or export a "
-            f"SavedModel under TensorFlow or JAX. Received: {time} steps"
+            "one number of steps only, because its loop is unrolled. Give "
+            "`model.export` an `input_signature` with a fixed number of steps, "
+            "export the result of `keras_linrec.export_step(model)`, or export "
+            f"a SavedModel under TensorFlow or JAX. Received: {time} steps"
         )
     states = []
-    # Once: indexing by time in the loop would cost the gradient a whole
-    # sequence's memory traffic a step.
+    # Unbound once: with indexing in the loop, the gradient would read and write
+    # a whole sequence at each step.
     for items in zip(*(part.unbind(1) for part in sequences)):
         state = step(state, items, constants)
         states.append(state)

@@ -1,12 +1,14 @@
-"""The cores as custom operators of PyTorch, without gradients.
+"""The C++ and CUDA cores as custom operators of PyTorch, without gradients.
 
 Importing this module builds and loads the library for the CPU. Every operator
-takes quantities as lists of one tensor (real) or two (complex), and leading
-axes before those it names: `torch.vmap` adds them, and the cores take them as
-systems of their own.
+takes quantities as lists of one tensor (real) or two (complex). All tensors may
+have further leading axes: `torch.vmap` adds them, and the cores treat them as
+independent systems.
 """
 
 import ctypes
+import inspect
+import math
 import warnings
 from functools import cache
 from functools import wraps
@@ -19,21 +21,25 @@ from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.call_encoding import COMPLEX
+from keras_linrec.kernels.native.call_encoding import PER_STEP
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.call_encoding import operand_shapes
+from keras_linrec.kernels.nonlinear_recurrence import Operands
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.tensors import empty_like
 from keras_linrec.kernels.torch.tensors import flatten
-from keras_linrec.kernels.torch.tensors import leading
 from keras_linrec.kernels.torch.tensors import number_flag
+from keras_linrec.kernels.torch.tensors import split_axes
 
 
 def _lend_threads():
-    """Lets the core run on PyTorch's own threads, where these are OpenMP's.
+    """Makes the core run on PyTorch's threads, if these are OpenMP's.
 
-    They wait by spinning, and would take the processors from the core's:
-    RotRNN's training step at (32, 784, 128) takes 57 ms with threads of our
-    own and 44 with these.
+    They spin while they wait, and would take the processors from the core's
+    own threads: RotRNN's training step at (32, 784, 128) takes 57 ms with
+    separate threads and 44 with shared ones.
     """
     library = build.core()
     folder = Path(torch.__file__).parent / "lib"
@@ -53,17 +59,17 @@ _lend_threads()
 
 @cache
 def cuda_library():
-    """The library for GPUs, or None, with a warning, where it does not build.
+    """The library for GPUs, or `None`, with a warning, if it does not build.
 
-    The CPU has its operators all the same.
+    The operators for the CPU do not depend on it.
     """
     try:
         return cuda.Library(build.library("cuda"))
     except (build.BuildError, OSError) as failure:
         warnings.warn(
             f"The kernel 'native' does not run on this GPU: {failure}. The "
-            "kernel 'associative' takes its place there: results are the "
-            "same, speed is not.",
+            "kernel 'associative' replaces it there: the results are the same, "
+            "the speed is not.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -71,24 +77,35 @@ def cuda_library():
 
 
 def _operator(describe, settings=1):
-    """Makes an operator, which the core runs, of what says its results.
+    """Makes an operator that runs the core's function of the same name.
 
-    The function below it takes what the operator takes and returns its
-    results, empty. The core's function of the same name reads the tensors in
-    their order, as many as it needs, and fills the results.
+    It decorates a function that takes the operator's arguments and returns its
+    results, uninitialised. The core reads as many of the tensors as it needs,
+    in their order, and fills the results.
 
     Args:
-        describe: takes the same, and returns the core's flags, but for the
-            number type, and its sizes.
-        settings: how many arguments come first that are no tensors.
+        describe: takes the operator's arguments and returns the core's flags,
+            without the number type, its sizes after the number of groups, the
+            leading axes that all tensors have, and the shapes that each
+            argument should have after these axes: a list of lists.
+        settings: the number of leading arguments that are not tensors.
     """
 
     def make(results_of):
         name = results_of.__name__
+        names = list(inspect.signature(results_of).parameters)[settings:]
+
+        def check(*given):
+            flags, sizes, axes, shapes = describe(*given)
+            for parameter, argument, expected in zip(
+                names, given[settings:], shapes
+            ):
+                _require_shapes(name, parameter, argument, axes, expected)
+            return flags, (math.prod(axes), *sizes)
 
         @wraps(results_of)
         def run(*given):
-            flags, sizes = describe(*given)
+            flags, sizes = check(*given)
             arguments = flatten(given[settings:])
             results = results_of(*given)
             _call_core(name, flags, sizes, arguments, results)
@@ -98,14 +115,33 @@ def _operator(describe, settings=1):
             f"keras_linrec::{name}", run, mutates_args=(), device_types="cpu"
         )
         operator.register_fake(results_of)
+        operator.check = check
         return operator
 
     return make
 
 
+def _require_shapes(name, parameter, argument, axes, expected):
+    """Raise unless the tensors of an argument have the shapes expected.
+
+    The cores take addresses: with another number of tensors, or other shapes,
+    they would read and write beyond the tensors' memory.
+    """
+    tensors = [argument] if isinstance(argument, Tensor) else argument
+    shapes = [tensor.shape for tensor in tensors]
+    expected = [(*axes, *shape) for shape in expected]
+    if shapes != expected:
+        raise ValueError(
+            f"`torch.ops.keras_linrec.{name}` expects `{parameter}` to have "
+            f"the shapes {expected}. Received: shapes of {parameter}="
+            f"{[tuple(shape) for shape in shapes]}"
+        )
+
+
 def _call_core(name, flags, sizes, arguments, results):
     arguments = [tensor.contiguous() for tensor in arguments]
-    # A thread that never asked is told OpenMP's default, not what was set.
+    # OpenMP reports its default to a thread until PyTorch has set the number
+    # of threads there, which this call does.
     torch.get_num_threads()
     core.call(
         f"keras_linrec_{name}",
@@ -119,8 +155,20 @@ def _call_core(name, flags, sizes, arguments, results):
 # The scan.
 
 
+def _parts_of(flags):
+    return 2 if flags & COMPLEX else 1
+
+
+def _decay_shape(flags, batch, time, channels):
+    return (batch, time, channels) if flags & PER_STEP else (channels,)
+
+
 def _describe_scan(flags, decay, sequences, *_):
-    return flags, (leading(sequences[0], 3), *sequences[0].shape[-3:])
+    axes, sizes = split_axes(sequences[0], 3)
+    batch, _, channels = sizes
+    sequence, state = [sizes], [(batch, channels)]
+    shapes = [[_decay_shape(flags, *sizes)], sequence, state, sequence, state]
+    return flags, sizes, axes, [_parts_of(flags) * shape for shape in shapes]
 
 
 @_operator(_describe_scan)
@@ -136,6 +184,7 @@ def scan(
 
 @scan.register_kernel("cuda")
 def scan_on_cuda(flags, *arguments):
+    scan.check(flags, *arguments)
     results = cuda.scan(
         cuda_library(), *arguments, reverse=bool(flags & REVERSE)
     )
@@ -151,12 +200,13 @@ def scan_backward(
     d_outputs: list[Tensor],
     d_final_state: list[Tensor],
 ) -> list[Tensor]:
-    """Cotangents of what `scan` takes."""
+    """Cotangents of the arguments of `scan`."""
     return empty_like([*decay, *outputs, *initial_state])
 
 
 @scan_backward.register_kernel("cuda")
 def scan_backward_on_cuda(flags, *arguments):
+    scan_backward.check(flags, *arguments)
     results = cuda.scan_backward(
         cuda_library(), *arguments, reverse=bool(flags & REVERSE)
     )
@@ -167,13 +217,38 @@ def scan_backward_on_cuda(flags, *arguments):
 
 
 def _describe_projected(flags, decay, inputs, input_kernel, output_kernel, *_):
-    channels, units = output_kernel[0].shape[-2:]
-    block = block_length(len(decay) * channels)
-    sizes = leading(inputs, 3), *inputs.shape[-3:], channels, units, block
-    return flags, sizes
+    axes, (batch, time, features) = split_axes(inputs, 3)
+    channels, units = decay[0].shape[-1], output_kernel[0].shape[-1]
+    parts = _parts_of(flags)
+    block = block_length(parts * channels)
+    sizes = batch, time, features, channels, units, block
+    shapes = [
+        parts * [_decay_shape(flags, batch, time, channels)],
+        [(batch, time, features)],
+        parts * [(features, channels)],
+        parts * [(channels, units)],
+    ]
+    return flags, sizes, axes, shapes
 
 
-@_operator(_describe_projected)
+def _describe_projected_scan(flags, *arguments):
+    flags, sizes, axes, shapes = _describe_projected(flags, *arguments)
+    batch, _, _, channels, _, _ = sizes
+    state = _parts_of(flags) * [(batch, channels)]
+    return flags, sizes, axes, [*shapes, state]
+
+
+def _describe_projected_backward(flags, *arguments):
+    flags, sizes, axes, shapes = _describe_projected(flags, *arguments)
+    batch, time, _, channels, units, block = sizes
+    parts = _parts_of(flags)
+    state = parts * [(batch, channels)]
+    checkpoints = batch, checkpoint_count(time, block), parts, channels
+    outputs = batch, time, units
+    return flags, sizes, axes, [*shapes, [checkpoints], [outputs], state, state]
+
+
+@_operator(_describe_projected_scan)
 def projected_scan(
     flags: int,
     decay: list[Tensor],
@@ -189,12 +264,13 @@ def projected_scan(
     return [
         inputs.new_empty((*axes, time, units)),
         *empty_like(initial_state),
-        # Zeros, since not all of them are written, and results are compared.
+        # Zeros, because the core does not write all of them, and
+        # `torch.library.opcheck` compares results.
         inputs.new_zeros((*axes, checkpoints, parts, channels)),
     ]
 
 
-@_operator(_describe_projected)
+@_operator(_describe_projected_backward)
 def projected_scan_backward(
     flags: int,
     decay: list[Tensor],
@@ -206,9 +282,10 @@ def projected_scan_backward(
     d_final_state: list[Tensor],
     initial_state: list[Tensor],
 ) -> list[Tensor]:
-    """Cotangents of what `projected_scan` takes.
+    """Cotangents of the arguments of `projected_scan`.
 
-    The core has the initial state in the checkpoints, and does not read it.
+    The core reads the initial state from the checkpoints. It is an argument for
+    the sake of the gradient's own gradient.
     """
     return empty_like(
         [*decay, inputs, *input_kernel, *output_kernel, *initial_state]
@@ -219,10 +296,16 @@ def projected_scan_backward(
 
 
 def _describe_response(time, alpha, arguments, *_):
-    output_matrix = arguments[-1]
-    groups, shape = leading(output_matrix, 3), output_matrix.shape[-3:]
-    # Blocks of a length that the core chooses.
-    return 0, (groups, *shape, time, bits_of(alpha), 0)
+    axes, (features, channels, state) = split_axes(arguments[-1], 3)
+    # The last size lets the core choose the length of blocks.
+    sizes = features, channels, state, time, bits_of(alpha), 0
+    vector = (state,)
+    shapes = [
+        [vector, vector, vector, (3, state), vector, (features,)]
+        + [(features, channels, state)],
+        [(features, channels, time)],
+    ]
+    return 0, sizes, axes, shapes
 
 
 @_operator(_describe_response, settings=2)
@@ -238,23 +321,26 @@ def impulse_response(
 def impulse_response_backward(
     time: int, alpha: float, arguments: list[Tensor], d_response: Tensor
 ) -> list[Tensor]:
-    """Cotangents of what `impulse_response` takes."""
+    """Cotangents of the arguments of `impulse_response`."""
     return empty_like(arguments)
 
 
 # The nonlinear scan.
 
 
-def _nonlinear_sizes(operands, leak, kept, d_kept):
-    inputs, expansion, initial_state = operands[0], operands[4], operands[7]
-    groups, shape = leading(inputs, 3), inputs.shape[-3:]
-    units, rank = initial_state.shape[-1], expansion.shape[-2]
-    return groups, *shape, units, rank, kept, d_kept, bits_of(leak)
+def _describe_operands(flags, operands):
+    """Leading axes, sizes as far as operands have them, and their shapes."""
+    operands = Operands(*operands)
+    axes, (batch, time, features) = split_axes(operands.inputs, 3)
+    _, (rank, units) = split_axes(operands.expansion, 2)
+    shapes = operand_shapes(flags, batch, time, features, units, rank)
+    return axes, (batch, time, features, units, rank), shapes
 
 
 def _describe_nonlinear(flags, leak, keep, operands):
-    kept = operands[0].shape[-2] if keep else 0
-    return flags, _nonlinear_sizes(operands, leak, kept, 0)
+    axes, sizes, shapes = _describe_operands(flags, operands)
+    kept = sizes[1] if keep else 0
+    return flags, (*sizes, kept, 0, bits_of(leak)), axes, [shapes]
 
 
 @_operator(_describe_nonlinear, settings=3)
@@ -273,12 +359,19 @@ def nonlinear_scan(
 
 @nonlinear_scan.register_kernel("cuda")
 def nonlinear_scan_on_cuda(*given):
+    nonlinear_scan.check(*given)
     return cuda.nonlinear_scan(cuda_library(), *given)
 
 
 def _describe_nonlinear_backward(flags, leak, operands, outputs, d_outputs, _):
-    kept, d_kept = outputs.shape[-2], d_outputs.shape[-2]
-    return flags, _nonlinear_sizes(operands, leak, kept, d_kept)
+    axes, sizes, shapes = _describe_operands(flags, operands)
+    batch, time, _, units, _ = sizes
+    _, (d_kept, _) = split_axes(d_outputs, 2)
+    sizes = *sizes, time, d_kept, bits_of(leak)
+    outputs = batch, time, units
+    d_outputs = batch, d_kept and time, units
+    shapes = [shapes, [outputs], [d_outputs], [(batch, units)]]
+    return flags, sizes, axes, shapes
 
 
 @_operator(_describe_nonlinear_backward, settings=2)
@@ -290,10 +383,11 @@ def nonlinear_scan_backward(
     d_outputs: Tensor,
     d_final_state: Tensor,
 ) -> list[Tensor]:
-    """Cotangents of the operands; `d_outputs` may be of no steps: zero."""
+    """Cotangents of the operands; a `d_outputs` without steps means zeros."""
     return empty_like(operands)
 
 
 @nonlinear_scan_backward.register_kernel("cuda")
 def nonlinear_scan_backward_on_cuda(*given):
+    nonlinear_scan_backward.check(*given)
     return cuda.nonlinear_scan_backward(cuda_library(), *given)

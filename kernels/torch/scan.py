@@ -21,7 +21,7 @@ def associative(decay, inputs, initial_state, reverse=False):
 
 def _run(algorithm, decay, inputs, initial_state, reverse):
     if not isinstance(inputs[0].shape[1], int):
-        # A symbol, in what is exported; no gradient passes there.
+        # A symbol, while exporting; no gradients are needed there.
         return _any_length(decay, inputs, initial_state, reverse)
     return _Scan.apply(algorithm, reverse, *decay, *inputs, *initial_state)
 
@@ -32,7 +32,7 @@ def _thirds(tensors):
 
 
 class _Scan(torch.autograd.Function):
-    # Autograd would keep every intermediate of the blocks; the adjoint keeps
+    # Autograd would store every intermediate of the blocks; the adjoint stores
     # the outputs alone.
     generate_vmap_rule = True
 
@@ -62,8 +62,8 @@ def _order(count, reverse):
 
 
 def _unbind(parts, dim):
-    # Once, outside the loop: indexing a tensor by time inside it costs a full
-    # tensor's memory traffic a step as soon as gradients flow.
+    # Once, outside the loop: with indexing inside it, the gradient would read
+    # and write the whole tensor at each step.
     return list(zip(*(part.unbind(dim) for part in parts)))
 
 
@@ -80,10 +80,10 @@ def _loop(decay, inputs, initial_state, reverse):
 
 
 def _blocks(decay, inputs, initial_state, reverse):
-    """Scan every block from zero at once, then hand the carries along.
+    """Scan all blocks from zero at once, then propagate the carries.
 
-    The state at step i of a block is its own scan from zero, plus the product
-    of the decays up to i times the state that entered the block.
+    The state at step i of a block is the block's scan from zero, plus the
+    product of the decays up to i times the state that entered the block.
     """
     if inputs[0].numel() == 0:
         return tuple(part.clone() for part in inputs)
@@ -92,7 +92,7 @@ def _blocks(decay, inputs, initial_state, reverse):
     count = -(-time // size)
 
     def in_blocks(parts):
-        # Padding goes where the scan ends, so that no state passes it.
+        # Padding goes to the end of the scan, so that no state passes it.
         padding = count * size - time
         where = (0, 0, padding, 0) if reverse else (0, 0, 0, padding)
         return tuple(
@@ -102,8 +102,8 @@ def _blocks(decay, inputs, initial_state, reverse):
             for part in parts
         )
 
-    # A row of everything: under `torch.vmap` a buffer has to be batched where
-    # any of the arguments is.
+    # A row that depends on all arguments: under `torch.vmap` a buffer has to be
+    # batched if any argument is.
     seeds = [
         part[0, 0] + rate.reshape(-1, channels)[0] + state[0]
         for part, rate, state in zip(inputs, decay, initial_state)
@@ -157,17 +157,17 @@ def _carries(product, last, initial_state, reverse):
     )
 
 
-# For lengths that are symbols: steps in a block, and how often the number of
-# blocks that are joined may double, which reaches 4 million steps.
+# For symbolic lengths: steps in a block, and how often the number of joined
+# blocks doubles, which covers 4 million steps.
 _BLOCK = 64
 _DOUBLINGS = 16
 
 
 def _any_length(decay, inputs, initial_state, reverse):
-    """As `_blocks`, but no operation hangs on the number of steps.
+    """As `_blocks`, but with operations that do not depend on the length.
 
     Blocks have a fixed length, and the states between them are found by
-    joining twice as many blocks time after time.
+    repeatedly joining twice as many blocks.
     """
     if reverse:
         decay = tuple(p if p.ndim == 1 else p.flip(1) for p in decay)
@@ -175,15 +175,16 @@ def _any_length(decay, inputs, initial_state, reverse):
         outputs = _any_length(decay, inputs, initial_state, False)
         return tuple(part.flip(1) for part in outputs)
     time = inputs[0].shape[1]
-    # All but one are two at least: one would be taken for a fixed size.
+    # At least two after dropping one: the exporter would treat a size of one as
+    # fixed.
     count = time // _BLOCK + 3
 
     first = torch.arange(count, device=inputs[0].device) * _BLOCK
 
     def by_step(parts):
-        # One step of every block at a time: no shape is divided by another.
-        filling = (0, 0, 0, count * _BLOCK - time)
-        parts = [torch.nn.functional.pad(part, filling) for part in parts]
+        # One step of every block at a time, which divides no symbolic sizes.
+        padding = (0, 0, 0, count * _BLOCK - time)
+        parts = [torch.nn.functional.pad(part, padding) for part in parts]
         return [
             tuple(part.index_select(1, first + step) for part in parts)
             for step in range(_BLOCK)
@@ -213,7 +214,7 @@ def _joined(product, last, initial_state, count):
         torch.cat([first[:, None], part[:, :-1]], dim=1)
         for first, part in zip(initial_state, last)
     )
-    # By what a state is multiplied on its way from one block to the next.
+    # The factor of a state on its way from one block to the next.
     if product[0].ndim == 3:
         product = tuple(
             torch.cat([torch.ones_like(part[:, :1]), part[:, :-1]], dim=1)

@@ -1,7 +1,5 @@
-"""Quantities, lists of one tensor (real) or two (complex), on their way to a
-core that takes addresses."""
-
-import math
+"""Helpers for quantities, which are lists of one tensor (real) or two
+(complex)."""
 
 import torch
 from torch import Tensor
@@ -19,12 +17,12 @@ def flatten(arguments):
 
 
 def counts(arguments):
-    """How many tensors each argument has, for `nest`."""
+    """The number of tensors in each argument, for `nest`."""
     return [None if isinstance(a, Tensor) else len(a) for a in arguments]
 
 
 def nest(tensors, counts):
-    """The inverse of `flatten`; a count of `None` is one tensor by itself."""
+    """The inverse of `flatten`; a count of `None` is a tensor not in a list."""
     tensors = iter(tensors)
     return [
         next(tensors) if n is None else [next(tensors) for _ in range(n)]
@@ -33,33 +31,43 @@ def nest(tensors, counts):
 
 
 def groups(tensors, counts):
-    """A flat sequence of tensors, cut into tuples of so many."""
+    """A flat sequence of tensors, cut into tuples of the given lengths."""
     tensors = iter(tensors)
     return tuple(tuple(next(tensors) for _ in range(n)) for n in counts)
 
 
 def alike(*quantities):
-    """All in the first one's number type, which `torch.autocast` may change."""
+    """All in the dtype of the first: `torch.autocast` may change some."""
     dtype = quantities[0][0].dtype
     return [tuple(p.to(dtype) for p in parts) for parts in quantities]
 
 
 def empty_like(tensors):
-    # Not `torch.empty_like`, which would keep a transposed order.
+    # Not `torch.empty_like`, which would preserve transposed strides.
     return [tensor.new_empty(tensor.shape) for tensor in tensors]
 
 
-def leading(tensor, axes):
-    """The size of all axes but the last ones."""
-    return math.prod(tensor.shape[: tensor.ndim - axes])
+def split_axes(tensor, count):
+    """The sizes of a tensor's leading axes, and those of its last `count`.
+
+    Raises:
+        ValueError: if it has fewer axes.
+    """
+    if tensor.ndim < count:
+        raise ValueError(
+            f"`torch.ops.keras_linrec` expects a tensor with {count} or more "
+            f"axes here. Received: shape={tuple(tensor.shape)}"
+        )
+    first = tensor.ndim - count
+    return tuple(tensor.shape[:first]), tuple(tensor.shape[first:])
 
 
 def number_flag(name, tensors):
-    """The flag for their number type, one of the two that a core computes in.
+    """The flag for the tensors' dtype, float32 or float64.
 
     Raises:
-        TypeError: if it is another, or not that of all. `name` is that of
-            the operator that took them.
+        TypeError: if they have another dtype, or not all the same. `name` is
+            the operator that received them.
     """
     dtypes = {tensor.dtype for tensor in tensors}
     if dtypes == {torch.float64}:
@@ -67,6 +75,6 @@ def number_flag(name, tensors):
     if dtypes == {torch.float32}:
         return 0
     raise TypeError(
-        f"`torch.ops.keras_linrec.{name}` takes tensors that are all float32 "
+        f"`torch.ops.keras_linrec.{name}` expects tensors that are all float32 "
         f"or all float64. Received: dtypes={sorted(map(str, dtypes))}"
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from autodiff import to_numpy
 from selection import standing_for_all
-from units import DEFINITIONS
+from units import KINDS
 from units import UNITS
 from units import array
 from units import randomise
@@ -57,9 +57,6 @@ CELLS = {
 MAKERS = {**UNITS, **CELLS}
 BOTH_WAYS = ("rotrnn", {"bidirectional": True})
 
-# A linear recurrence, a nonlinear one and a convolution: in the selection these
-# stand for all, where frameworks compile.
-KINDS = ("lssl", "orthogonal_rnn", "rotrnn")
 KINDS_AND_CELL = (*KINDS, "orthogonal_rnn_cell")
 
 
@@ -128,12 +125,18 @@ def initial_states(layer, batch=2, seed=1):
     ]
 
 
-def definition(name, layer, inputs, states=(), **options):
+def unit_of(name):
+    """The record of a unit, or of the unit that a cell belongs to."""
+    return UNITS[name.removesuffix("_cell")]
+
+
+def definition(name, layer, inputs, states=(), form=(), **options):
     """What the paper's float64 loop gives: outputs and final states."""
     weights = dict(
         zip((w.name for w in layer.weights), to_numpy(layer.weights))
     )
-    return DEFINITIONS[name.removesuffix("_cell")](
+    return unit_of(name).defined(
+        dict(form),
         weights,
         np.asarray(inputs, "float64"),
         *(np.asarray(state, "float64") for state in states),

@@ -51,22 +51,9 @@ def test_fit_and_evaluate_continue_where_the_last_batch_ended(name):
     assert_close([state.value for state in layer.states], expected)
 
 
-# Epoch after epoch, what a ReLU adds to a state of constant norm adds up, and
-# so does what enters a system on the unit circle.
-FORGETTING = {
-    "orthogonal_rnn": {"activation": "tanh"},
-    "ldstack": {"initial_eigenvalues": [0.3 + 0.4j, 0.3 - 0.4j]},
-    "linear_dynamical_system": {
-        "eigenvalues": "standard",
-        "state_size": 6,
-        "initial_eigenvalues": [0.3 + 0.4j, 0.3 - 0.4j],
-    },
-}
-
-
 @EVERY_LAYER
 def test_training_learns(name):
-    model, _ = stateful_model(name, **FORGETTING.get(name, {}))
+    model, _ = stateful_model(name, **UNITS[name].forgetful)
     model.compile(keras.optimizers.Adam(0.01), "mse", **EAGERLY)
     inputs = sequences(12)
     targets = np.cumsum(inputs, axis=1)[..., :1] * np.ones(4, "float32")

@@ -35,6 +35,21 @@ def test_chunks_equal_the_whole(name):
     assert_close([np.concatenate(outputs, 1), *states], list(expected))
 
 
+# With as many outputs as inputs, some weights are vectors.
+@pytest.mark.parametrize("units", [4, 3])
+@EVERY_LAYER_AND_CELL
+def test_the_last_output_alone_is_the_last_of_all(name, units):
+    layer = built(name, units=units, return_state=True)
+    # More than one block of steps.
+    inputs, states = sequences(70), initial_states(layer)
+    outputs, *finals = layer(inputs, initial_state=states)
+    last = twin(layer, return_sequences=False)
+    got = last(inputs, initial_state=states)
+    assert_close(got, [outputs[:, -1], *finals])
+    alone = twin(layer, return_sequences=False, return_state=False)
+    assert_close(alone(inputs), layer(inputs)[0][:, -1])
+
+
 @EVERY_LAYER_AND_CELL
 def test_gradients_through_chunks_equal_those_through_the_whole(name):
     """From final states to initial states, inputs and every weight."""

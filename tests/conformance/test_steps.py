@@ -13,9 +13,11 @@ from conformance.cases import built
 pytestmark = pytest.mark.capability("one step at a time")
 
 
+# With as many outputs as inputs, some weights are vectors.
+@pytest.mark.parametrize("units", [4, 3])
 @EVERY_LAYER
-def test_steps_equal_the_whole(name):
-    layer = built(name, return_state=True)
+def test_steps_equal_the_whole(name, units):
+    layer = built(name, units=units, return_state=True)
     inputs = sequences(50)
     expected = layer(inputs)
     states, outputs = layer.get_initial_state(batch_size=2), []
@@ -28,8 +30,7 @@ def test_steps_equal_the_whole(name):
 @EVERY_LAYER
 def test_a_step_builds_the_layer_where_its_states_allow(name):
     layer = UNITS[name]()
-    if name == "lssl":
-        # It has a state for each input feature.
+    if not UNITS[name].knows_its_states:
         with pytest.raises(ValueError, match="build or call it before"):
             layer.get_initial_state(2)
         return

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from units import UNITS
 from units import array
 from units import sequences
 
@@ -12,7 +13,7 @@ from conformance.cases import initial_states
 
 pytestmark = pytest.mark.capability("irregular steps, `time_deltas`")
 IN_CONTINUOUS_TIME = pytest.mark.parametrize(
-    "name", ["antisymmetric_rnn", "lipschitz_rnn", "lssl"]
+    "name", [name for name, unit in UNITS.items() if unit.takes_time_deltas]
 )
 
 

@@ -15,6 +15,7 @@ from conformance.cases import built
 from conformance.cases import made
 from conformance.cases import sequential
 from conformance.cases import twin
+from conformance.cases import unit_of
 
 
 def trained(model, inputs, targets, **arguments):
@@ -107,12 +108,9 @@ def test_regularisers_and_constraints_reach_the_kernels(name):
     model.compile("sgd", "mse", **EAGERLY)
     inputs = sequences(5)
     model.fit(inputs, inputs[..., :1] * np.ones(4, "float32"), verbose=0)
-    kernels = [
-        weight
-        for weight in layer.weights
-        if weight.name in ("kernel", "input_kernel", "output_kernel")
-    ]
-    assert kernels and all(array(w).min() >= 0 for w in kernels)
+    weights = {weight.name: weight for weight in layer.weights}
+    kernels = [weights[kernel] for kernel in unit_of(name).kernels]
+    assert all(array(w).min() >= 0 for w in kernels)
     expected = sum(np.square(array(w)).sum() for w in kernels)
     assert abs(array(sum(layer.losses)) - expected) < 1e-3 * expected
 

@@ -212,5 +212,7 @@ def stack(transition, driven, states, activation, depth, slope):
     return hidden, finals
 
 
-def linear_dynamical_system(weights, inputs, *states):
-    return ldstack(weights, inputs, *states, activation=None)
+def linear_dynamical_system(weights, inputs, *states, activation=lambda y: y):
+    """As `ldstack` of one linear recurrence; `activation` is the outputs'."""
+    outputs, *finals = ldstack(weights, inputs, *states, activation=None)
+    return activation(outputs), *finals

@@ -42,7 +42,7 @@ def states(weights, inputs, initial_state, reverse=False):
     return outputs, final
 
 
-def rotrnn(weights, inputs, *initial_states):
+def rotrnn(weights, inputs, *initial_states, activation=lambda y: y):
     """y_t, and the final state of each direction."""
     size = weights["output_kernel"].shape[0]
     if not initial_states:
@@ -58,4 +58,4 @@ def rotrnn(weights, inputs, *initial_states):
         kernel = ("output_kernel", "backward_output_kernel")[direction]
         outputs = outputs + hidden @ weights[kernel]
         finals.append(final)
-    return outputs, *finals
+    return activation(outputs), *finals

@@ -6,16 +6,16 @@
 namespace keras_linrec {
 namespace {
 
-// exp(x) for x <= 0, or exp(x) - 1, to the last digits also where it is small.
+// exp(x) for x <= 0, or exp(x) - 1, which is accurate for small x too.
 template <class Real, bool minus_1>
 INLINE typename Types<Real>::Vector exponential(
     typename Types<Real>::Vector x) {
   typedef Types<Real> T;
   typedef typename T::Vector Vector;
   typedef typename T::Bits Bits;
-  // Added to a number, this leaves its whole part in the last bits.
+  // Adding this to a number leaves its integer part in the last bits.
   constexpr Real shifter = Real(3) * (int64_t{1} << (T::fraction_bits - 1));
-  // Few bits: times n it is exact.
+  // Few bits, so that its product with `whole` is exact.
   constexpr Real log2_high = 0.693145751953125;
   constexpr Real log2_low = 1.42860682030941723212e-6;
   const Vector least = Vector{} + T::least_exponent;
@@ -31,7 +31,7 @@ INLINE typename Types<Real>::Vector exponential(
     series = series * r + static_cast<Real>(coefficient);
   }
   series = series * r * r + r;
-  // By their bits: the power of two whose exponent `whole` is.
+  // 2^whole, assembled from its bits.
   Bits bits;
   __builtin_memcpy(&bits, &shifted, sizeof bits);
   bits = (bits + T::exponent_bias) << T::fraction_bits;
@@ -60,8 +60,8 @@ INLINE typename Types<Real>::Vector logistic(typename Types<Real>::Vector x) {
 INLINE float root(float x) { return __builtin_sqrtf(x); }
 INLINE double root(double x) { return __builtin_sqrt(x); }
 
-// Complex numbers, and what modReLU does to them: scale = 1 + bias / modulus,
-// or 0. `inverse` is that of the modulus, or 0.
+// The factor by which modReLU scales complex numbers: 1 + bias / modulus, or 0;
+// and the inverse of the modulus, or 0.
 template <class Real>
 struct Moduli {
   typename Types<Real>::Vector scale, inverse;
@@ -72,7 +72,7 @@ struct Moduli {
       inverse[i] = modulus > 0 ? 1 / modulus : 0;
       const Real factor = 1 + bias[i] * inverse[i];
       scale[i] = modulus > 0 && factor > 0 ? factor : 0;
-      // A modulus that is NaN is to be seen.
+      // NaN propagates.
       if (modulus != modulus) scale[i] = modulus;
     }
   }
@@ -98,7 +98,7 @@ INLINE Pair<Real> activated(const Pair<Real>& x, const Respond<Real>& s,
     if (activation == kLinear) slope->part[p] = one;
     if (activation == kRelu || activation == kLeakyRelu) {
       const Real leak = activation == kRelu ? 0 : s.leak;
-      // Not so for NaN, which is to be seen.
+      // False for NaN, which propagates.
       const auto below = x.part[p] <= 0;
       y.part[p] = below ? leak * x.part[p] : x.part[p];
       slope->part[p] = x.part[p] > 0 ? one : none + leak;
@@ -199,7 +199,7 @@ void respond(const Respond<Real>& s) {
 
 template <class Real>
 void respond_backward(const RespondBackward<Real>& s) {
-  // What is kept are slopes, whatever the activation, but for pairs.
+  // Except for pairs, `memory` holds slopes, whatever the activation.
   if (s.activation == kOplu) return respond_backward_with<Real, kOplu>(s);
   if (s.activation == kModrelu)
     return respond_backward_with<Real, kModrelu>(s);

@@ -1,20 +1,20 @@
-// What the activations of nonlinear recurrences are told: see kernels.h.
+// The calls of activations of nonlinear recurrences: see kernels.h.
 #pragma once
 #include <cstdint>
 
 namespace keras_linrec {
 
-// The activations of nonlinear recurrences. In those of pairs the first half of
-// a panel's columns holds the first numbers of pairs, the second half the
-// others.
+// The activations of nonlinear recurrences. For those of pairs, the first half
+// of a panel's columns holds the first numbers of the pairs and the second half
+// the second ones.
 enum Activation {
   kLinear,
   kRelu,
   kLeakyRelu,
   kTanh,
   kSigmoid,
-  kOplu,     // pairs: the larger, the smaller
-  kModrelu,  // pairs: a real and an imaginary part
+  kOplu,     // pairs: the larger number, then the smaller
+  kModrelu,  // pairs: real and imaginary part
   kActivations,
 };
 
@@ -26,21 +26,21 @@ static inline constexpr bool is_of_pairs(int activation) {
 // response = activation(argument + bias), or, with the optional parts,
 //   gate = sigmoid(gate + gate_bias + product),
 //   response = gate * (linear + activation(argument + bias + product)),
-// on `rows` rows of a panel. Null is an optional part that is not there.
+// on `rows` rows of a panel. Null pointers leave out optional parts.
 template <class Real>
 struct Respond {
   int64_t rows;
   Activation activation;
   Real leak;                 // of kLeakyRelu
   const Real* modulus_bias;  // of kModrelu: half a panel's width
-  const Real* bias;       // a number a column
+  const Real* bias;       // one number per column
   const Real* gate_bias;
   const Real* product;
   const Real* argument;
   const Real* linear;
   Real* gate;
   Real* change;    // linear + activation(argument); only if there is a gate
-  Real* response;  // may be `argument`, or null: only `memory` is wanted
+  Real* response;  // may be `argument`, or null if only `memory` is needed
   Real* memory;    // for the gradient; may be `argument`, or null
 };
 
@@ -55,9 +55,9 @@ struct RespondBackward {
   const Real* change;
   const Real* d_response;
   Real* d_argument;
-  Real* d_gate;    // of the gate's own argument
+  Real* d_gate;    // of the gate's argument
   Real* d_linear;
-  Real* d_modulus_bias;  // added to
+  Real* d_modulus_bias;  // accumulated
 };
 
 }  // namespace keras_linrec

@@ -1,4 +1,4 @@
-// Where a call's arrays lie.
+// The arrays of a call.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ inline const Kernels<double>& kernels<double>() {
   return instruction_set().double_precision;
 }
 
-// A quantity's one or two arrays, from some element on.
+// The one or two arrays of a quantity.
 template <class Pointer>
 struct Parts {
   Pointer part[2] = {nullptr, nullptr};
@@ -41,7 +41,7 @@ using In = Parts<const Real*>;
 template <class Real>
 using Out = Parts<Real*>;
 
-// Reads a call's list of arrays, quantity by quantity.
+// Takes the quantities of a call, in order, from its list of arrays.
 template <class Real, class Void>
 class Reader {
  public:
@@ -70,7 +70,7 @@ void assign(const Parts<From>& from, To (&to)[2]) {
   to[1] = from[1];
 }
 
-// A call in its number type, with what it throws as a status.
+// Runs a call in its number type and turns exceptions into a status.
 template <class Call>
 int status_of(int flags, Call call) {
   try {
@@ -78,7 +78,7 @@ int status_of(int flags, Call call) {
   } catch (const std::bad_alloc&) {
     return kKerasLinrecOutOfMemory;
   } catch (const std::exception&) {
-    // Nothing may pass through a C interface.
+    // No exception may pass through a C interface.
     return kKerasLinrecFailed;
   }
 }

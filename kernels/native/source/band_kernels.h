@@ -1,15 +1,15 @@
-// What operations on tridiagonal matrices are told: see kernels.h.
+// The calls of operations on tridiagonal matrices: see kernels.h.
 #pragma once
 #include <cstdint>
 
 namespace keras_linrec {
 
-// Tridiagonal matrices, in float64, by `size` rows of so many numbers each.
+// Right factors have `size` rows of so many numbers each; all are float64.
 constexpr int64_t band_columns = 64;
 
 // right = M^-1 right, by the elimination of M: its forward factors (one for
-// each row but the first), its pivots' inverses, and its superdiagonal. Rows
-// before `first` are zero.
+// each row but the first), the inverses of its pivots, and its superdiagonal.
+// The rows of `right` before `first` are zero.
 struct BandSolve {
   int64_t size, first;
   const double* factors;
@@ -28,7 +28,7 @@ struct BandProduct {
   double* to;
 };
 
-// What (a b^T) adds to the bands of M: the same three numbers of each row.
+// Adds the bands of a b^T to those of M, three numbers in each row.
 struct BandSums {
   int64_t size;
   const double* a;

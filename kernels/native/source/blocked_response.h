@@ -1,14 +1,14 @@
-// The impulse response in blocks of time, a feature at a time, so that what it
-// needs stays in the cache. Step j S + i is reached by i steps within a block
-// of S and j whole blocks:
+// The impulse response in blocks of time, one feature at a time, so that its
+// working set stays in the cache. Step j S + i is reached by i steps within a
+// block of S steps and j whole blocks:
 //
 //   response[j S + i] = (C Abar^(j S)) (Abar^i Bbar).
 //
-// All matrices are of the form Abar^k - I: close to the identity, where small
-// time_deltas put them, a number would keep few digits of the difference that
-// matters. They are kept transposed, the form in which most products need them.
-// The backward pass computes them anew. All sums are float64: a system can grow
-// by orders of magnitude before it decays, and rounding with it.
+// All matrices are stored as Abar^k - I: with small time steps Abar^k is close
+// to the identity, and few digits of the difference would be left. They are
+// stored transposed, as most products need them. The backward pass recomputes
+// them. All sums are float64: a system can grow by orders of magnitude before
+// it decays, and its rounding errors with it.
 #pragma once
 #include <algorithm>
 
@@ -17,7 +17,7 @@
 
 namespace keras_linrec {
 
-// How time is cut: 2^doublings steps in each of `count` blocks.
+// The blocks of time: `count` blocks of 2^doublings steps each.
 struct Blocks {
   int64_t size = 1, count, doublings = 0;
   Blocks(int64_t time, int64_t wanted) {
@@ -27,7 +27,7 @@ struct Blocks {
     }
     count = (time + size - 1) / size;
   }
-  // Powers of the transition that are needed; the last is that of a block.
+  // The number of powers of the transition; the last is that of a block.
   int64_t powers() const { return count > 1 ? doublings + 1 : doublings; }
 };
 
@@ -44,8 +44,8 @@ inline void add_rows(const Rows& from, const Rows& to, double factor = 1.0) {
   }
 }
 
-// to = from + from b, in which the product is added up by itself: beside the
-// larger number, its sum would lose digits.
+// to = from + from b. The product is summed separately: added to the larger
+// number term by term, it would lose digits.
 inline void advance(const Rows& from, Panels<double>& b, const Rows& to) {
   multiply(from, b.all(), to);
   add_rows(from, to);
@@ -67,8 +67,8 @@ inline void transpose(const Panels<double>& from, Panels<double>& to) {
 
 // --- the discretisation ---------------------------------------------------
 
-// One feature's (Abar - I)^T = F Z, F = Q (D T^T + I), M^T Z = dt Q^-1, as
-// many columns at a time as band_kernels.h names.
+// (Abar - I)^T of one feature, as F Z with F = Q (D T^T + I) and
+// M^T Z = dt Q^-1, `band_columns` columns at a time.
 class Discretisation {
  public:
   Discretisation(const Parameters& parameters, double alpha)
@@ -91,7 +91,7 @@ class Discretisation {
 
   void begin(double timescale) { system_.begin(timescale); }
 
-  // Into the first row.
+  // Writes the first row.
   void give_input_vector(Panels<double>& to) const {
     to.for_each_panel([&](int64_t p, int64_t column, int64_t count) {
       for (int64_t i = 0; i < count; i++) to.at(p)[i] = input(column + i);
@@ -110,13 +110,14 @@ class Discretisation {
     }
   }
 
-  // Adds to `gradient`, and returns the timescale's. `d_transition` is null
-  // where the transition was not needed; the first row of `d_input` counts.
+  // Adds to `gradient` and returns the gradient of the timescale.
+  // `d_transition` is null if the transition was not needed; only the first row
+  // of `d_input` is read.
   double backward(const Panels<double>* d_transition,
                   const Panels<double>& d_input, Parameters& gradient) {
     System::Sums sums(size_);
     if (d_transition) {
-      // Of the bands of F.
+      // The cotangents of the bands of F.
       Numbers left(size_), middle(size_), right(size_);
       for (int64_t first = 0; first < size_; first += band_columns) {
         load_columns(*d_transition, first);
@@ -153,8 +154,8 @@ class Discretisation {
     return system_.timescale() * system_.solution()[n] / w_.q[n];
   }
 
-  // Calls use(panel, its place among the columns, count) for each panel of so
-  // many columns.
+  // Calls use(panel, its first column, count) for each panel of the
+  // `band_columns` columns from `first` on; the column counts from `first`.
   template <class Use>
   void for_each_panel_of(int64_t first, const Panels<double>& matrix,
                          Use use) const {
@@ -182,10 +183,10 @@ class Discretisation {
     solve_bands(system_.factors_transposed(), system_.below(), first, columns_);
   }
 
-  // From products_, the cotangent of F Z, and columns_, which are Z.
+  // Pulls back products_, the cotangent of F Z, with columns_ = Z.
   void backward_columns(int64_t first, System::Sums& sums,
                         Parameters& gradient) {
-    // F^T has the bands of F shifted by a row.
+    // The bands of F^T are those of F, shifted by a row.
     Numbers left(size_), right(size_);
     for (int64_t n = 1; n < size_; n++) {
       left[n] = right_[n - 1];
@@ -199,7 +200,7 @@ class Discretisation {
       sums.timescale += slope;
       gradient.q[n] -= slope * system_.timescale() / w_.q[n];
     }
-    // That of M^T is -(d_products Z^T); that of M, the other way round.
+    // The cotangent of M^T is -(d_products Z^T); that of M, its transpose.
     for (double& number : d_products_) number = -number;
     add_bands(columns_, d_products_, sums.below, sums.diagonal, sums.above);
   }
@@ -242,7 +243,7 @@ class BlockedResponse {
       : s_(s),
         blocks_(blocks),
         discretisation_(parameters, s.alpha),
-        // Going forward, only the last is needed to make the next.
+        // The forward pass needs only the last power to make the next.
         powers_(backward ? blocks.powers()
                          : std::min<int64_t>(blocks.powers(), 2),
                 Panels<double>(s.state, s.state)),
@@ -295,7 +296,7 @@ class BlockedResponse {
  private:
   Panels<double>& power(int64_t k) { return powers_[k % powers_.size()]; }
 
-  // columns_ = rows of Abar^i Bbar, and the powers of Abar on the way.
+  // Fills the rows of columns_ with Abar^i Bbar, and powers_.
   void make_columns(double timescale) {
     discretisation_.begin(timescale);
     discretisation_.give_input_vector(columns_);
@@ -331,8 +332,8 @@ class BlockedResponse {
     return rows.rows_from(block * s_.channels, s_.channels);
   }
 
-  // Calls use(numbers, place, count) for each run of the response in result_,
-  // which has a row for each channel of each block.
+  // Calls use(numbers, index in the response, count) for each run of the
+  // response in result_, which has a row for each channel of each block.
   template <class Use>
   void for_each_run(Use use) {
     result_.for_each_panel([&](int64_t p, int64_t column, int64_t width) {
@@ -357,7 +358,7 @@ class BlockedResponse {
                         rows_.rows_from(0, steps), d_power_.all());
   }
 
-  // From the last power to the first, of which d_power_ is the cotangent.
+  // Goes from the last power to the first, whose cotangent d_power_ becomes.
   void backward_columns() {
     for (int64_t k = blocks_.doublings - 1; k >= 0; k--) {
       transpose(power(k), transposed_);
@@ -373,7 +374,7 @@ class BlockedResponse {
       const Rows second = d_columns_.rows_from(half, half);
       multiply_transposed(columns_.rows_from(0, half), second,
                           d_power_before_.all(), squared);
-      // The second half of the columns themselves is of no more use.
+      // The second half of columns_ itself is no longer needed.
       const Rows scratch = columns_.rows_from(half, half);
       advance(second, transposed_, scratch);
       add_rows(scratch, first);

@@ -1,5 +1,5 @@
-// What the frameworks' adapters call. Arrays are contiguous, in row-major
-// order, and complex quantities are two arrays, real and imaginary.
+// The functions that the frameworks' adapters call. Arrays are contiguous, in
+// row-major order; a complex quantity is two arrays, real and imaginary.
 #pragma once
 #include <cstdint>
 
@@ -10,12 +10,12 @@ enum KerasLinrecFlags {
   kKerasLinrecPerStep = 2,  // decay (batch, time, channels), not (channels,)
   kKerasLinrecReverse = 4,
   kKerasLinrecFloat64 = 8,
-  // Of nonlinear scans.
-  kKerasLinrecLinear = 16,  // with a linear kernel beside the recurrent one
+  // For nonlinear scans.
+  kKerasLinrecLinear = 16,  // there is a linear kernel beside the recurrent one
   kKerasLinrecGated = 32,
-  kKerasLinrecStepGradient = 64,  // that of the step sizes is wanted
-  // From these bits on: a solver (0 none, 1 Euler, 2 midpoint, 3 classical
-  // Runge-Kutta), and an activation (activation_kernels.h).
+  kKerasLinrecStepGradient = 64,  // the gradient of the step sizes is needed
+  // The first bits of the solver (0 none, 1 Euler, 2 midpoint, 3 classical
+  // Runge-Kutta) and of the activation (activation_kernels.h).
   kKerasLinrecSolverBit = 8,
   kKerasLinrecActivationBit = 12,
 };
@@ -33,18 +33,19 @@ extern "C" {
 KERAS_LINREC_PUBLIC const char* keras_linrec_instruction_set();
 KERAS_LINREC_PUBLIC int keras_linrec_threads();
 
-// Lends the core the threads of an OpenMP runtime: its GOMP_parallel,
-// omp_get_thread_num, omp_get_num_threads and omp_get_max_threads. A framework
-// whose own threads wait by spinning, as that runtime's do, would otherwise
-// take a processor from ours.
+// Makes the core run on the threads of an OpenMP runtime: its GOMP_parallel,
+// omp_get_thread_num, omp_get_num_threads and omp_get_max_threads. Threads of a
+// framework that spin while they wait, as that runtime's do, would otherwise
+// compete with ours for the processors.
 KERAS_LINREC_PUBLIC void keras_linrec_use_openmp(void* parallel, void* index,
                                                  void* count, void* most);
 
-// h_t = decay_t * h_{t-1} + inputs_t. Every quantity is there once, or twice
-// if complex, and `groups` times over: several systems at once, each with a
-// batch of its own.
+// h_t = decay_t * h_{t-1} + inputs_t. Every quantity is one array, or two if
+// complex, with a leading axis of `groups`: independent systems, each with its
+// own batch.
 //   sizes: groups, batch, time, channels
-//   from: decay, inputs (batch, time, channels), initial state (batch, channels)
+//   from: decay, inputs (batch, time, channels), initial state (batch,
+//     channels)
 //   to: outputs, which may be `inputs`, and the final state
 KERAS_LINREC_PUBLIC int keras_linrec_scan(int flags, const int64_t* sizes,
                                           const void* const* from,
@@ -61,11 +62,12 @@ KERAS_LINREC_PUBLIC int keras_linrec_scan_backward(int flags,
 //   sizes: groups, batch, time, features, channels, units, block
 //   from: decay, inputs (batch, time, features), input_kernel (features,
 //     channels), output_kernel (channels, units), initial state; `inputs` is
-//     real, and so there once in any case
-//   to: outputs (batch, time, units), the final state, and checkpoints: the
-//     state that enters each block of `block` steps, (batch, time / block + 2,
-//     channels), or null; more than are needed, so that a compiler which does
-//     not know the time need not know either whether there is more than one
+//     always real, one array
+//   to: outputs (batch, time, units), real; the final state; and checkpoints,
+//     the state that enters each block of `block` steps, (batch, time / block +
+//     2, parts, channels), one array, or null. There are always two or more,
+//     so that a compiler that does not know the time need not find out whether
+//     there is only one
 KERAS_LINREC_PUBLIC int keras_linrec_projected_scan(int flags,
                                                     const int64_t* sizes,
                                                     const void* const* from,
@@ -81,10 +83,10 @@ KERAS_LINREC_PUBLIC int keras_linrec_projected_scan_backward(
 // impulse of systems x' = A x + B u, A = P (D + T^-1) Q, that are discretised
 // by the generalised bilinear transform with a timescale for each feature.
 //   sizes: groups, features, channels, state, time, the bits of alpha as a
-//     double, and the steps in a block: a power of two, -1 for none (step by
-//     step), or 0 for what is fastest
-//   from: p, d, q (state,), t (3, state): superdiagonal, diagonal,
-//     subdiagonal, the outer ones with a last number that counts for nothing;
+//     double, and the steps in a block: a power of two, -1 for no blocks (step
+//     by step), or 0 for the fastest choice
+//   from: p, d, q (state,), t (3, state): superdiagonal, diagonal and
+//     subdiagonal, where the last entry of the outer two is ignored;
 //     b (state,), timescale (features,), C (features, channels, state)
 //   to: response (features, channels, time)
 KERAS_LINREC_PUBLIC int keras_linrec_impulse_response(int flags,
@@ -97,18 +99,19 @@ KERAS_LINREC_PUBLIC int keras_linrec_impulse_response(int flags,
 KERAS_LINREC_PUBLIC int keras_linrec_impulse_response_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
-// h_t = activation(h_{t-1} R + z_t), z = inputs @ input_kernel + bias, or a step
-// of a solver along h' = [sigmoid(h R + z'_t)] (h A + activation(h R + z_t)).
+// h_t = activation(h_{t-1} R + z_t), z = inputs @ input_kernel + bias, or a
+// solver's step along h' = [sigmoid(h R + z'_t)] (h A + activation(h R + z_t)).
 //   sizes: groups, batch, time, features, units, rank, steps kept, outputs'
 //     cotangents, the bits of the leak as a double
 //   from: inputs (batch, time, features), input_kernel (features, units, or
 //     twice as many with a gate), bias (as many), recurrent (units, units), or
-//     (units, twice as many): A, then R; expansion (rank, units): where the
-//     rank is not 0, `recurrent` is (units, rank) and R = I - recurrent @
+//     A and R side by side (units, twice as many); expansion (rank, units): if
+//     the rank is not 0, `recurrent` is (units, rank) and R = I - recurrent @
 //     expansion; step sizes (batch, time) if per step, else one;
-//     modulus_bias (units / 2) of that activation, initial state (batch, units)
-//   to: outputs (batch, steps kept, units), all of them or none, and the final
-//     state (batch, units)
+//     modulus_bias (units / 2) for modReLU, else empty; initial state (batch,
+//     units)
+//   to: outputs (batch, steps kept, units), for all steps or none, and the
+//     final state (batch, units)
 KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan(int flags,
                                                     const int64_t* sizes,
                                                     const void* const* from,

@@ -1,5 +1,5 @@
-// What PyTorch calls on a GPU. Built by nvcc for the GPU; by a C++ compiler
-// (-x c++) into the same functions on the CPU's arrays, for the tests.
+// The functions that PyTorch calls on a GPU. nvcc builds them for the GPU; a
+// C++ compiler (-x c++) builds them for arrays on the CPU, for the tests.
 #include <cstring>
 
 #include "core.h"
@@ -23,17 +23,17 @@ __global__ void run(Body body, int64_t threads) {
   if (thread < threads) body(thread);
 }
 
-// An error that someone else's call has left, and that would be reported as
-// ours: a launch's own is known by the same function only.
+// Clears an error left by another call. The error of our own launch is queried
+// by the same function, and the old one would be reported as ours.
 void forget_earlier_errors() { cudaGetLastError(); }
 
-// Nothing waits for the GPU and nothing is allocated: a CUDA graph can
+// This neither waits for the GPU nor allocates memory, so a CUDA graph can
 // capture it.
 template <class Body>
 int launch(const Body& body, int64_t threads, void* stream) {
   constexpr int block = 128;
   const int64_t blocks = (threads + block - 1) / block;
-  // More than a grid can have, which a cast would hide.
+  // A larger grid is impossible, and the cast below would hide it.
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   forget_earlier_errors();
   run<<<static_cast<unsigned>(blocks), block, 0,
@@ -41,8 +41,8 @@ int launch(const Body& body, int64_t threads, void* stream) {
   return cudaGetLastError();
 }
 
-// As many threads as a block of a nonlinear scan has at most: the compiler is
-// to leave each as many registers as there are then.
+// The most threads in a block of a nonlinear scan. The compiler limits the
+// registers of each thread accordingly.
 template <class Pass>
 __global__ void __launch_bounds__(1024) run_blocks(Pass pass) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -89,7 +89,8 @@ int launch(const Body& body, int64_t threads, void*) {
 template <class Pass>
 int launch_blocks(const Pass& pass, int64_t blocks, int64_t bytes, void*) {
   for (int64_t block = 0; block < blocks; block++) {
-    // Doubles are aligned as shared memory is; and these are NaN.
+    // Doubles have the alignment of shared memory; NaN shows reads of memory
+    // that was never written.
     std::vector<double> memory(bytes / sizeof(double) + 1);
     std::memset(memory.data(), 0xff, memory.size() * sizeof(double));
     pass(Block{block, reinterpret_cast<unsigned char*>(memory.data())});
@@ -105,7 +106,7 @@ int ask_device(int64_t& shared_memory, int64_t& processors) {
 
 #endif
 
-// Reads a call's list of arrays, quantity by quantity.
+// Takes the quantities of a call, in order, from its list of arrays.
 template <class Real, int parts>
 struct Reader {
   const void* const* from;
@@ -123,8 +124,8 @@ struct Reader {
   }
 };
 
-// Reads the last arrays of a call, and leaves in them what enters each chunk:
-// the first two passes.
+// The first two passes: they leave the state that enters each chunk in the last
+// arrays of a call.
 template <bool backward, class Ends, class Real, int parts>
 int enter_chunks(const Sizes& sizes, Ends ends, const In<Real, parts>& initial,
                  Reader<Real, parts>& read, In<Real, parts>& entering,
@@ -187,7 +188,7 @@ int call_as(int flags, bool backward, const int64_t* numbers,
             const void* const* from, void* const* to, void* stream) {
   const Sizes sizes{numbers[0], numbers[1], numbers[2], numbers[3],
                     numbers[4], (flags & kKerasLinrecReverse) != 0};
-  // A grid of no threads is an error.
+  // An empty grid would be an error.
   if (sizes.states() == 0) return 0;
   const bool per_step = flags & kKerasLinrecPerStep;
   const auto real = per_step ? call<Real, 1, true> : call<Real, 1, false>;
@@ -208,8 +209,8 @@ bool fits(Pass& pass, int64_t shared_memory, int64_t& bytes) {
   return false;
 }
 
-// Several rows share a block, and what it reads of the matrix, only once every
-// processor of the GPU has one.
+// Rows share a block, and its reads of the matrix, only if every multiprocessor
+// of the GPU has a block without that.
 template <class Real, template <class, int> class Pass>
 int nonlinear(const NonlinearSizes& sizes, const void* const* from,
               void* const* to, void* stream) {
@@ -223,7 +224,7 @@ int nonlinear(const NonlinearSizes& sizes, const void* const* from,
                            stream);
   }
   Pass<Real, 1> pass(sizes, from, to);
-  // If even this does not fit, the launch says so.
+  // If even this does not fit, the launch returns an error.
   fits(pass, shared_memory, bytes);
   return launch_blocks(pass, sizes.groups * pass.blocks_a_group(), bytes,
                        stream);
@@ -259,11 +260,10 @@ int call_nonlinear(int flags, const int64_t* numbers, const void* const* from,
 
 extern "C" {
 
-// h_t = decay_t * h_{t-1} + inputs_t, on arrays that lie where the stream is.
-// Quantities and flags are those of `keras_linrec_scan` in core.h. What is
-// returned is a cudaError_t: of the launches, since nothing waits for their
-// end.
-//   sizes: groups, batch, time, channels, and the chunks that time is cut into
+// h_t = decay_t * h_{t-1} + inputs_t, on arrays on the stream's device.
+// Quantities and flags are those of `keras_linrec_scan` in core.h. Returns the
+// cudaError_t of the launches, without waiting for their end.
+//   sizes: groups, batch, time, channels, chunks of time
 //   from: decay, inputs, initial state
 //   to: outputs, final state and, with more than one chunk, two quantities for
 //     intermediate results, (batch, chunks, channels) each
@@ -277,9 +277,9 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_scan(int flags, const int64_t* sizes,
 }
 
 //   from: decay, outputs, initial state, d_outputs, d_final_state
-//   to: d_decay, which is (batch, chunks, channels) where the decay does not
-//     vary with time, and left to be added up; d_inputs, d_initial_state; and
-//     two quantities as above
+//   to: d_decay, for a time-invariant decay as (batch, chunks, channels), which
+//     the caller adds up; d_inputs, d_initial_state; and two quantities as
+//     above
 KERAS_LINREC_PUBLIC int keras_linrec_cuda_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to,
     void* stream) {
@@ -289,11 +289,11 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_scan_backward(
   return run(flags, true, sizes, from, to, stream);
 }
 
-// h_t = activation(h_{t-1} R + z_t), or a step of a solver, as that of
-// `keras_linrec_nonlinear_scan` in core.h, but for activations of pairs.
-//   sizes: groups, batch, time, units, whether outputs are wanted, and the
-//     bits of the leak
-//   from: z and a gate's z' behind, (batch, time, units or twice as many);
+// h_t = activation(h_{t-1} R + z_t), or a step of a solver, as in
+// `keras_linrec_nonlinear_scan` in core.h, but without activations of pairs.
+//   sizes: groups, batch, time, units, whether outputs are needed, the bits of
+//     the leak
+//   from: z, followed by z' with a gate, (batch, time, units or twice as many);
 //     R (units, units), or A and R side by side; step sizes, initial state
 //   to: outputs (batch, time, units), final state
 KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan(
@@ -303,7 +303,7 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan(
   return call_nonlinear<NonlinearScan>(flags, sizes, from, to, stream);
 }
 
-// What is sequential in the gradient; cuda_nonlinear.h tells what e is.
+// The sequential part of the gradient; cuda_nonlinear.h defines e.
 //   sizes: the same, with whether there are d_outputs
 //   from: factors (stages, groups, batch, time, units or twice as many), the
 //     transpose of (A, R), d_outputs, d_final_state
@@ -316,7 +316,7 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan_backward(
 }
 
 #ifndef __CUDACC__
-// Sets what the GPU that is not there has: see `Emulation`.
+// Sets the properties of the emulated GPU: see `Emulation`.
 KERAS_LINREC_PUBLIC void keras_linrec_cuda_emulate(int64_t shared_memory,
                                                    int64_t processors,
                                                    int64_t backwards) {
@@ -324,7 +324,7 @@ KERAS_LINREC_PUBLIC void keras_linrec_cuda_emulate(int64_t shared_memory,
 }
 #endif
 
-// What an error is called.
+// The name of an error.
 KERAS_LINREC_PUBLIC const char* keras_linrec_cuda_error(int error) {
 #ifdef __CUDACC__
   return cudaGetErrorString(static_cast<cudaError_t>(error));

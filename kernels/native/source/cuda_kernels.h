@@ -1,13 +1,13 @@
-// The scan on a GPU: what one thread does.
+// The scan on a GPU: the work of one thread.
 //
-// Plain functions of the thread's index, without shared memory, so that any
-// C++ compiler can run them in a loop where there is no GPU to test them on.
+// Plain functions of the thread's index, without shared memory, so that they
+// can be tested without a GPU, in a loop that any C++ compiler compiles.
 //
-// Time is cut into chunks, so that a long sequence fills the GPU even if it
-// has few rows and channels. Three passes, each of which waits for the last:
-// every chunk from zero, for its last state and the product of its decays; the
-// states carried from chunk to chunk; every chunk again from the right state.
-// One chunk needs the third pass only. The gradient goes the same way.
+// Time is cut into chunks, so that a long sequence fills the GPU even if it has
+// few rows and channels. There are three passes, one after another: every chunk
+// from zero, for its last state and the product of its decays; the states
+// carried from chunk to chunk; every chunk again, from the right state. With
+// one chunk only the third pass runs. The gradient has the same passes.
 #pragma once
 #include <cstdint>
 
@@ -24,12 +24,11 @@
 namespace keras_linrec {
 namespace cuda {
 
-// Steps that a thread reads before it takes the first of them: memory is
-// hundreds of cycles away, and only reads that are under way together share
-// that time.
+// Steps that a thread reads before it computes the first of them. A read takes
+// hundreds of cycles, and only reads that are in flight together overlap.
 constexpr int steps_ahead = 8;
 
-// A number is a sum in the type of its arrays: float64 units are scarce on
+// Numbers have the type of their arrays, sums too: float64 units are scarce on
 // most GPUs, and the chunks keep the sums short.
 template <class Real, int parts>
 struct Number {
@@ -95,8 +94,7 @@ struct Out {
   }
 };
 
-// Chunks and steps are counted in the order in which the scan takes them,
-// whichever way it runs.
+// Chunks and steps are counted in the order of the scan, in either direction.
 struct Sizes {
   int64_t groups, batch, time, channels, chunks;
   bool reverse;
@@ -106,9 +104,9 @@ struct Sizes {
   }
 };
 
-// A thread's share of the work: a row, a chunk and a channel, the channel
-// changing fastest, so that neighbours read neighbouring numbers. An array of
-// the shape (row, chunk, channel) has the thread's number at its index.
+// A thread's share of the work: a row, a chunk and a channel. The channel
+// varies fastest, so that neighbouring threads read neighbouring numbers. In an
+// array of shape (row, chunk, channel) the thread's number is at its index.
 struct Place {
   int64_t channel, chunk, row, count, first, stride;
 
@@ -119,7 +117,7 @@ struct Place {
     const int64_t most = (sizes.time + sizes.chunks - 1) / sizes.chunks;
     const int64_t taken = chunk * most;
     const int64_t left = sizes.time - taken;
-    // Where the division leaves a remainder the last chunks may be empty.
+    // If the division leaves a remainder, the last chunks may be empty.
     count = left < 0 ? 0 : left < most ? left : most;
     const int64_t step = sizes.reverse ? sizes.time - 1 - taken : taken;
     first = (row * sizes.time + step) * sizes.channels + channel;
@@ -135,7 +133,7 @@ struct Place {
   }
 };
 
-// The decay of a channel, which is read once if it does not vary with time.
+// The decay of a channel, read once if it is time-invariant.
 template <class Real, int parts, bool per_step>
 struct Decay {
   In<Real, parts> decay;
@@ -154,7 +152,7 @@ struct Decay {
   }
 };
 
-// take(step, load(step)) for each step in order, with the loads ahead.
+// take(step, load(step)) for each step in order, loading ahead.
 template <class Load, class Take>
 KERAS_LINREC_DEVICE void for_each(int64_t count, Load load, Take take) {
   int64_t step = 0;
@@ -168,7 +166,7 @@ KERAS_LINREC_DEVICE void for_each(int64_t count, Load load, Take take) {
   for (; step < count; step++) take(step, load(step));
 }
 
-// What a step reads: two numbers, or the gradient's three.
+// The numbers that a step reads: two, or three for the gradient.
 template <class Real, int parts>
 struct Step {
   Number<Real, parts> decay, input;
@@ -178,7 +176,7 @@ struct StepBackward {
   Number<Real, parts> decay, d_output, before;
 };
 
-// The first pass of the scan. The last chunk hands nothing on.
+// The first pass of the scan. The last chunk passes nothing on.
 template <class Real, int parts, bool per_step>
 struct ScanEnds {
   Sizes sizes;
@@ -206,7 +204,7 @@ struct ScanEnds {
 };
 
 // The first pass of the gradient, which goes from the last step to the first.
-// The first chunk hands nothing on.
+// The first chunk passes nothing on.
 template <class Real, int parts, bool per_step>
 struct ScanBackwardEnds {
   Sizes sizes;
@@ -234,8 +232,8 @@ struct ScanBackwardEnds {
   }
 };
 
-// The second pass of both: a thread for each row and channel puts what enters
-// a chunk in the place of what left it.
+// The second pass of both: a thread for each row and channel replaces what
+// leaves a chunk with what enters it.
 template <class Real, int parts, bool backward>
 struct CarryStates {
   Sizes sizes;
@@ -261,7 +259,7 @@ struct CarryStates {
         },
         [&](int64_t chunk, const Step<Real, parts>& now) {
           carries.store(at(chunk), state);
-          // Silence stays silent under a decay whose product overflows.
+          // A zero state stays zero even if the product of decays overflows.
           state = is_zero(state) ? now.input
                                  : multiply_add(now.decay, state, now.input);
         });
@@ -295,8 +293,8 @@ struct Scan {
   }
 };
 
-// The third pass of the gradient. Of a decay that does not vary with time it
-// gives the sum over a chunk, (row, chunk, channel).
+// The third pass of the gradient. For a time-invariant decay it returns the sum
+// over a chunk, (row, chunk, channel).
 template <class Real, int parts, bool per_step>
 struct ScanBackward {
   Sizes sizes;

@@ -1,13 +1,13 @@
-// The nonlinear scan on a GPU: what one block of threads does.
+// The nonlinear scan on a GPU: the work of one block of threads.
 //
-// A block takes a few rows of the batch through all steps, in phases: all
-// threads end one before any begins the next, and what they tell each other
-// lies in memory that the block shares. So any C++ compiler can run a block as
-// one loop after another where there is no GPU to test it on.
+// A block processes a few rows of the batch over all steps, in phases: all
+// threads finish one phase before any begins the next, and they communicate
+// through shared memory. So a block can be tested without a GPU, as one loop
+// after another that any C++ compiler compiles.
 //
-// What no step needs of another is left to large products before and after:
-// the inputs' part comes as an argument, and of the gradient only the
-// cotangents of the slopes are found here.
+// Whatever does not depend on the previous step is computed in large products
+// before and after: the inputs' part is an argument, and of the gradient only
+// the cotangents of the slopes are computed here.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -27,9 +27,9 @@ namespace keras_linrec {
 namespace cuda {
 
 #ifndef __CUDACC__
-// Where there is no GPU: what it would have, and whether its threads run from
-// the last to the first, and what they fetch arrives at once instead of at the
-// last moment. No result may depend on that.
+// The emulated GPU: its properties, whether its threads run from the last to
+// the first, and whether fetched data arrives at once or at the last moment. No
+// result may depend on the latter two.
 struct Emulation {
   int64_t shared_memory = 1 << 16, processors = 4, backwards = 0;
   struct Copy {
@@ -46,7 +46,7 @@ struct Block {
   int64_t index;
   unsigned char* memory;
 
-  // work(item) for so many items, shared among the threads.
+  // Calls work(item) for each item, shared among the threads.
   template <class Work>
   KERAS_LINREC_DEVICE void each(int count, Work work) const {
     share(count, work);
@@ -54,7 +54,7 @@ struct Block {
     __syncthreads();
 #endif
   }
-  // After it, what was fetched has arrived too.
+  // All fetched data has arrived afterwards.
   template <class Work>
   KERAS_LINREC_DEVICE void each_and_receive(int count, Work work) const {
     share(count, work);
@@ -68,7 +68,7 @@ struct Block {
     emulation.under_way.clear();
 #endif
   }
-  // Shared memory is told to fill while the threads go on.
+  // Shared memory is filled asynchronously while the threads go on.
   template <class Real>
   KERAS_LINREC_DEVICE void fetch(const Real* from, Real& to) const {
 #ifdef __CUDA_ARCH__
@@ -93,13 +93,13 @@ struct Block {
   }
 };
 
-// A number for each of a block's rows, read at once.
+// One number for each row of a block, read together.
 template <class Real, int rows>
 struct alignas(rows * sizeof(Real) < 16 ? rows * sizeof(Real) : 16) Row {
   Real of[rows];
 };
 
-// Shared memory, handed out piece by piece; from null it is only counted.
+// Hands out shared memory piece by piece; with a null base it only counts.
 struct Memory {
   unsigned char* begin;
   int64_t used = 0;
@@ -120,7 +120,7 @@ struct NonlinearSizes {
   double leak;
   Method method;
 
-  // Of the matrix: those of A, if there is one, then those of R.
+  // Columns of the matrix: those of A, if there is one, then those of R.
   KERAS_LINREC_DEVICE int columns() const { return (1 + linear) * units; }
   KERAS_LINREC_DEVICE int driven() const { return (1 + gated) * units; }
 };
@@ -165,8 +165,8 @@ struct SplitProduct {
   }
 };
 
-// What both passes have: the rows of the batch that are a block's, and a
-// matrix that is read from shared memory where there is room for it.
+// Common to both passes: the rows of the batch that belong to a block, and a
+// matrix that is read from shared memory if it fits.
 template <class Real, int rows>
 struct NonlinearPass {
   NonlinearSizes sizes;
@@ -182,7 +182,7 @@ struct NonlinearPass {
   KERAS_LINREC_DEVICE bool live(const Block& block, int row) const {
     return block.index % blocks_a_group() * rows + row < sizes.batch;
   }
-  // The last block's spare rows do again what its last row does.
+  // The spare rows of the last block repeat its last row.
   KERAS_LINREC_DEVICE int64_t row_at(const Block& block, int row) const {
     const int64_t wanted = block.index % blocks_a_group() * rows + row;
     const int64_t last = sizes.batch - 1;
@@ -213,7 +213,7 @@ KERAS_LINREC_DEVICE Real sigmoid(Real x) {
   return 1 / (1 + std::exp(-x));
 }
 
-// Comparisons are such that NaN stays NaN.
+// The comparisons propagate NaN.
 template <class Real>
 KERAS_LINREC_DEVICE Real respond(Activation activation, double leak, Real x) {
   switch (activation) {
@@ -247,7 +247,7 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
         final_state(static_cast<Real*>(to[1])) {}
 
   struct Shared {
-    // Of the drive and the step sizes, this step's and the next one's.
+    // Drive and step sizes of this step and of the next one.
     Numbers *state, *start, *total, *sums, *drive, *steps;
   };
   KERAS_LINREC_DEVICE Shared place(Memory& memory) const {
@@ -318,11 +318,11 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
   }
 };
 
-// With d = the cotangent of the state after a step of length dt, dt e_i that
-// of stage i's slope, and s_i the state that it starts from:
+// With d the cotangent of the state after a step of length dt, dt e_i that of
+// the slope of stage i, and s_i the state from which the stage starts:
 //   d_s_i = (e_i, e_i) * factors_i @ (A, R)^T,
 //   e_{i-1} = share_{i-1} d + shift_i d_s_i,
-// where factors_i are dt times the slopes of the slope by h A and by h R.
+// where factors_i are dt times the derivatives of the slope by h A and by h R.
 template <class Real, int rows>
 struct NonlinearScanBackward : NonlinearPass<Real, rows> {
   using Numbers = Row<Real, rows>;
@@ -340,9 +340,9 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
         d_initial(static_cast<Real*>(to[1])) {}
 
   struct Shared {
-    // The cotangents of the state after the step, of that before it as far as
-    // they are known, and of the products. Of what is read, this stage's or
-    // step's numbers and the next one's.
+    // The cotangents of the state after the step, of the state before it as far
+    // as they are known, and of the products; and the numbers that are read for
+    // this stage or step and for the next one.
     Numbers *after, *before, *d_products, *sums, *factors, *d_outputs;
   };
   KERAS_LINREC_DEVICE Shared place(Memory& memory) const {
@@ -363,7 +363,7 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
     const Shared shared = place(memory);
     const Real* weights = this->place_matrix(block, transposed, memory);
 
-    // A turn is a stage of a step, counted from the last.
+    // A turn is one stage of one step, counted from the last.
     const auto fetch = [&](int64_t turn, int unit, int row) {
       const int64_t t = s.time - 1 - turn / stages;
       const int64_t stage = stages - 1 - turn % stages;

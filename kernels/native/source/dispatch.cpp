@@ -24,7 +24,7 @@ const InstructionSet& choose() {
                           __builtin_cpu_supports("avx512dq") &&
                           __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512vl");
-  // Tests ask for less than the processor has.
+  // Tests ask for less than the processor supports.
   const char* limit = std::getenv("KERAS_LINREC_INSTRUCTION_SET");
   const bool only_baseline = limit && !std::strcmp(limit, baseline.name);
   const bool only_avx2 = limit && !std::strcmp(limit, avx2.name);

@@ -1,5 +1,5 @@
-// The impulse response of structured state-space systems, and its gradient: the
-// two ways to it, the choice between them, and the features cut into jobs.
+// The impulse response of structured state-space systems and its gradient: the
+// choice between the two algorithms, and the split of features into jobs.
 #include <algorithm>
 
 #include "arrays.h"
@@ -11,12 +11,12 @@
 namespace keras_linrec {
 namespace {
 
-// Multiplications and additions below which one thread is as fast.
+// The least multiply-adds that pay for another thread.
 constexpr double least_work_a_thread = 1 << 20;
 
-// What a feature takes in blocks, in multiplications with an addition of a
-// product, of which a core with AVX-512 does 50 in a nanosecond. A product with
-// few rows waits for its sums: it takes as long as one with four.
+// The cost of a feature in blocks, in multiply-adds of a matrix product, of
+// which a core with AVX-512 does 50 per nanosecond. A product with few rows
+// waits for its sums and takes as long as one with four.
 double blocked_work(const Sizes& s, const Blocks& blocks, bool backward) {
   const double state = s.state, rows = blocks.count * s.channels;
   const double squares = std::max<int64_t>(blocks.powers() - 1, 0);
@@ -32,9 +32,9 @@ double blocked_work(const Sizes& s, const Blocks& blocks, bool backward) {
          2.0 * product;
 }
 
-// And step by step, measured in the same unit: 0.4 ns for each number of each
-// state, and 1.6 ns in the backward pass. Lanes without a feature take as long
-// as those with one.
+// The cost of a feature step by step, measured, in the same unit: 0.4 ns for
+// each number of each state, and 1.6 ns in the backward pass. Idle lanes cost
+// as much as busy ones.
 double stepped_work(const Sizes& s, bool backward) {
   const double features = s.features;
   const double idle = std::max(lanes / std::max(features, 1.0), 1.0);
@@ -54,8 +54,8 @@ Blocks best_blocks(const Sizes& s, bool backward) {
   return best;
 }
 
-// Calls use(workspace, first feature, count of features) for all features, on
-// as many threads as the work is worth; a workspace takes some at a time.
+// Calls use(workspace, first feature, count) for groups of as many features as
+// a workspace processes at once, on as many threads as the work pays for.
 template <class Workspace, class Make, class Use>
 void for_each_job(const Sizes& s, double work, Make make, Use use) {
   const int64_t width = Workspace::width;
@@ -70,7 +70,7 @@ void for_each_job(const Sizes& s, double work, Make make, Use use) {
   });
 }
 
-// The same on the workspaces of the faster way.
+// The same, with the workspaces of the faster algorithm.
 template <class Use>
 void for_each_job(const Sizes& s, const Parameters& parameters, bool backward,
                   Use use) {
@@ -104,7 +104,7 @@ struct Arguments {
       std::copy_n(shared[quantity][0] + (group * rows + row) * s.state, s.state,
                   numbers.begin());
     });
-    // They belong to no column.
+    // These entries lie outside the matrix.
     parameters.above[s.state - 1] = parameters.below[s.state - 1] = 0.0;
     return parameters;
   }
@@ -133,8 +133,9 @@ int impulse_response(const Sizes& s, const void* const* from, void* const* to) {
   return kKerasLinrecDone;
 }
 
-// The gradients of what all features share: a job's each, added up in a fixed
-// order, so that any number of threads gives the same sum.
+// The gradients of the parameters that all features share. Each job has its
+// own, and they are added in a fixed order, so that the sum does not depend on
+// the number of threads.
 class SharedGradients {
  public:
   explicit SharedGradients(const Sizes& s)

@@ -1,6 +1,6 @@
 // The core as XLA FFI handlers, for JAX. Shapes are read from the buffers, so
-// that a call exported with unknown sizes runs with any. What `jax.vmap` adds
-// are leading axes on every buffer: the core's groups.
+// that a call with symbolic sizes runs with any. `jax.vmap` adds leading axes
+// to every buffer, which become the core's groups.
 #include "xla_calls.h"
 
 namespace {
@@ -11,13 +11,13 @@ using keras_linrec::Core;
 struct Arrays : keras_linrec::Buffers {
   using Buffers::Buffers;
 
-  // An axis of a buffer, counted from the last: 1 is the last itself.
+  // The size of a buffer's axis, counted from the end: 1 is the last one.
   int64_t axis(size_t buffer, size_t from_the_end) const {
     const auto shape = arguments[buffer].dimensions();
     return shape[shape.size() - from_the_end];
   }
 
-  // The product of the axes before the last `known`.
+  // The product of the sizes before the last `known` axes.
   int64_t groups(size_t buffer, size_t known) const {
     const auto shape = arguments[buffer].dimensions();
     int64_t product = 1;

@@ -1,6 +1,6 @@
-// Compiled once for each instruction set, with its flags and
-// KERAS_LINREC_SET set to its name. Nothing here may be visible outside but
-// that one object; see kernels.h.
+// Compiled once for each instruction set, with its flags and with
+// KERAS_LINREC_SET set to its name. It may export nothing but that one object:
+// see kernels.h.
 #include "kernels.h"
 
 #include "activation_kernels-inl.h"

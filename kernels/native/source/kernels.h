@@ -1,9 +1,9 @@
 // The inner loops, compiled once for each instruction set (kernels.cpp) and
-// chosen at run time (dispatch.cpp). Plain data and function pointers: a
-// template or an inline function of the standard library would be one symbol
-// for all, and the linker might keep the copy an older processor cannot run.
-// There is a family of loops in each X_kernels-inl.h, and in X_kernels.h what it
-// is told.
+// selected at run time (dispatch.cpp). They use only plain data and function
+// pointers: templates and inline functions of the standard library would have
+// the same symbol in each set, and the linker might keep a copy that an older
+// processor cannot run. Each X_kernels-inl.h holds one family of loops, and
+// X_kernels.h the structs with their arguments.
 #pragma once
 #include <cstdint>
 
@@ -39,7 +39,7 @@ struct InstructionSet {
   void (*add_lanes)(const LaneSums&);
 };
 
-// The best that this processor has.
+// The best instruction set that this processor supports.
 const InstructionSet& instruction_set();
 
 }  // namespace keras_linrec

@@ -1,4 +1,4 @@
-// Structured systems step by step.
+// Steps of structured systems.
 #pragma once
 #include "lane_kernels.h"
 #include "vectors-inl.h"
@@ -6,8 +6,7 @@
 namespace keras_linrec {
 namespace {
 
-// Lanes are taken in pairs of vectors, so that one's sums are under way while
-// the other's are awaited.
+// Lanes are processed in pairs of vectors, whose sums overlap in time.
 typedef Pair<double> Group;
 constexpr int64_t group_lanes = 2 * Group::width;
 
@@ -68,8 +67,8 @@ INLINE void step_group_backward(const LaneStepsBackward& s, int64_t first,
             Group::load(s.transposed_above + first + row) * slope;
     slope.store(slopes + row);
   }
-  // The cotangent of the state before the step, and half of what M^-T makes
-  // of it.
+  // The cotangent of the state before the step, and the forward half of its
+  // solution with M^T.
   const double* d_outputs = s.d_outputs + step * s.channels * lanes + first;
   Group below{}, here = slope, eliminated{};
   for (int64_t n = 0; n < s.size; n++) {
@@ -101,11 +100,10 @@ INLINE void add_group(double* to, Group sum) {
   (Group::load(to) + sum).store(to);
 }
 
-// One row, over all steps: its sums are in registers.
+// One row over all steps, with its sums in registers.
 INLINE void add_row(const LaneSums& s, int64_t first, int64_t n) {
   const int64_t row = n * lanes + first;
-  // Beyond the first row and the last: something finite, that counts for
-  // nothing.
+  // Beyond the first and the last row: any finite number, which is ignored.
   const int64_t left = n > 0 ? row - lanes : row;
   const double* states = s.states;
   const double* slopes = s.slopes + row;

@@ -1,34 +1,33 @@
-// What the steps of structured systems are told: see kernels.h.
+// The calls of steps of structured systems: see kernels.h.
 #pragma once
 #include <cstdint>
 
 namespace keras_linrec {
 
-// Structured systems step by step, so many side by side, in float64:
+// `lanes` structured systems side by side take steps in float64:
 //
 //   state += M^-1 E state,
 //
 // M and E tridiagonal. A quantity `by lanes` has that many numbers for each
-// row of the state. A state has a row more than `size`, of zeros.
+// row of the state. A state has one more row than `size`, of zeros.
 constexpr int64_t lanes = 16;
 
 struct LaneSteps {
   int64_t size, steps, channels;
-  const double* left;      // E: a number for each row, the same in all lanes
+  const double* left;      // E: one number per row, the same in all lanes
   const double* middle;
   const double* right;
-  const double* factors;   // M's elimination, by lanes; of the first row, 0
+  const double* factors;   // M's elimination, by lanes; 0 in the first row
   const double* inverses;
-  const double* above;     // over the pivot; of the last row, 0
+  const double* above;     // divided by the pivot; 0 in the last row
   const double* read_out;  // (channels, size) by lanes
   double* state;           // by lanes, before the first step
-  int64_t stride;          // from there to the state after it; 0 is in place
+  int64_t stride;          // from a state to the next one; 0 is in place
   double* outputs;         // (steps, channels, lanes), of states before steps
   double* scratch;         // by lanes
 };
 
-// The gradient of the same steps. What begins with `transposed` is of E^T or
-// of M^T.
+// The gradient of these steps. `transposed_...` belong to E^T or M^T.
 struct LaneStepsBackward {
   int64_t size, steps, channels;
   const double* transposed_left;
@@ -40,18 +39,18 @@ struct LaneStepsBackward {
   const double* read_out;
   const double* d_outputs;
   double* d_state;  // by lanes: after the last step, then before the first
-  double* scratch;  // by lanes, its elimination so far: of zero, it is zero
+  double* scratch;  // by lanes: d_state after forward elimination; 0 for 0
   double* slopes;   // (steps) by lanes: M^-T d_state of the state after a step
 };
 
-// What the same steps add to gradients.
+// The sums of these steps for the gradients.
 struct LaneSums {
   int64_t size, steps, channels;
   const double* states;  // before each step, and after the last
   int64_t stride;
   const double* slopes;
   const double* d_outputs;
-  // The bands of slopes states^T, with the states before steps, and after.
+  // The bands of slopes states^T, with the states before and after the steps.
   double* before[3];
   double* after[3];
   double* d_read_out;

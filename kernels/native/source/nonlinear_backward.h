@@ -1,4 +1,4 @@
-// The backward pass of a nonlinear recurrence, and what it adds up.
+// The backward pass of a nonlinear recurrence, and the sums that it makes.
 #pragma once
 #include "nonlinear_pass.h"
 
@@ -10,10 +10,10 @@ void add(const std::vector<Real>& from, std::vector<Real>& to) {
   for (size_t i = 0; i < from.size(); i++) to[i] += from[i];
 }
 
-// What the gradients of weights add up to.
+// The gradients of the weights, summed over rows and steps.
 template <class Real>
 struct Sums {
-  // Of an input kernel, and of its bias behind.
+  // Rows of an input kernel, then its bias.
   std::vector<Panels<Real>> input;
   std::vector<Panels<Real>> recurrent;
   std::vector<Real> modulus_bias;
@@ -40,7 +40,7 @@ struct Cotangents {
   Real *d_inputs, *d_steps, *d_initial;
 };
 
-// The cotangents that a stage gives, for all rows of a block.
+// The cotangents of one stage, for all rows of a block.
 template <class Real>
 struct StageBackward {
   Panels<Real> linear, drive, product, inner, start;
@@ -50,7 +50,7 @@ struct StageBackward {
         product(w.s.gated ? rows : 0, w.units.size()),
         inner(w.s.rank ? rows : 0, w.ranks.size()),
         start(rows, w.units.size()) {}
-  // Of R h: the drive's, unless a gate takes a part of it.
+  // Those of R h equal those of the drive unless there is a gate.
   const Panels<Real>& of_product() const {
     return product.rows ? product : drive;
   }
@@ -106,7 +106,7 @@ class Backward : Pass<Real> {
   }
 
  private:
-  // All that the forward pass had in the steps from `begin` to `end`.
+  // Recomputes the forward pass of the steps from `begin` to `end`.
   void recompute(int64_t begin, int64_t end, int64_t first, int64_t rows,
                  const Cotangents<Real>& c) {
     const int64_t all = (end - begin) * rows;
@@ -153,7 +153,7 @@ class Backward : Pass<Real> {
     }
   }
 
-  // From the cotangent of a stage's response to that of its start.
+  // Computes the cotangent of a stage's start from that of its response.
   void pull_back(int i, const Panels<Real>& d_response, int64_t row,
                  int64_t rows, Panels<Real>& d_start, int64_t start_row) {
     const Stage<Real>& stage = stages_[i];
@@ -232,7 +232,8 @@ class Backward : Pass<Real> {
     std::swap(carry_, total_);
   }
 
-  // A step's length counts by factor * (cotangent, slope of stage i).
+  // Adds factor * (cotangent, slope of stage i) to the gradient of step t's
+  // length.
   void add_step(int64_t t, int i, double factor, const Panels<Real>& cotangent,
                 int64_t from_row, int64_t row, int64_t first, int64_t rows,
                 const Cotangents<Real>& c) {
@@ -274,7 +275,7 @@ class Backward : Pass<Real> {
         multiply_transposed(start, back.linear.rows_from(0, all),
                             sums.recurrent[0].all(), true);
     }
-    // The driving inputs are the same in all stages.
+    // All stages have the same driving inputs.
     Panels<Real>& d_drive = backward_[0].drive;
     for (size_t i = 1; i < stages_.size(); i++)
       for (int64_t p = 0; p < d_drive.panels; p++) {
@@ -299,7 +300,7 @@ class Backward : Pass<Real> {
                   });
   }
 
-  // Calls use(first, place, count) for each panel's share of `columns`.
+  // Calls use(column, numbers, count) for each panel's share of `columns`.
   template <class Use>
   static void in_panels(int64_t columns, Panels<Real>& tile, int64_t row,
                         Use use) {
@@ -308,8 +309,8 @@ class Backward : Pass<Real> {
           std::min(tile.panel, columns - p * tile.panel));
   }
 
-  // The cotangents of the inputs. A product has the columns of a panel, and of
-  // few features most would be for nothing.
+  // The cotangents of the inputs. A product computes all columns of a panel,
+  // most of which would be wasted on few features.
   void give_inputs(int64_t all, int64_t part, const Panels<Real>& d_drive) {
     if (s_.features > few_features) {
       multiply(left_factor(d_drive, w_.units, 0, all, part * w_.panels),

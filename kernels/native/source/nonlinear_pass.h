@@ -1,12 +1,12 @@
-// What the passes of a nonlinear recurrence share, and the forward one.
+// The forward pass of a nonlinear recurrence, and what both passes share.
 #pragma once
 #include "nonlinear_weights.h"
 
 namespace keras_linrec {
 namespace nonlinear {
 
-// Rows of a tile as a left factor, with the columns from a panel on. Padding in
-// an only panel is left out.
+// Rows of a tile as a left factor, with the columns from panel `first` on. The
+// padding of a single panel is left out.
 template <class Real>
 Matrix<const Real> left_factor(const Panels<Real>& tile,
                                const Columns<Real>& columns, int64_t row,
@@ -16,14 +16,14 @@ Matrix<const Real> left_factor(const Panels<Real>& tile,
       .panels_from(first, few ? columns.count() : columns.size());
 }
 
-// The tiles of one stage. Those that the backward pass reads have room for all
-// rows of a block, which lie step by step.
+// The tiles of one stage. In the backward pass they hold all rows of a block,
+// step by step.
 template <class Real>
 struct Stage {
-  Panels<Real> start;     // the state that it starts from
+  Panels<Real> start;     // the state from which the stage starts
   Panels<Real> argument;  // of the activation, and of the gate
   Panels<Real> linear;    // A h
-  Panels<Real> product;   // R h, where gate and activation share it
+  Panels<Real> product;   // R h, if gate and activation share it
   Panels<Real> inner;     // h @ R's first factor
   Panels<Real> change, slope;
   Stage(const Weights<Real>& w, int64_t rows)
@@ -67,7 +67,7 @@ class Pass {
     }
   }
 
-  // Where the driving inputs go: at once to the only stage there is.
+  // The tile for the driving inputs: a single stage takes them directly.
   Panels<Real>& drive() {
     return stages_.size() > 1 ? drive_ : stages_[0].argument;
   }
@@ -163,7 +163,7 @@ class Forward : Pass<Real> {
     w_.step_sizes(t, first, rows, factors_.data());
     for (int i = 0; i < method.stages; i++) {
       Stage<Real>& stage = stages_[i];
-      // The first stage's own `start` is where the sum goes.
+      // The step's sum accumulates in state_, so the first stage gets a copy.
       if (i == 0)
         copy(rows, state_, stage.start);
       else

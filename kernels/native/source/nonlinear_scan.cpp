@@ -1,9 +1,9 @@
-// Nonlinear recurrences, one step after another. A share of the batch's rows
-// goes through all steps in one thread, its state in the cache; the products
-// are those of a step's rows with the recurrent matrix. Of the forward pass
-// only the states are kept. The backward pass computes what else it needs anew,
-// for a block of steps at once, since there all states are known; so are the
-// products that add up the gradients of the weights.
+// Nonlinear recurrences, one step after another. One thread takes a share of
+// the batch's rows through all steps, with their state in the cache; the
+// products multiply the rows of one step by the recurrent matrix. The forward
+// pass stores only the states. The backward pass, which knows them all,
+// recomputes what else it needs for a block of steps at once, and sums the
+// gradients of the weights by products over a block too.
 #include <algorithm>
 
 #include "nonlinear_backward.h"
@@ -13,8 +13,8 @@ namespace keras_linrec {
 namespace nonlinear {
 namespace {
 
-// Numbers of a block's tiles in the backward pass: they should stay in the
-// second level of the cache.
+// Numbers in a block's tiles in the backward pass, which should stay in the
+// second-level cache.
 constexpr int64_t block_numbers = 1 << 17;
 
 // Calls work(index, first, rows) for every share of the batch.
@@ -35,7 +35,7 @@ int64_t longest_share(const Sizes& s) {
   return (s.batch + shares - 1) / shares;
 }
 
-// Reads a group's arrays.
+// The arrays of one group.
 template <class Real>
 Arguments<Real> arguments_of(const Sizes& s, int64_t group,
                              const void* const* from) {

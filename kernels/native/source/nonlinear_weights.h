@@ -1,4 +1,4 @@
-// How a nonlinear recurrence's units and weights lie in panels.
+// The layout of a nonlinear recurrence's units and weights in panels.
 #pragma once
 #include <algorithm>
 
@@ -9,11 +9,11 @@
 namespace keras_linrec {
 namespace nonlinear {
 
-// Multiplications and additions below which one thread is as fast.
+// The least multiply-adds that pay for another thread.
 constexpr int64_t least_work_a_thread = 1 << 19;
-// Rows of a batch that go through time together: more than the products need.
+// Rows of a batch that one thread processes together: enough for the products.
 constexpr int64_t most_rows = 64;
-// Features so few that each is better off with a product of its own.
+// With this many features or fewer, a product for each is faster.
 constexpr int64_t few_features = 4;
 
 struct Sizes {
@@ -56,7 +56,7 @@ struct Sizes {
   int64_t work() const {
     return batch * time * (rank ? 2 * rank : recurrent()) * units;
   }
-  // The batch in so many shares of rows.
+  // The number of shares of rows that the batch is cut into.
   int64_t shares() const {
     const int64_t most = std::min<int64_t>(keras_linrec::threads(), batch);
     const int64_t threads = std::clamp<int64_t>(work() / least_work_a_thread, 1,
@@ -71,8 +71,8 @@ struct Sizes {
   }
 };
 
-// Which unit a column of a tile is, or -1. The units of a pair lie half a panel
-// apart.
+// The unit in each column of a tile, or -1. The units of a pair are half a
+// panel apart.
 template <class Real>
 class Columns {
  public:
@@ -123,7 +123,7 @@ class Columns {
   }
 
  private:
-  // Calls use(panel, its units), without them where they are its columns.
+  // Calls use(panel, its units), with null for units in the order of columns.
   template <class Use>
   void for_each_panel(Use use) const {
     for (int64_t p = 0; p < panels_; p++)
@@ -174,19 +174,19 @@ struct Arguments {
       *modulus_bias, *initial;
 };
 
-// What both passes know: the columns' order, and the right factors.
+// Common to both passes: the order of columns, and the right factors.
 template <class Real>
 struct Weights {
   Sizes s;
-  // `driving` are the features and, to be multiplied by the bias, a one.
+  // `driving`: the features, then a one that multiplies the bias.
   Columns<Real> units, features, driving, ranks;
   int64_t panels;  // of the units
-  // The driving inputs' kernels and biases, a gate's behind; and the kernels'
-  // rows one by one.
+  // The kernels and biases of the driving inputs, then the gate's; and the
+  // single rows of the kernels.
   std::vector<Panels<Real>> input;
   std::vector<Real> input_rows;
   std::vector<Real> bias;
-  // A (if there is one), then R; or R's factors, the second negated.
+  // A, if there is one, then R; or the two factors of R, the second negated.
   std::vector<Panels<Real>> recurrent;
   std::vector<Real> modulus_bias;
   const Arguments<Real> arguments;
@@ -222,7 +222,7 @@ struct Weights {
                                  s.recurrent(), 1));
     }
     if (!s.biases()) return;
-    // A pair's is its first number's column's.
+    // The bias of a pair belongs to the column of its first number.
     modulus_bias.resize(panels * units.panel() / 2);
     std::copy_n(a.modulus_bias, s.biases(), modulus_bias.begin());
   }
@@ -236,7 +236,7 @@ struct Weights {
     return &bias[part * units.size() + panel * units.panel()];
   }
 
-  // The driving inputs of step t, but for the bias, for `rows` rows of the
+  // The driving inputs of step t, without the bias, for `rows` rows of the
   // batch from `first` on.
   void drive(int64_t t, int64_t first, int64_t rows, Panels<Real>& to,
              int64_t row) const {
@@ -249,7 +249,7 @@ struct Weights {
                                                    units.size()));
   }
 
-  // The lengths of step t for the same rows.
+  // The step sizes of step t for the same rows.
   void step_sizes(int64_t t, int64_t first, int64_t rows, Real* to) const {
     for (int64_t r = 0; r < rows; r++)
       to[r] = s.per_step ? arguments.steps[(first + r) * s.time + t]

@@ -1,4 +1,4 @@
-// Matrices whose columns lie in panels, as the micro-kernel takes them
+// Matrices whose columns are stored in panels, as the micro-kernel needs them
 // (product_kernels.h), and their products.
 #pragma once
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 namespace keras_linrec {
 
-// Rows of a right factor that a product takes at once: with 32 columns in
-// float32 they are 64 KiB.
+// Rows of a right factor that a product processes at once: 64 KiB with 32
+// columns in float32.
 constexpr int64_t inner_at_once = 512;
 
-// A matrix that lies somewhere: number (i, j) is at
+// A view of a matrix whose number (i, j) is
 //
 //   numbers[j / panel * stride + i * row + j % panel].
 //
-// One in row-major order has its panels side by side: `stride` is their width.
+// In row-major order panels are side by side: `stride` is their width.
 template <class Real>
 struct Matrix {
   Real* numbers;
@@ -42,8 +42,8 @@ Matrix<Real> row_major(Real* numbers, int64_t rows, int64_t columns) {
           kernels<std::remove_const_t<Real>>().panel};
 }
 
-// A matrix of its own: panel by panel, row by row, and zero where there is no
-// column.
+// A matrix with memory of its own: panel by panel, row by row, padded with
+// columns of zeros.
 template <class Real>
 struct Panels {
   int64_t rows = 0, columns = 0, panel = 0, panels = 0;
@@ -82,7 +82,7 @@ struct Panels {
   }
 };
 
-// c = a b, or c += a b, for as many panels as b has.
+// c = a b, or c += a b, for the panels that b has.
 template <class A, class B, class Real>
 void multiply(const Matrix<A>& a, const Matrix<B>& b, const Matrix<Real>& c,
               bool add = false) {
@@ -115,13 +115,13 @@ void multiply(const Matrix<A>& a, const Matrix<B>& b, const Matrix<Real>& c,
   }
 }
 
-// c = a^T b, or c += a^T b, for as many panels as b has.
+// c = a^T b, or c += a^T b, for the panels that b has.
 template <class A, class B, class Real>
 void multiply_transposed(const Matrix<A>& a, const Matrix<B>& b,
                          const Matrix<Real>& c, bool add = false) {
   const int64_t panel = kernels<Real>().panel;
   const auto run = kernels<Real>().product;
-  // Columns of `a` whose numbers follow each other.
+  // Contiguous columns of `a`.
   const int64_t columns = a.stride == panel ? a.columns : panel;
   Product<Real> product{};
   product.outer = 1;

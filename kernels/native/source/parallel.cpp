@@ -48,7 +48,7 @@ class Pool {
         threads_++;
       }
     } catch (const std::system_error&) {
-      // The system has no more threads to give: those that started will do.
+      // The system has no more threads: work with those that started.
     }
   }
 
@@ -115,7 +115,7 @@ class Pool {
 std::atomic<Pool*> the_pool{nullptr};
 std::mutex making_pool;
 
-// The threads of an OpenMP runtime, where the caller lends them.
+// The threads of an OpenMP runtime, if a framework provides one.
 struct OpenMP {
   void (*parallel)(void (*)(void*), void*, unsigned, unsigned) = nullptr;
   int (*index)() = nullptr;
@@ -148,9 +148,9 @@ void run_on_openmp(int wanted, const std::function<void(int, int)>& work) {
   if (task.failure) std::rethrow_exception(task.failure);
 }
 
-// A forked child has the pool's memory and none of its threads, and a lock may
-// be held there for ever: it starts anew. Old pools are never destroyed, since
-// threads wait in them until the process ends.
+// A forked child has the pool's memory but none of its threads, and a lock that
+// was held stays held: it starts a new pool. Old pools are never destroyed,
+// because threads wait in them until the process ends.
 void forget_pool() {
   the_pool.store(nullptr);
   new (&making_pool) std::mutex;
@@ -204,7 +204,7 @@ void prepare_to_write(void* array, std::size_t bytes) {
   const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(array);
   const std::uintptr_t first = (begin + page - 1) & ~(page - 1);
   const std::uintptr_t last = (begin + bytes) & ~(page - 1);
-  // Advice that is not taken is no error.
+  // If the system ignores the advice, that is no error.
   if (last > first + page)
     madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #else

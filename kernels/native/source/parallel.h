@@ -5,22 +5,21 @@
 
 namespace keras_linrec {
 
-// The number of threads: KERAS_LINREC_NUM_THREADS, or the processors that this
-// process may use.
+// The number of threads: KERAS_LINREC_NUM_THREADS, or one per available CPU.
 int threads();
 
-// Calls work(index, count) for every index below `count` at the same time,
-// where `count` is at most `wanted`. It is 1 where another call is using the
-// threads: the caller's own thread is always there.
+// Calls work(index, count) concurrently for every index below `count`, which is
+// at most `wanted`. It is 1, the caller's own thread, while another call uses
+// the threads.
 void parallel(int wanted, const std::function<void(int, int)>& work);
 
-// From now on, work is done by the threads of an OpenMP runtime: its
+// From now on, work runs on the threads of an OpenMP runtime: its
 // GOMP_parallel, omp_get_thread_num, omp_get_num_threads, omp_get_max_threads.
 void use_openmp(void* parallel, void* index, void* count, void* most);
 
-// Asks for large pages behind a big array that is about to be written for the
-// first time. A page fault for each 4 KiB of a new 64 MB array costs 25 to 100
-// ms, with 2 MB pages 2.
+// Requests large pages for a big array that is about to be written for the
+// first time. The page faults of a new 64 MB array cost 25 to 100 ms with pages
+// of 4 KiB, and 2 ms with pages of 2 MB.
 void prepare_to_write(void* array, std::size_t bytes);
 
 }  // namespace keras_linrec

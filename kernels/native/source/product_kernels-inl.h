@@ -6,8 +6,8 @@
 namespace keras_linrec {
 namespace {
 
-// `rows` by two vectors of c in registers. A row stride known to the compiler
-// spares it the addresses.
+// `rows` by two vectors of c in registers. With a row stride that the compiler
+// knows, it need not compute addresses.
 template <class Real, int rows, int known_row>
 void micro_kernel(const Product<Real>& p, int64_t first) {
   typedef typename Types<Real>::Vector Vector;
@@ -44,8 +44,8 @@ void micro_kernel(const Product<Real>& p, int64_t first) {
 template <class Real, int known_row>
 void product_of(const Product<Real>& p) {
   int64_t i = 0;
-  // Two blocks of 8 rather than one of 12 and one of 4, which would wait for
-  // its few sums.
+  // Two blocks of 8 rather than one of 12 and one of 4, whose few sums would
+  // not hide the latency.
   constexpr int most = MICRO_KERNEL_ROWS;
   for (; i + most <= p.rows && !(most == 12 && i + 16 == p.rows); i += most)
     micro_kernel<Real, most, known_row>(p, i);

@@ -1,4 +1,4 @@
-// What products of panels are told: see kernels.h and panels.h.
+// The calls of products of panels: see kernels.h and panels.h.
 #pragma once
 #include <cstdint>
 
@@ -18,7 +18,7 @@ struct Product {
   bool add;
 };
 
-// to = base + factor * from on `rows` rows of a panel, with a factor for each.
+// to = base + factor * from on `rows` rows of a panel, with a factor per row.
 template <class Real>
 struct AddScaled {
   int64_t rows;

@@ -1,7 +1,7 @@
-// Projection, scan and read-out, block by block of time. Neither the projected
-// inputs nor the states are ever written to memory: a block of them is a tile
-// in the cache, made of panels (panels.h), and of the states only those that
-// enter a block are kept for the backward pass, which computes the others anew.
+// Projection, scan and read-out, one block of time after another. Neither the
+// projected inputs nor the states are written to memory: a block of them is a
+// tile in the cache, made of panels (panels.h). Only the states that enter a
+// block are stored for the backward pass, which recomputes the others.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -13,8 +13,8 @@ namespace keras_linrec {
 namespace projected {
 namespace {
 
-// rows = tile @ right, where `rows` is row-major, and `edge` a panel for what
-// does not fill one of them.
+// rows = tile @ right, where `rows` is row-major and `edge` is scratch for a
+// last panel that is not full.
 template <class Tile, class Real>
 void out_of_tile(const Matrix<Tile>& tile, const Panels<Real>& right,
                  const Matrix<Real>& rows, Real* edge) {
@@ -28,9 +28,9 @@ void out_of_tile(const Matrix<Tile>& tile, const Panels<Real>& right,
     std::copy_n(edge + t * panel, rest, rows.at(whole, t));
 }
 
-// Carries each row's state from block to block, though different threads have
-// them: blocks are dealt out in the order of time, so the one waited for is
-// always done or being done.
+// Carries each row's state from block to block, even between threads. Blocks
+// are dealt out in the order of time, so the block that a thread waits for is
+// always done or being computed.
 class Turns {
  public:
   explicit Turns(int64_t rows) : done_(rows) {}
@@ -47,7 +47,7 @@ class Turns {
   std::vector<std::atomic<int64_t>> done_;
 };
 
-// A block of a row: the `turn`-th that is taken, from step `first` on.
+// A block of a row: the `turn`-th in the order of the scan, from step `first`.
 struct Block {
   int64_t row, turn, place, first, time;
   Block(const Sizes& s, int64_t index, bool from_the_end) {
@@ -80,7 +80,7 @@ class Forward {
   const Layout<Real>& layout() const { return layout_; }
   // Room for the longest block.
   Panels<Real> tile() const { return {s_.longest(), layout_.columns}; }
-  // A block's rows of the inputs.
+  // The rows of the inputs in a block.
   Matrix<const Real> inputs(const Block& block) const {
     return row_major(inputs_ + block.at(s_) * s_.features, block.time,
                      s_.features);
@@ -90,8 +90,8 @@ class Forward {
     multiply(inputs(block), input_.all(), tile.all());
   }
 
-  // Calls use(place in the tile, place in `decay`, count) for each run of a
-  // block's decays; never where they are fixed.
+  // Calls use(pointer into the tile, pointer into `decay`, count) for each run
+  // of a block's decays; never if they are time-invariant.
   template <class Tile, class Pointer, class Use>
   void for_each_decay(const Block& block, Tile& tile,
                       const Parts<Pointer>& decay, Use use) const {
@@ -112,7 +112,8 @@ class Forward {
                    });
   }
 
-  // What the scans of a panel and their gradients share; its first column.
+  // Sets the arguments that the scan of a panel and its gradient share; returns
+  // the panel's first column.
   template <class Call>
   int64_t describe(const Block& block, int64_t p, const Panels<Real>& decay,
                    Call& call) const {
@@ -158,8 +159,8 @@ Parts<Pointer> checkpoint_at(Pointer checkpoints, const Sizes& s,
   return parts;
 }
 
-// A thread's tiles. They are allocated before the threads start: one that
-// failed to would leave the others waiting for its turn.
+// A thread's tiles. They are allocated before the threads start, because a
+// thread that failed to allocate them would leave the others waiting.
 template <class Real>
 struct Workspace {
   Panels<Real> states, decay;
@@ -207,7 +208,8 @@ void forward(const Sizes& s, const In<Real>& decay, const Real* inputs,
                   final_state.at(b * s.channels));
 }
 
-// And what it adds up: cotangents of the weights and of a fixed decay.
+// The same with a thread's sums: cotangents of the weights and of a
+// time-invariant decay.
 template <class Real>
 struct Sums : Workspace<Real> {
   Panels<Real> d_states, input, output;
@@ -347,7 +349,7 @@ class Backward {
       assign(layout_.parts(&space.entering[column]), call.initial);
       assign(layout_.parts(d_states), call.d_outputs);
       assign(layout_.parts(d_states), call.d_inputs);
-      // A state is read one step before its place is written.
+      // Each state is read one step before its memory is overwritten.
       if (s_.per_step) assign(layout_.parts(states), call.d_decay);
       assign(layout_.parts(&space.d_decay[column]), call.d_decay_sum);
       assign(layout_.parts(&carries_[block.row * layout_.columns + column]),
@@ -371,7 +373,7 @@ class Backward {
   std::vector<Sums<Real>> sums_;
 };
 
-// The weights, and where a group's arrays begin.
+// The weights, and the start of each array of a group.
 template <class Real>
 Weights<Real> weights_of(const Sizes& s, int64_t group,
                          const In<Real>& input_kernel,

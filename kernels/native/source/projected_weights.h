@@ -1,4 +1,4 @@
-// How a projected scan's channels and weights lie in panels.
+// The layout of a projected scan's channels and weights in panels.
 #pragma once
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 namespace keras_linrec {
 namespace projected {
 
-// Multiplications and additions below which one thread is as fast.
+// The least multiply-adds that pay for another thread.
 constexpr int64_t least_work_a_thread = 1 << 20;
 
 struct Sizes {
@@ -31,7 +31,7 @@ struct Sizes {
   }
   int64_t parts() const { return complex ? 2 : 1; }
   int64_t blocks() const { return (time + block - 1) / block; }
-  // Numbers that a row's checkpoints take: see core.h.
+  // The numbers in a row's checkpoints: see core.h.
   int64_t kept() const { return (time / block + 2) * parts() * channels; }
   int64_t longest() const { return std::min(block, time); }
   int64_t work() const {
@@ -45,8 +45,8 @@ struct Sizes {
   }
 };
 
-// How channels lie in a tile: panels, whose first half in a complex system is
-// real parts and whose second half is the same channels' imaginary parts.
+// The panels of a tile. In a complex system the first half of each panel holds
+// real parts and the second half the imaginary parts of the same channels.
 template <class Real>
 struct Layout {
   int64_t panel, share, panels, columns, channels;
@@ -64,7 +64,7 @@ struct Layout {
   int64_t channel_of(int64_t column) const {
     return column / panel * share + column % share;
   }
-  // Where the parts of a panel's channels are, whose first number this is.
+  // The parts of a panel's channels, given the panel's first number.
   template <class Pointer>
   Parts<Pointer> parts(Pointer first) const {
     return {{first, complex ? first + share : nullptr}};
@@ -97,18 +97,20 @@ struct Layout {
   }
 };
 
-// The four right factors. Each is laid out anew in every call, so it pays that
-// the loops are plain: a streaming step does little else.
+// The four right factors, which every call packs anew. A streaming step does
+// little else, so each has plain loops of its own: a common one over any order
+// of rows and columns was slower.
 template <class Real>
 struct Weights {
   Layout<Real> layout;
   In<Real> input_kernel, output_kernel;
   int64_t features, units;
 
-  // d outputs / d imaginary part = -imaginary part of the output kernel.
+  // Outputs are real parts: the derivative by the imaginary part of a state is
+  // minus the imaginary part of the output kernel.
   static Real sign(int64_t part) { return part ? -1 : 1; }
 
-  // inputs @ this = a tile
+  // Projects inputs into a tile.
   Panels<Real> input() const {
     Panels<Real> packed(features, layout.columns);
     layout.for_each_run([&](int64_t column, int64_t part, int64_t channel,
@@ -122,7 +124,7 @@ struct Weights {
     return packed;
   }
 
-  // a tile @ this = outputs
+  // Projects a tile into outputs.
   Panels<Real> output() const {
     Panels<Real> packed(layout.columns, units);
     layout.for_each_run([&](int64_t column, int64_t part, int64_t channel,
@@ -141,7 +143,7 @@ struct Weights {
     return packed;
   }
 
-  // cotangents of a tile @ this = those of the inputs
+  // Projects cotangents of a tile into those of the inputs.
   Panels<Real> input_transposed() const {
     Panels<Real> packed(layout.columns, features);
     layout.for_each_run([&](int64_t column, int64_t part, int64_t channel,
@@ -160,7 +162,7 @@ struct Weights {
     return packed;
   }
 
-  // cotangents of the outputs @ this = those of a tile
+  // Projects cotangents of the outputs into those of a tile.
   Panels<Real> output_transposed() const {
     Panels<Real> packed(units, layout.columns);
     layout.for_each_run([&](int64_t column, int64_t part, int64_t channel,

@@ -1,7 +1,7 @@
 // Explicit Runge-Kutta methods in which stage i starts from
-// h + shifts[i] dt k_{i-1} and counts by shares[i], by the solver's number in
-// the flags (core.h). kernels/nonlinear_recurrence.py has the same for the
-// portable kernels.
+// h + shifts[i] dt k_{i-1} and has the weight shares[i], indexed by the
+// solver's number in the flags (core.h). kernels/nonlinear_recurrence.py has
+// the same table for the portable kernels.
 #pragma once
 
 namespace keras_linrec {

@@ -9,11 +9,11 @@
 namespace keras_linrec {
 namespace {
 
-// A call smaller than this is done before a second thread has woken up.
+// A smaller call finishes before a second thread has woken up.
 constexpr int64_t least_numbers_a_thread = 1 << 15;
 // Channels are divided among threads in whole cache lines.
 constexpr int64_t channels_a_line = 16;
-// Time is divided only where a part is long enough to pay for reading the
+// Time is divided only if the parts are long enough to pay for reading the
 // inputs twice.
 constexpr int64_t least_steps_a_part = 1 << 12;
 
@@ -35,8 +35,8 @@ struct Sizes {
   int64_t numbers() const { return rows() * time * channels; }
 };
 
-// How a call is cut: channels into `splits`, and time into `parts` where rows
-// and channels are too few for the threads.
+// How a call is cut: channels into `splits`, and time into `parts` if there are
+// too few rows and channels for the threads.
 struct Plan {
   int64_t threads, splits, width, parts, steps;
   explicit Plan(const Sizes& s) {
@@ -54,7 +54,7 @@ struct Plan {
   }
 };
 
-// A row's channels, as one job's share of them, for one part of its time.
+// One job: a share of a row's channels, for one part of the time.
 struct Job {
   int64_t row, group, channel, width, part, first, time;
   Job(const Sizes& s, const Plan& plan, int64_t index) {
@@ -64,7 +64,7 @@ struct Job {
     group = row / s.batch;
     channel = split * plan.width;
     width = std::min(plan.width, s.channels - channel);
-    // Parts are counted in the order in which they are taken.
+    // Parts are counted in the order of the scan.
     const int64_t taken = part * plan.steps;
     time = std::min(plan.steps, s.time - taken);
     first = s.reverse ? s.time - taken - time : taken;
@@ -89,7 +89,7 @@ void for_each_job(const Sizes& s, const Plan& plan,
            });
 }
 
-// float64 numbers, one or two for each channel.
+// float64 numbers, one for each channel, or two if complex.
 struct State {
   std::vector<double> part[2];
   State(int64_t channels, bool complex) {
@@ -121,7 +121,7 @@ void narrow(const Out<double>& from, const Out<Real>& to, int64_t count) {
 void carry_state(const Out<double>& product, const Out<double>& before,
              const Out<double>& state, bool conjugate, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
-    // Silence stays silent under a decay whose product overflows.
+    // A zero state stays zero even if the product of decays overflows.
     if (before[0][i] == 0.0 && (!before[1] || before[1][i] == 0.0)) continue;
     if (!state[1]) {
       state[0][i] += product[0][i] * before[0][i];
@@ -163,7 +163,7 @@ struct Decay {
       }
       return;
     }
-    // What 1 becomes in a scan without inputs.
+    // The state of a scan that starts from 1 and has no inputs.
     const std::vector<Real> zeros(job.width);
     std::vector<Real> dropped(job.width);
     ScanRows<Real> rows{};
@@ -195,7 +195,7 @@ int scan(const Sizes& s, const void* const* from, void* const* to) {
 
   const Plan plan(s);
   const int64_t states = s.rows() * s.channels;
-  // The state that enters each part; of the part behind the last, the final.
+  // The state that enters each part, and the final state after the last one.
   State entering(states * (plan.parts + 1), s.complex);
   widen(initial, entering.at(0), states);
 
@@ -217,8 +217,8 @@ int scan(const Sizes& s, const void* const* from, void* const* to) {
   };
 
   if (plan.parts > 1) {
-    // First each part from zero, for its last state alone; then these are
-    // carried on, and each part starts from the state that it should.
+    // First every part runs from zero, for its last state alone. Then these are
+    // carried from part to part, and every part runs from the right state.
     State products(states * plan.parts, s.complex);
     for_each_job(s, plan, [&](const Job& job) {
       const int64_t here = job.part * states + job.state_at(s);
@@ -273,10 +273,10 @@ int scan_backward(const Sizes& s, const void* const* from, void* const* to) {
 
   const Plan plan(s);
   const int64_t states = s.rows() * s.channels;
-  // The cotangent that enters each part from behind.
+  // The cotangent that enters each part from its end.
   State entering(states * plan.parts, s.complex);
   widen(d_final, entering.at((plan.parts - 1) * states), states);
-  // Added up in a fixed order, so that two runs give the same sum.
+  // Added in a fixed order, so that two runs give the same sum.
   State sums(s.per_step ? 0 : states * plan.parts, s.complex);
 
   auto describe = [&](const Job& job, ScanRowsBackward<Real>& rows) {
@@ -326,7 +326,7 @@ int scan_backward(const Sizes& s, const void* const* from, void* const* to) {
     rows.output_stride = rows.d_input_stride = s.channels;
     rows.d_decay_stride = s.channels;
     assign(outputs.at(job.at(s, job.first)), rows.outputs);
-    // Before the part: the step taken before it, or the initial state.
+    // The state before the part: that of the previous step, or the initial one.
     const int64_t before = s.reverse ? job.first + job.time : job.first - 1;
     assign(job.part == 0 ? initial.at(job.state_at(s))
                          : outputs.at(job.at(s, before)),

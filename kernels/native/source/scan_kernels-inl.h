@@ -6,7 +6,7 @@
 namespace keras_linrec {
 namespace {
 
-// As many numbers as fill a register in float64, or one number, for the
+// As many numbers as fill a register in float64, or one number for the
 // channels that are left over.
 template <bool scalar>
 struct Lanes {
@@ -38,7 +38,7 @@ struct Lanes<true> {
   }
 };
 
-// One or two numbers, and the three operations the scans need.
+// A real or complex number, and the three operations that the scans need.
 template <class State, bool complex>
 struct Number {
   State real, imag;
@@ -105,7 +105,7 @@ INLINE void scan_columns(const ScanRows<Real>& s, int64_t first) {
     A::store(s.state, first + g * width, state[g]);
 }
 
-// All channels from `first` on, in groups as wide as there are channels for.
+// All channels from `first` on, in the widest groups that they fill.
 template <class Real, bool complex, bool per_step, int groups>
 void scan_all_columns(const ScanRows<Real>& s, int64_t first) {
   constexpr int64_t width = groups * Lanes<false>::width;
@@ -117,8 +117,8 @@ void scan_all_columns(const ScanRows<Real>& s, int64_t first) {
     scan_columns<Real, true, complex, per_step, 1>(s, first);
 }
 
-// Rows of one block of time, small enough that the column groups' later
-// passes over it find it in the cache.
+// Rows of one block of time, small enough to stay in the cache for the passes
+// of all column groups.
 constexpr int64_t block_bytes = 1 << 16;
 
 template <class Real>
@@ -168,7 +168,7 @@ INLINE void scan_columns_backward(const ScanRowsBackward<Real>& s,
     decay[g] = A::load(s.decay, first + g * width);
     sum[g] = A::load(s.d_decay_sum, first + g * width);
   }
-  // From the step taken last to the first.
+  // From the last step of the scan to the first.
   const int64_t step = s.reverse ? 1 : -1;
   int64_t t = s.reverse ? 0 : s.time - 1;
   for (int64_t left = s.time; left > 0; left--, t += step) {

@@ -1,16 +1,16 @@
-// What a scan of rows is told: see kernels.h.
+// The calls of a scan of rows: see kernels.h.
 #pragma once
 #include <cstdint>
 
 namespace keras_linrec {
 
 // Rows of a scan h_t = decay_t * h_{t-1} + inputs_t: `time` rows of `channels`
-// numbers. The imaginary parts are null for a real scan. A stride is the way
-// from a row to the next; one of 0 reads, or writes, the same row each time. So
-// a panel of a tile is such rows too.
+// numbers. The imaginary parts are null for a real scan. A stride is the
+// distance from a row to the next, as in a panel of a tile; with a stride of 0
+// all rows are the same one.
 //
-// The state is kept in float64 whatever `Real` is. It costs nothing where
-// memory sets the pace, and in float32 a sum under a decay of 1 - 1e-6 stalls
+// The state is float64 whatever `Real` is. That costs nothing in a scan that is
+// bound by memory, and in float32 a sum under a decay of 1 - 1e-6 would stall
 // 3% short of its limit.
 template <class Real>
 struct ScanRows {
@@ -20,7 +20,7 @@ struct ScanRows {
   const Real* decay[2];
   const Real* inputs[2];
   Real* outputs[2];  // may be `inputs`
-  double* state[2];  // before, and after
+  double* state[2];  // the initial state in, the final state out
 };
 
 // The gradient of the same rows. `outputs` are those of the forward pass.
@@ -36,9 +36,9 @@ struct ScanRowsBackward {
   const Real* d_outputs[2];
   Real* d_inputs[2];       // may be `d_outputs`
   Real* d_decay[2];        // per step
-  double* d_decay_sum[2];  // time-invariant: added to
-  double* carry[2];        // the cotangent of the last state in, and out that
-                           // of the state before the first step
+  double* d_decay_sum[2];  // time-invariant: accumulated
+  double* carry[2];        // the cotangent of the last state in, that of the
+                           // state before the first step out
 };
 
 }  // namespace keras_linrec

@@ -1,11 +1,11 @@
-// The impulse response step by step, many features side by side. With y = Q x
+// The impulse response step by step, many features side by side. With y = Q x,
 // a step is
 //
 //   y += dt M^-1 (T D + I) y,
 //
-// two sweeps along a tridiagonal matrix: for short responses of large systems
-// far less than a matrix of them. The backward pass computes the states anew,
-// from one in every few that it keeps.
+// two sweeps along a tridiagonal matrix. For short responses of large systems
+// that is far less work than products of matrices. The backward pass recomputes
+// the states from one in every few that it has stored.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -24,7 +24,7 @@ class SteppedResponse {
         w_(parameters),
         system_(parameters, s.alpha),
         row_(s.state * lanes),
-        // The states of a run stay in the cache, and runs are not too many.
+        // The states of a run fit into the cache, and there are few runs.
         run_(std::max({2048 / s.state, s.time / 256, int64_t{8}})),
         runs_((s.time + run_ - 1) / run_),
         left_(s.state),
@@ -97,7 +97,7 @@ class SteppedResponse {
   }
 
  private:
-  // A state and a row of zeros.
+  // A state, followed by a row of zeros.
   int64_t stride() const { return row_ + lanes; }
   int64_t steps_of(int64_t run) const {
     return std::min(run_, s_.time - run * run_);
@@ -155,7 +155,7 @@ class SteppedResponse {
     return call;
   }
 
-  // Calls use(output, place in the response) for all outputs of a run.
+  // Calls use(output, index in the response) for all outputs of a run.
   template <class Use>
   void for_each_output(int64_t run, int64_t count, Use use) {
     for (int64_t row = 0; row < count * s_.channels; row++) {
@@ -200,7 +200,7 @@ class SteppedResponse {
     instruction_set().add_lanes(sums);
   }
 
-  // A lane's gradient; returns the timescale's.
+  // Adds the gradient of a lane; returns that of its timescale.
   template <class Real>
   double give(double timescale, const Real* output_matrix, int64_t lane,
               Real* d_output_matrix, Parameters& gradient) {

@@ -1,5 +1,5 @@
-// Structured state-space systems x' = A x + B u with A = P (D + T^-1) Q, as the
-// ways to their impulse response share them. All is float64.
+// Structured state-space systems x' = A x + B u with A = P (D + T^-1) Q, shared
+// by the algorithms for their impulse response. All numbers are float64.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -31,8 +31,8 @@ struct Sizes {
   }
 };
 
-// What all features share, or its gradient. The bands of T go by the number of
-// its column: above[n - 1], diagonal[n] and below[n] are in column n.
+// The parameters that all features share, or their gradients. The bands of T
+// are indexed by column: above[n - 1], diagonal[n], below[n] are in column n.
 struct Parameters {
   Numbers p, d, q, above, diagonal, below, b;
   explicit Parameters(int64_t state)
@@ -44,7 +44,7 @@ struct Parameters {
         below(state),
         b(state) {}
 
-  // Calls use(numbers, quantity, row) for the arrays as the core takes them.
+  // Calls use(numbers, quantity, row) for the arrays in the core's order.
   template <class Use>
   void for_each_array(Use use) {
     use(p, 0, 0);
@@ -101,8 +101,8 @@ class System {
   int64_t size() const { return size_; }
   double timescale() const { return timescale_; }
   const Parameters& parameters() const { return w_; }
-  // The elimination of M. Of M^T the pivots are the same, and what is above
-  // the diagonal is `below`.
+  // The elimination of M. M^T has the same pivots, and `below` above its
+  // diagonal.
   const Numbers& above() const { return above_; }
   const Numbers& diagonal() const { return diagonal_; }
   const Numbers& below() const { return below_; }
@@ -112,15 +112,15 @@ class System {
   // M^-1 T P^-1 B
   const Numbers& solution() const { return solution_; }
 
-  // Cotangents of M's bands by rows (below[n] is in row n), of the timescale,
-  // and of alpha dt.
+  // Cotangents of M's bands, indexed by row (below[n] is in row n), of the
+  // timescale, and of alpha dt.
   struct Sums {
     Numbers below, diagonal, above;
     double timescale = 0.0, shift = 0.0;
     explicit Sums(int64_t size) : below(size), diagonal(size), above(size) {}
   };
 
-  // From the cotangent of Q Bbar.
+  // Pulls back the cotangent of Q Bbar.
   void backward_input(Numbers slopes, Sums& sums, Parameters& gradient) const {
     for (int64_t n = 0; n < size_; n++) {
       sums.timescale += slopes[n] * solution_[n];
@@ -146,7 +146,7 @@ class System {
     }
   }
 
-  // From the cotangents of column n of T D + I.
+  // Pulls back the cotangents of column n of T D + I.
   void backward_column(int64_t n, double d_above, double d_diagonal,
                        double d_below, Parameters& gradient) const {
     gradient.d[n] += d_diagonal * w_.diagonal[n];
@@ -161,7 +161,7 @@ class System {
     }
   }
 
-  // From the cotangents of M. Returns that of the timescale.
+  // Pulls back the cotangents of M; returns the gradient of the timescale.
   double backward_elimination(Sums& sums, Parameters& gradient) const {
     for (int64_t n = 0; n < size_; n++) {
       double d_scale = sums.diagonal[n] * w_.diagonal[n];
@@ -186,7 +186,7 @@ class System {
  private:
   double shift() const { return alpha_ * timescale_; }
 
-  // numbers = M^-1 numbers, or with M^T.
+  // numbers = M^-1 numbers, or M^-T numbers.
   void solve(Numbers& numbers, const Numbers& factors,
              const Numbers& above) const {
     for (int64_t n = 1; n < size_; n++)

@@ -1,6 +1,6 @@
-// The core as TensorFlow operations on the CPU. Each has two kernels: one that
-// runs it, in eager mode and in graphs, and one that emits it into XLA's
-// program as a call of the same code.
+// The core as TensorFlow operations on the CPU. Each has two kernels: one runs
+// it, in eager mode and in graphs, and the other emits a call of the same code
+// into an XLA program.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -18,7 +18,7 @@
 #include "xla/shape_util.h"
 #include "xla_calls.h"
 
-// TensorFlow's own table of handlers, which no header of its package declares.
+// TensorFlow's table of FFI handlers, which no header of its package declares.
 namespace xla::ffi {
 const XLA_FFI_Api* GetXlaFfiApi();
 }
@@ -26,10 +26,11 @@ const XLA_FFI_Api* GetXlaFfiApi();
 namespace keras_linrec {
 namespace {
 
-// `REGISTER_OP`, but from the table above.
+// `REGISTER_OP` for each row of the table in tensorflow_operations.h.
 bool define_operations() {
   for (const Operation& operation : operations)
-    // The table outlives the registry's functions, the loop does not.
+    // By pointer: the table outlives the registered functions, the loop
+    // variable does not.
     tf::OpRegistry::Global()->Register([from_table = &operation](
                                            tf::OpRegistrationData* data) {
       const Operation& operation = *from_table;
@@ -40,7 +41,7 @@ bool define_operations() {
             std::pair(has_reverse, "reverse: bool"),
             std::pair(has_block, "block: int >= 1"),
             std::pair(has_time, "time: int >= 1"),
-            // The bits of a double: an attribute `float` has half as many.
+            // The bits of a double, because an attribute `float` has only 32.
             std::pair(has_alpha, "alpha: int"),
             std::pair(has_form, "flags: int"),
             std::pair(has_form, "leak: int")})
@@ -90,7 +91,7 @@ class Kernel : public tf::OpKernel {
     const ffi::Error error =
         run(attributes_.operation.name, attributes_.operation.core,
             call.flags(), call.sizes().data(), from, to);
-    // The codes are the same numbers in both.
+    // Both use the same numbers for codes.
     OP_REQUIRES_OK(context,
                    absl::Status(static_cast<absl::StatusCode>(*error.errc()),
                                 error.message()));
@@ -100,7 +101,7 @@ class Kernel : public tf::OpKernel {
   const Attributes attributes_;
 };
 
-// XLA's side: the call that a program makes, and the kernel that emits it.
+// XLA: the handler that a program calls, and the kernel that emits the call.
 
 ffi::Error handle(ffi::RemainingArgs arguments, ffi::RemainingRets results,
                   int64_t operation, int64_t flags,
@@ -171,14 +172,14 @@ class XlaKernel : public tf::XlaOpKernel {
   }
 
  private:
-  // Whether an operand is the program's own argument, whose memory is not
-  // XLA's to write on: it would copy that first. An intermediate result it may
-  // write over, unless someone else needs it still.
+  // Whether an operand is an argument of the program. XLA may not overwrite its
+  // memory and would copy it first; it may overwrite an intermediate result,
+  // unless another operation still needs it.
   static bool is_parameter(xla::XlaOp operand) {
     using Friend = xla::internal::XlaBuilderFriend;
     const auto* made = Friend::GetInstruction(operand);
-    // TensorFlow takes its arguments out of a tuple, or reshapes them to the
-    // shape that they have.
+    // TensorFlow extracts arguments from a tuple, or reshapes them to the shape
+    // that they have.
     while (made->opcode() == "reshape" || made->opcode() == "get-tuple-element")
       made = Friend::GetInstructionByHandle(operand.builder(),
                                             made->operand_ids(0));
@@ -195,9 +196,9 @@ class XlaKernel : public tf::XlaOpKernel {
   const Attributes attributes_;
 };
 
-// XLA's kernels as those of a device like others, not by `REGISTER_XLA_OP`:
-// what that keeps is looked at once, before TensorFlow's first operation, and
-// this library may be loaded later.
+// XLA's kernels are registered as those of a device, not by `REGISTER_XLA_OP`:
+// TensorFlow reads that registry once, before its first operation, and this
+// library may be loaded later.
 #define KERNELS(name)                                                 \
   REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU), Kernel); \
   REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU_XLA_JIT), XlaKernel)

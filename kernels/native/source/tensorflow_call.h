@@ -1,5 +1,5 @@
-// A call of an operation: what is known when its kernel is made, and what the
-// shapes tell.
+// A call of an operation: the attributes that its kernel is constructed with,
+// and the sizes that follow from the shapes of its arguments.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -34,8 +34,8 @@ struct Attributes {
     get(context, has_form, "leak", &leak);
     OP_REQUIRES(context, parts <= 2,
                 absl::InvalidArgumentError(absl::StrCat(
-                    operation.name, ": a number has one part or two, not ",
-                    parts)));
+                    operation.name, ": `parts` should be 1 (real) or 2 "
+                    "(complex). Received: parts=", parts)));
   }
 
  private:
@@ -64,12 +64,12 @@ class Call {
         TF_RETURN_IF_ERROR(read(quantity, shapes[tensor++]));
     if (axes_['t'] < 1)
       return absl::InvalidArgumentError(absl::StrCat(
-          operation_.name, ": there should be one time step at least"));
+          operation_.name, ": there should be at least one time step"));
     const int64_t blocks = blocks_of(axes_['t'], attributes_.block);
     if (axes_.emplace('k', blocks).first->second != blocks)
       return absl::InvalidArgumentError(
           absl::StrCat(operation_.name, ": there should be ", blocks,
-                       " checkpoints, not ", axes_['k']));
+                       " checkpoints. Received: ", axes_['k']));
     return operation_.has(has_form) ? read_form() : absl::OkStatus();
   }
 
@@ -87,7 +87,7 @@ class Call {
     std::vector<int64_t> sizes = {1};
     for (char letter : operation_.sizes) sizes.push_back(axes_.at(letter));
     if (operation_.has(has_block)) sizes.push_back(attributes_.block);
-    // The core may choose the length of its blocks.
+    // The last size lets the core choose the length of its blocks.
     if (operation_.has(has_alpha))
       sizes.insert(sizes.end(), {attributes_.alpha, 0});
     if (operation_.has(has_form)) sizes.push_back(attributes_.leak);
@@ -95,7 +95,7 @@ class Call {
   }
 
   // Calls work(tensor, reused, shape) for each tensor of the results; `reused`
-  // is the tensor that it may be written over, or -1.
+  // is the argument that the result may overwrite, or -1.
   template <class Work>
   absl::Status for_each_result(Work work) const {
     int tensor = 0;
@@ -114,7 +114,7 @@ class Call {
   }
 
  private:
-  // The sizes that a nonlinear scan's form asks for.
+  // Checks the sizes that the flags of a nonlinear scan determine.
   absl::Status read_form() {
     const int64_t flags = attributes_.flags, units = axes_['n'];
     const bool modrelu = (flags >> kKerasLinrecActivationBit & 15) ==
@@ -149,7 +149,7 @@ class Call {
         {'p', "parts"},    {'n', "state"}, {'3', "bands"},
         {'g', "driven units"}, {'r', "recurrent columns"}, {'m', "rank"},
         {'i', "rows"}, {'j', "steps"}, {'q', "pairs"}, {'z', "steps or 0"}};
-    // Whatever sizes are known from the arguments before this one.
+    // With the sizes that are known from earlier arguments.
     std::vector<std::string> expected;
     for (char letter : letters) {
       const auto known = axes_.find(letter);

@@ -1,5 +1,5 @@
-// The core's operations as TensorFlow sees them: their names, arguments and
-// results, and the results' shapes as far as they can be known ahead.
+// The core's operations in TensorFlow: their names, arguments and results, and
+// the inference of the results' shapes.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -14,22 +14,22 @@ namespace keras_linrec {
 namespace tf = tensorflow;
 
 // Axes are letters: Batch, Time, Features, Channels, Units, blocKs of time,
-// Parts, the Numbers of a state; "3" is three and "0" none. Other letters are
-// sizes that an operation has of its own. A decay's are "c" or, where it
-// is given per step, "btc".
+// Parts, the Numbers of a state; "3" is three and "0" is zero. Other letters
+// are sizes specific to an operation. A decay has the axes "c" or, if it is
+// given per step, "btc".
 constexpr char decay_axes[] = "decay";
 
 struct Quantity {
   std::string name, axes;
-  // One tensor, even where the others are complex and have two parts.
+  // One tensor, even if the others are complex and have two parts.
   bool real = false;
-  // Of a result: the argument that it may be written over, or -1.
+  // For a result: the argument that it may overwrite, or -1.
   int reuses = -1;
 
   int parts(int parts) const { return real ? 1 : parts; }
 };
 
-// An operation's attributes, beside the number type.
+// The attributes of an operation, beside the number type.
 constexpr int has_parts = 1, has_reverse = 2, has_block = 4, has_time = 8,
               has_alpha = 16, has_form = 32;
 constexpr int of_scan = has_parts | has_reverse;
@@ -37,14 +37,14 @@ constexpr int of_scan = has_parts | has_reverse;
 struct Operation {
   const char* name;
   Core core;
-  // The core's sizes behind its groups, of which there is one.
+  // The core's sizes after the number of groups, which is one.
   std::string sizes;
   int attributes;
   std::vector<Quantity> from, to;
 
   bool has(int attribute) const { return attributes & attribute; }
 
-  // The first tensor of an argument.
+  // The index of an argument's first tensor.
   int argument(int quantity, int parts) const {
     int tensor = 0;
     for (int q = 0; q < quantity; q++) tensor += from[q].parts(parts);
@@ -83,8 +83,8 @@ inline const Operation operations[] = {
      {{"outputs", "btu", true},
       {"final_state", "bc"},
       {"checkpoints", "bkpc", true}}},
-    // Its initial state is there for the gradient's own gradient. The core
-    // does not look at what comes after the arguments that it knows.
+    // The initial state is there for the gradient's own gradient. The core
+    // ignores arguments after those that it reads.
     {"KerasLinrecProjectedScanBackward",
      keras_linrec_projected_scan_backward,
      "btfcu",
@@ -174,7 +174,7 @@ inline const Operation operations[] = {
 inline const Operation& operation_of(const std::string& name) {
   for (const Operation& operation : operations)
     if (name == operation.name) return operation;
-  LOG(FATAL) << "keras_linrec: there is no operation " << name;
+  LOG(FATAL) << "keras_linrec has no operation " << name;
 }
 
 inline std::string axes_of(const Quantity& quantity, bool per_step) {
@@ -186,9 +186,7 @@ inline int64_t blocks_of(int64_t time, int64_t block) {
   return time / block + 2;
 }
 
-// What operations look like, and the shapes of their results as far as they
-// can be known ahead.
-
+// Infers the shapes of an operation's results.
 inline absl::Status infer_shapes(const Operation& operation,
                           tf::shape_inference::InferenceContext* context) {
   using tf::shape_inference::DimensionHandle;

@@ -1,5 +1,5 @@
-// The vectors of an instruction set. This and the other files that end with
-// `-inl.h` are part of kernels.cpp, and of nothing else.
+// The vectors of an instruction set. This and the other files named `*-inl.h`
+// are included by kernels.cpp only.
 #pragma once
 #include <cstdint>
 
@@ -22,8 +22,8 @@
 namespace keras_linrec {
 namespace {
 
-// `Vector` fills a register; `Narrow` becomes one when widened to float64. As
-// they lie in memory these need no alignment.
+// `Vector` fills a register; `Narrow` fills one when widened to float64. The
+// types `...InMemory` need no alignment.
 typedef double Doubles __attribute__((vector_size(VECTOR_BYTES)));
 typedef Doubles DoublesInMemory __attribute__((aligned(8), may_alias));
 
@@ -37,7 +37,8 @@ struct Types<float> {
   typedef Vector VectorInMemory __attribute__((aligned(4), may_alias));
   typedef int32_t Bits __attribute__((vector_size(VECTOR_BYTES)));
   static constexpr int fraction_bits = 23, exponent_bias = 127;
-  // Of the series of exp(r) - 1, |r| < 0.35; and where exp is still a number.
+  // Terms of the series of exp(r) - 1 for |r| < 0.35, and the least argument,
+  // for which exp is still a normal number.
   static constexpr int exp_terms = 7;
   static constexpr float least_exponent = -80;
   typedef Narrow NarrowInMemory __attribute__((aligned(4), may_alias));

@@ -1,5 +1,5 @@
-// What the adapters that XLA calls share: a call's buffers, and the core's
-// status as XLA's error.
+// Shared by the adapters that XLA calls: a call's buffers, and the conversion
+// of the core's status into an XLA error.
 #pragma once
 #include <string>
 #include <vector>
@@ -54,7 +54,8 @@ inline ffi::Error run(const std::string& name, Core core, int flags,
       return ffi::Error(ffi::ErrorCode::kResourceExhausted,
                         name + ": out of memory");
     case kKerasLinrecBadSizes:
-      return ffi::Error::InvalidArgument(name + ": sizes that do not fit");
+      return ffi::Error::InvalidArgument(name +
+                                         ": the sizes do not fit together");
     default:
       return ffi::Error::Internal(name + ": failed");
   }
