@@ -1,38 +1,37 @@
-r"""Add two numbers that stand far apart in a long sequence.
+r"""Add two numbers that are far apart in a long sequence.
 
-Each step of a sequence holds a random number in [0, 1] and a mark. Two
-numbers are marked, one in each half, and their sum is asked for at the end:
-what a network has read must survive some hundred steps of noise. Always to
-answer 1 gives a mean squared error of 0.167, where networks stay that forget.
-An `OrthogonalRNN` of 128 units and 16 reflections leaves it (Mhammedi et al.
-2017, section 5.2):
+Each step of a sequence holds a random number in [0, 1] and a mark. Two numbers
+are marked, one in each half, and the target is their sum: the network must
+remember them over hundreds of steps of noise. Always answering 1 gives a mean
+squared error of 0.167, at which networks that forget remain. An `OrthogonalRNN`
+with 128 units and 16 reflections improves on it (Mhammedi et al. 2017, section
+5.2):
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/addition_task.py
 
-That takes some minutes on two cores and stops when the error, averaged over
-the last 100 iterations, is below half of 0.167. Every iteration draws new
-sequences. `--figure FILE.png` draws the error over the iterations, and
-`--steps 800` makes the sequences twice as long, which takes twice as many
-iterations and more:
+This takes some minutes on two cores. Training stops when the error, averaged
+over the last 100 iterations, is below half of 0.167. Every iteration draws new
+sequences. `--figure FILE.png` plots the error against iterations. `--steps 800`
+doubles the length of the sequences, which more than doubles the iterations
+needed:
 
     python examples/addition_task.py --steps 800 --iterations 16000 \
         --figure addition.png
 
-What it takes: a transition near the identity (the `reflectors` begin in pairs
-that nearly undo each other), an output that begins at 1, small weights of the
-inputs, clipped gradients, and a learning rate that falls with the error.
+Training depends on a transition near the identity (the `reflectors` start in
+pairs that nearly cancel), an output that starts at 1, small input weights,
+clipped gradients, and a learning rate that falls with the error.
 
-An `LDStack` of linear systems does it in 100 to 300 iterations, 750 steps in
-half a minute, for one eigenvalue of each system is 1 and sums up from the
-start (Kaul 2020):
+An `LDStack` of linear systems needs 100 to 300 iterations, half a minute for
+sequences of 750 steps, because one eigenvalue of each system is 1 and sums its
+inputs from the start (Kaul 2020):
 
     python examples/addition_task.py --layer ldstack --steps 750
 
-Linear systems do not multiply a number by its mark. A `Dense` layer of
-rectified units before them does, a step at a time; its bias begins below zero,
-so that it is silent for most numbers without a mark, and nothing has to be
-unlearned.
+Linear systems cannot multiply a number by its mark. A `Dense` layer with ReLU
+before them can. Its bias starts below zero, so that it ignores most unmarked
+numbers and has nothing to unlearn.
 """
 
 import argparse
@@ -65,7 +64,7 @@ def main(arguments=None):
     model = build_model(options)
     print(
         f"{options.steps} time steps, {model.count_params()} parameters, "
-        f"backend {keras.backend.backend()}. Always to answer 1 gives a mean "
+        f"backend {keras.backend.backend()}. Always answering 1 gives a mean "
         f"squared error of {BASELINE:.3f}; the goal is {BASELINE / 2:.4f}."
     )
     curve = train(model, options)
@@ -87,22 +86,22 @@ def parse(arguments):
         "--layer",
         choices=LAYERS,
         default=LAYERS[0],
-        help="what reads the sequence (default: %(default)s)",
+        help="the recurrent layer (default: %(default)s)",
     )
     add_numbers(
         parser,
         ("steps", int, 400, "time steps of a sequence"),
-        ("iterations", int, 5000, "training steps at most"),
-        ("batch-size", int, 50, "sequences in a training step"),
-        ("test-size", int, 1000, "sequences to test on"),
-        ("units", int, 128, "of OrthogonalRNN"),
-        ("reflections", int, 16, "of OrthogonalRNN"),
-        ("deviation", float, 0.3, "of the reflectors of a pair at first"),
-        ("depth", int, 2, "of LDStack"),
-        ("learning-rate", float, 3e-3, "the highest, of Adam"),
-        ("seed", int, 0, "of the sequences and the weights"),
+        ("iterations", int, 5000, "maximum number of training steps"),
+        ("batch-size", int, 50, "sequences per training step"),
+        ("test-size", int, 1000, "test sequences"),
+        ("units", int, 128, "units of OrthogonalRNN"),
+        ("reflections", int, 16, "reflections of OrthogonalRNN"),
+        ("deviation", float, 0.3, "initial difference in reflector pairs"),
+        ("depth", int, 2, "depth of LDStack"),
+        ("learning-rate", float, 3e-3, "peak learning rate of Adam"),
+        ("seed", int, 0, "seed of sequences and weights"),
     )
-    add_figure(parser, "the error over the iterations")
+    add_figure(parser, "the error against iterations")
     return parser.parse_args(arguments)
 
 
@@ -126,7 +125,7 @@ def orthogonal(options):
             reflector_initializer=ReflectorPairs(options.deviation),
             kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),
         ),
-        # The mean of the sums.
+        # 1 is the mean of the sums.
         keras.layers.Dense(1, bias_initializer="ones"),
     ]
 
@@ -140,8 +139,8 @@ def ldstack(options):
         ),
         LDStack(
             1,
-            # A pair of eigenvalues for each gate, and the odd one out, which
-            # is 1 and stays it.
+            # For each gate, a pair of eigenvalues and an unpaired one, which
+            # is fixed at 1.
             state_size=3 * GATES,
             depth=options.depth,
             activation="relu",
@@ -155,7 +154,7 @@ def ldstack(options):
 
 
 def additions(count, steps, generator):
-    """Sequences (count, steps, 2) of numbers and marks, and the sums."""
+    """Sequences (count, steps, 2) of numbers and marks, and their sums."""
     sequences = np.zeros((count, steps, 2), "float32")
     sequences[..., 0] = generator.random((count, steps))
     rows = np.arange(count)
@@ -168,7 +167,7 @@ def additions(count, steps, generator):
 
 
 def train(model, options):
-    """The error, averaged over each hundred iterations."""
+    """Train; return the curve of `Progress`."""
     generator = np.random.default_rng(options.seed)
     progress = Progress()
     fit_drawn(
@@ -182,14 +181,15 @@ def train(model, options):
 
 
 class Progress(keras.callbacks.Callback):
-    """Keeps and prints the errors, and stops at half the baseline.
+    """Record and print the error, and stop at half the baseline.
 
-    It lowers the learning rate with the square of the error: a change of a
-    weight of the inputs adds up over all steps, so that what took large
-    steps to find is lost with them again.
+    The learning rate falls with the square of the error. A change in an input
+    weight adds up over all time steps, so large updates near the optimum
+    would undo what was learned.
 
     Attributes:
-        curve: list of pairs, iterations and the mean error since the last.
+        curve: list of pairs of the iteration and the mean error since the
+            previous pair.
     """
 
     def __init__(self):
@@ -232,9 +232,9 @@ def plot(curve, options):
     axes = figure.subplots()
     axes.plot(*zip(*curve), ".-", label=options.layer)
     axes.axhline(BASELINE, color="gray", label="always 1")
-    axes.axhline(BASELINE / 2, color="gray", ls="--", label="half of it")
+    axes.axhline(BASELINE / 2, color="gray", ls="--", label="half of that")
     axes.set_xlabel("iteration")
-    axes.set_ylabel(f"mean squared error of {AVERAGED} iterations")
+    axes.set_ylabel(f"mean squared error over {AVERAGED} iterations")
     axes.set_ylim(0, 2 * BASELINE)
     axes.legend()
     figure.savefig(options.figure, dpi=150)

@@ -1,4 +1,4 @@
-"""What the examples share: a backend, options, files, training."""
+"""Shared parts of the examples: backend, options, files, models, training."""
 
 import importlib.util
 import json
@@ -8,21 +8,21 @@ import sys
 import zipfile
 from pathlib import Path
 
-# Keras is imported where it is used: by then a backend has been chosen.
+# Functions import Keras themselves, after a backend has been chosen.
 
 BACKENDS = "The environment variable KERAS_BACKEND chooses between jax, "
 BACKENDS += "tensorflow and torch."
 
 
 def choose_backend():
-    """Set KERAS_BACKEND to what is installed, unless the user has chosen."""
+    """Set KERAS_BACKEND to an installed backend unless the user has chosen."""
     try:
         home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
         chosen = json.loads((home / "keras.json").read_text())["backend"]
     except (OSError, ValueError, LookupError):
         chosen = None
-    # Keras itself writes "tensorflow" into that file when it first runs, so
-    # that only another name is somebody's choice.
+    # Keras itself writes "tensorflow" into that file on its first run, so only
+    # another name is the user's choice.
     if chosen not in ("jax", "torch"):
         for backend in ("jax", "tensorflow", "torch"):
             if importlib.util.find_spec(backend):
@@ -33,7 +33,7 @@ def choose_backend():
 
 
 def add_numbers(parser, *numbers):
-    """Options of one number: name, type, default (or `None`), help."""
+    """Add numeric options, given as (name, type, default or `None`, help)."""
     for name, kind, default, text in numbers:
         shown = "" if default is None else " (default: %(default)s)"
         parser.add_argument(
@@ -42,7 +42,7 @@ def add_numbers(parser, *numbers):
 
 
 def require_whole(parser, options, name, least, most=2**31 - 1):
-    """End the program if an option is no number in a range, or `None`."""
+    """Exit unless an option is `None` or a number in a range."""
     value = getattr(options, name)
     if value is not None and not least <= value <= most:
         parser.error(
@@ -52,27 +52,30 @@ def require_whole(parser, options, name, least, most=2**31 - 1):
 
 
 def add_models(parser):
-    """The options of the unit, and of the LSTM beside it."""
+    """Add the options for the unit, and for the LSTM to compare with."""
     parser.add_argument(
         "--unit",
         choices=("rotrnn", "lssl", "ldstack"),
         default="rotrnn",
-        help="what the layers are made of (default: %(default)s)",
+        help="the recurrent unit of the layers (default: %(default)s)",
     )
     parser.add_argument(
-        "--no-lstm", dest="lstm", action="store_false", help="leave it out"
+        "--no-lstm",
+        dest="lstm",
+        action="store_false",
+        help="do not train an LSTM for comparison",
     )
 
 
 def add_figure(parser, text):
-    """The option of a picture to draw."""
+    """Add the option for a plot of `text`."""
     parser.add_argument(
-        "--figure", type=Path, metavar="FILE.png", help=f"where to draw {text}"
+        "--figure", type=Path, metavar="FILE.png", help=f"plot {text} to a file"
     )
 
 
 def add_output(parser, files):
-    """The option of a folder to write to."""
+    """Add the option for the output folder."""
     parser.add_argument(
         "--output",
         type=Path,
@@ -86,12 +89,12 @@ def add_output(parser, files):
 
 
 def refuse(path, expected, received):
-    """End the program for what is wrong with a file."""
+    """Exit because of a problem with a file."""
     sys.exit(f"{path}: expected {expected}. Received: {received}")
 
 
 def require_archive(path, expected):
-    """Refuse what is no zip archive, which .npz and .keras files are."""
+    """Exit unless a file is a zip archive, as .npz and .keras files are."""
     if not path.exists():
         refuse(path, expected, "no such file")
     if not zipfile.is_zipfile(path):
@@ -99,7 +102,7 @@ def require_archive(path, expected):
 
 
 def make_folder(path):
-    """Make a folder to write to, if it is not there."""
+    """Create a folder unless it exists."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -110,9 +113,9 @@ def make_folder(path):
 
 
 def lstm(units, **arguments):
-    """An LSTM in the form that a processor runs fastest.
+    """An LSTM in its fastest form on CPUs.
 
-    What PyTorch does there with cuDNN's form takes minutes a step.
+    With cuDNN's form, a step takes minutes on PyTorch.
     """
     import keras
 
@@ -122,7 +125,7 @@ def lstm(units, **arguments):
 
 
 def widest(parameters, count):
-    """The width with the most parameters that are no more than `count`."""
+    """The largest width with at most `count` parameters."""
     width = 1
     while parameters(width + 1) <= count:
         width += 1
@@ -130,7 +133,7 @@ def widest(parameters, count):
 
 
 def cosine_schedule(peak, steps):
-    """A rate that rises for a tenth of the steps and then falls."""
+    """A learning rate that rises for a tenth of the steps, then decays."""
     import keras
 
     return keras.optimizers.schedules.CosineDecay(
@@ -142,9 +145,10 @@ def cosine_schedule(peak, steps):
 
 
 def fit_drawn(model, draw, iterations, averaged, callback):
-    """Train on batches that `draw()` makes anew for each step.
+    """Train on batches from `draw()`, a new one in each step.
 
-    An epoch is what is averaged, so that Keras' own mean is the curve.
+    An epoch has `averaged` steps, so that the loss that Keras reports is the
+    mean over them.
     """
 
     def batches():

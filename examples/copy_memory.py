@@ -1,26 +1,26 @@
-r"""Repeat ten symbols after a long silence, which an LSTM does not learn.
+r"""Repeat ten symbols after a long delay, which an LSTM does not learn.
 
-A sequence is ten symbols of eight, a delay of blanks, a mark, and ten more
-blanks, during which the symbols are asked for in their order. To guess gives a
-cross-entropy of log(8) = 2.079. A `LinearDynamicalSystem` whose eigenvalues
-have magnitude 1 forgets nothing, and its outputs are a linear function of all
-that it has read (Kaul 2020):
+A sequence consists of ten symbols out of eight, a delay of blanks, a mark, and
+ten more blanks, during which the network must repeat the symbols in order.
+Guessing gives a cross-entropy of log(8) = 2.079. A `LinearDynamicalSystem` with
+eigenvalues of magnitude 1 does not forget: its outputs are a linear function of
+all its inputs (Kaul 2020):
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/copy_memory.py --figure copy.png
 
-That runs a delay of 300 steps and takes some minutes on two cores, nearly all
-of them for the LSTM that it is compared with, which still guesses in the end.
-The linear system is below a tenth of the guess after 30 iterations, some
-seconds. Over a delay of 2000 it takes 60, half a minute, and an iteration of
-the LSTM some seconds: 0 of them leave it out:
+This uses a delay of 300 steps and takes some minutes on two cores. Nearly all
+of that time goes into the LSTM trained for comparison, which is still guessing
+at the end. The linear system falls below a tenth of the baseline after 30
+iterations, within seconds. For a delay of 2000 it needs 60 iterations, half a
+minute. One iteration of the LSTM then takes some seconds; skip it with
 
     python examples/copy_memory.py --delay 2000 --lstm-iterations 0
 
-What it takes: outputs that are all alike at first (an output kernel of zeros),
-so that no symbol is favoured by chance, and Adamax: over 2000 steps a change
-of an angle counts 2000 times, and with Adam's first steps the angles are lost
-for more than 200 iterations.
+Training depends on outputs that are equal at first (an output kernel of zeros),
+so that no symbol has a random advantage, and on Adamax. Over 2000 steps, a
+change in an angle has 2000 times the effect; with Adam, the first updates
+destroy the angles, which takes more than 200 iterations to repair.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main(arguments=None):
     options = parse(arguments)
     print(
         f"A delay of {options.delay} steps, backend "
-        f"{keras.backend.backend()}. To guess gives a cross-entropy of "
+        f"{keras.backend.backend()}. Guessing gives a cross-entropy of "
         f"{BASELINE:.3f}; the goal is {GOAL:.3f}."
     )
     iterations = {"LinearDynamicalSystem": options.iterations}
@@ -76,21 +76,21 @@ def parse(arguments):
     add_numbers(
         parser,
         ("delay", int, 300, "steps between the last symbol and the mark"),
-        ("iterations", int, 300, "training steps, in tens"),
-        ("lstm-iterations", int, 300, "those of the LSTM"),
-        ("batch-size", int, 256, "sequences in a training step"),
-        ("test-size", int, 1024, "sequences to test on"),
-        ("state-size", int, 160, "of the linear system"),
-        ("lstm-units", int, 64, "of the LSTM"),
-        ("learning-rate", float, 0.01, "of Adamax"),
-        ("seed", int, 0, "of the sequences and the weights"),
+        ("iterations", int, 300, "training steps, a multiple of 10"),
+        ("lstm-iterations", int, 300, "training steps of the LSTM"),
+        ("batch-size", int, 256, "sequences per training step"),
+        ("test-size", int, 1024, "test sequences"),
+        ("state-size", int, 160, "states of the linear system"),
+        ("lstm-units", int, 64, "units of the LSTM"),
+        ("learning-rate", float, 0.01, "learning rate of Adamax"),
+        ("seed", int, 0, "seed of sequences and weights"),
     )
-    add_figure(parser, "the cross-entropy over the iterations")
+    add_figure(parser, "the cross-entropy against iterations")
     return parser.parse_args(arguments)
 
 
 def build_model(name, options):
-    """Logits (batch, 10, 8) of the symbols, from sequences of 10 features."""
+    """A model from sequences of 10 features to logits (batch, 10, 8)."""
     steps = options.delay + 2 * COPIED
     last_steps = keras.layers.Cropping1D((steps - COPIED, 0))
     if name == "LSTM":
@@ -105,7 +105,7 @@ def build_model(name, options):
                 SYMBOLS,
                 state_size=options.state_size,
                 eigenvalues="unit",
-                # All symbols alike, so that none is favoured by chance.
+                # Equal logits, so that no symbol has a random advantage.
                 output_initializer="zeros",
                 feedthrough_initializer="zeros",
             ),
@@ -121,7 +121,7 @@ def build_model(name, options):
 
 
 def copies(count, delay, generator):
-    """One-hot sequences (count, delay + 20, 10), and what is to repeat."""
+    """One-hot sequences (count, delay + 20, 10), and the symbols to repeat."""
     symbols = generator.integers(SYMBOLS, size=(count, COPIED))
     tokens = np.full((count, delay + 2 * COPIED), BLANK)
     tokens[:, :COPIED] = symbols
@@ -130,7 +130,7 @@ def copies(count, delay, generator):
 
 
 def train(model, iterations, options):
-    """Pairs of iterations and the mean cross-entropy since the last."""
+    """Train; return the curve of `Progress`."""
     generator = np.random.default_rng(options.seed)
     progress = Progress(model.layers[0].__class__.__name__)
     fit_drawn(
@@ -144,11 +144,11 @@ def train(model, iterations, options):
 
 
 class Progress(keras.callbacks.Callback):
-    """Keeps and prints the cross-entropies.
+    """Record and print the cross-entropy.
 
     Attributes:
-        curve: list of pairs, iterations and the mean cross-entropy since the
-            last.
+        curve: list of pairs of the iteration and the mean cross-entropy since
+            the previous pair.
     """
 
     def __init__(self, name):
@@ -169,7 +169,7 @@ class Progress(keras.callbacks.Callback):
 
 
 def test(model, options):
-    """The cross-entropy and the accuracy of a symbol, on new sequences."""
+    """The cross-entropy and the accuracy per symbol, on new sequences."""
     generator = np.random.default_rng([options.seed, 1])
     return model.evaluate(
         *copies(options.test_size, options.delay, generator),
@@ -180,8 +180,8 @@ def test(model, options):
 
 def print_table(rows, curves):
     print(
-        "\n| layer | parameters | iterations | cross-entropy of new "
-        f"sequences | right symbols | below {GOAL:.3f} after |"
+        "\n| layer | parameters | iterations | cross-entropy on new "
+        f"sequences | symbols correct | below {GOAL:.3f} after |"
     )
     print("|---" * 6 + "|")
     for name, parameters, entropy, accuracy in rows:
@@ -194,7 +194,7 @@ def print_table(rows, curves):
 
 
 def goal_reached(curve):
-    """The iterations it took to a tenth of the baseline, or `None`."""
+    """The iterations needed for a tenth of the baseline, or `None`."""
     return next((i for i, entropy in curve if entropy < GOAL), None)
 
 
@@ -203,11 +203,11 @@ def draw(curves, options):
     axes = figure.subplots()
     for name, curve in curves.items():
         axes.semilogy(*zip(*curve), ".-", label=name)
-    axes.axhline(BASELINE, color="gray", label="a guess, log(8)")
-    axes.axhline(GOAL, color="gray", ls="--", label="a tenth of it")
+    axes.axhline(BASELINE, color="gray", label="guessing, log(8)")
+    axes.axhline(GOAL, color="gray", ls="--", label="a tenth of that")
     axes.set_title(f"a delay of {options.delay} steps")
     axes.set_xlabel("iteration")
-    axes.set_ylabel("cross-entropy of a symbol")
+    axes.set_ylabel("cross-entropy per symbol")
     axes.legend()
     figure.savefig(options.figure, dpi=150)
 

@@ -1,4 +1,4 @@
-"""Handwritten digits, as sequences: scikit-learn's, or a file like MNIST's."""
+"""Handwritten digits as sequences: scikit-learn's, or a file like MNIST's."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from common import require_archive
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-# Keras is imported where it is used: by then a backend has been chosen.
+# Functions import Keras themselves, after a backend has been chosen.
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 EXPECTED_FILE = f"a NumPy .npz file with the arrays {', '.join(ARRAYS)}"
@@ -18,7 +18,7 @@ TEST_BATCH_SIZE = 200
 
 
 def add_data(parser):
-    """The option of a file to read."""
+    """Add the option for a file of images."""
     parser.add_argument(
         "--data",
         type=Path,
@@ -29,7 +29,7 @@ def add_data(parser):
 
 
 def read(path=None):
-    """Training and test images with their labels, and how many classes."""
+    """Training and test images with labels, and the number of classes."""
     arrays = read_file(path) if path else read_digits()
     train_images, train_labels, test_images, test_labels = arrays
     classes = int(max(train_labels.max(), test_labels.max())) + 1
@@ -37,7 +37,7 @@ def read(path=None):
 
 
 def read_task(path, task):
-    """The same as sequences for a task, of pixels from 0 to 1."""
+    """As `read`, but as sequences for a task, with pixels from 0 to 1."""
     *parts, classes = read(path)
     highest = parts[0][0].max()
     train, test = (
@@ -100,7 +100,7 @@ def read_file(path):
             f"{describe(arrays['x_train'])} and {describe(arrays['x_test'])}",
         )
     for name in ("y_train", "y_test"):
-        # PyTorch does little with unsigned integers of 16 bits and more.
+        # PyTorch hardly supports unsigned integers of 16 bits and more.
         arrays[name] = arrays[name].astype("int32")
     return tuple(arrays[name] for name in ARRAYS)
 
@@ -113,10 +113,10 @@ def describe(array):
 
 
 def as_sequences(images, permute):
-    """Images as (images, pixels, 1): one pixel a step, one feature."""
+    """Images as sequences (images, pixels, 1), one pixel per step."""
     sequences = images.reshape(len(images), -1, 1).astype("float32")
     if permute:
-        # Not options.seed: whoever loads a model needs the same order.
+        # A fixed seed: loading a model requires the same order.
         order = np.random.default_rng(0).permutation(sequences.shape[1])
         sequences = sequences[:, order]
     return sequences
@@ -125,7 +125,7 @@ def as_sequences(images, permute):
 def as_task(images, task):
     """Images as sequences (images, steps, features)."""
     if task == "noise-padded":
-        # scikit-learn's come flat.
+        # scikit-learn's images are flat.
         height = images.shape[1] if images.ndim == 3 else 8
         return images.reshape(len(images), height, -1).astype("float32")
     pixels = as_sequences(images, permute=task == "permuted")
@@ -154,7 +154,7 @@ def scaled_pixels(pixels):
 
 
 def first(size, data, option, kind):
-    """The first images, as many as an option says, and their labels."""
+    """The first `size` images and their labels; all if `size` is `None`."""
     pixels, labels = data
     size = size or len(pixels)
     if size > len(pixels):

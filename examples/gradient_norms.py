@@ -1,14 +1,14 @@
-"""What is left of gradients after 2000 steps: orthogonal, Lipschitz, others.
+"""Compare the gradients of recurrent units after 2000 steps back in time.
 
-For untrained units of one size on random inputs, a table (and with --figure a
-picture) of the length of the gradient of the last output with regard to the
-state so many steps before, as a share of what it was (Mhammedi et al. 2017,
+For untrained units of equal size on random inputs, the table (and the plot with
+--figure) shows the norm of the gradient of the last output with respect to
+earlier states, relative to the norm at the output (Mhammedi et al. 2017,
 sections 1 and 5.5):
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/gradient_norms.py --figure gradients.png
 
-It takes a minute.
+This takes a minute.
 """
 
 import argparse
@@ -35,7 +35,8 @@ def main(arguments=None):
         np.geomspace(1, options.steps, options.points).astype(int)
     ).tolist()
     generator = np.random.default_rng(options.seed)
-    sequences = generator.standard_normal((options.batch, options.steps, 1))
+    shape = (options.batch_size, options.steps, 1)
+    sequences = generator.standard_normal(shape)
     curves = {}
     for name, layer in units(options.units).items():
         layer.build(sequences.shape)
@@ -50,13 +51,13 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_numbers(
         parser,
-        ("steps", int, 2000, "back, at most"),
-        ("units", int, 64, "of each layer"),
-        ("batch", int, 4, "sequences"),
-        ("points", int, 8, "of each curve"),
-        ("seed", int, 0, "of the sequences and the weights"),
+        ("steps", int, 2000, "largest number of steps back"),
+        ("units", int, 64, "units of each layer"),
+        ("batch-size", int, 4, "sequences"),
+        ("points", int, 8, "points of each curve"),
+        ("seed", int, 0, "seed of sequences and weights"),
     )
-    add_figure(parser, "the curves")
+    add_figure(parser, "the norms against steps")
     return parser.parse_args(arguments)
 
 
@@ -89,7 +90,7 @@ def draw(steps, curves, path):
         axes.loglog(steps, curve, marker=".", label=name)
     axes.set_ylim(1e-12, 1e3)
     axes.set_xlabel("steps back in time")
-    axes.set_ylabel("length of the gradient, a share of the first")
+    axes.set_ylabel("relative norm of the gradient")
     axes.legend()
     figure.savefig(path)
 

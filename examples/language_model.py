@@ -1,28 +1,27 @@
-r"""Learn to write as a text does, byte by byte, and against an LSTM.
+r"""Train a byte-level language model, and an LSTM to compare with.
 
-A `LinRecCausalLM` of RotRNN layers reads a text and learns which byte comes
-next. After every round of training it says how well, in bits per character of
-the last tenth of the text, which it is never shown, and writes a few lines of
-its own. Then an LSTM of as many parameters does the same, as long:
+A `LinRecCausalLM` of RotRNN layers learns to predict the next byte of a text.
+After every round of training, the script prints the bits per character on the
+last tenth of the text, which is held out, and a few generated lines. Then an
+LSTM with as many parameters trains for the same time:
 
     pip install "keras-linrec[examples,jax,nlp]"    # or tensorflow, or torch
     python examples/language_model.py
 
-That takes some five minutes on two cores, with thirteen of Shakespeare's
-sonnets that lie beside this file: enough to see it learn, and too little to
-learn from.
-With a text of your own, of a megabyte or so, and an hour for each model:
+With the thirteen sonnets of Shakespeare's in sonnets.txt, this takes about five
+minutes on two cores: enough to see the model learn, but too little text for a
+good model. With a text of your own of about a megabyte, and an hour for each
+model:
 
     python examples/language_model.py --data tiny_shakespeare.txt \
         --hidden-dim 192 --dropout 0.2 --minutes 60 --rounds 200 --steps 75 \
         --figure curve.png
 
-`--folder FOLDER` keeps what is needed to go on after an interruption, even in
-the middle of a round: run the same line again, and it ends where it would have
-ended. `--minutes` then counts from the new start.
+`--folder FOLDER` stores what is needed to resume after an interruption, even in
+the middle of a round: run the same command again, and the result is the same as
+without the interruption. `--minutes` then counts from the new start.
 
-What is learned is a power of two to some bits: text in which every byte was as
-likely as any other would take 8 bits a character, English needs about one.
+A text of equally likely bytes has 8 bits per character; English has about one.
 """
 
 import argparse
@@ -47,9 +46,9 @@ from keras_linrec import nlp
 
 SONNETS = Path(__file__).parent / "sonnets.txt"
 BYTES = 256
-# Held out, of the end of the text; and how much of it is read at a time.
+# The share of the text, at its end, that is held out for testing.
 HELD_OUT = 0.1
-READ_AT_A_TIME = 2048
+TEST_LENGTH = 2048  # bytes of a row in testing
 
 
 def main(arguments=None):
@@ -61,8 +60,8 @@ def main(arguments=None):
         count = models[options.unit].count_params()
         models["lstm"] = build_lstm(count, options)
     print(
-        f"{len(training)} bytes to learn from and {len(held_out)} to be tested "
-        f"on, backend {keras.backend.backend()}."
+        f"{len(training)} bytes for training, {len(held_out)} for testing, "
+        f"backend {keras.backend.backend()}."
     )
     curves = {}
     for name, model in models.items():
@@ -90,25 +89,25 @@ def parse(arguments):
     add_numbers(
         parser,
         ("layers", int, 4, "layers of the model"),
-        ("hidden-dim", int, 96, "features of a byte"),
+        ("hidden-dim", int, 96, "features of the model"),
         ("length", int, 256, "bytes of a row in training"),
-        ("batch-size", int, 32, "rows in a training step"),
-        ("steps", int, 20, "training steps in a round"),
-        ("rounds", int, 20, "rounds at most"),
-        ("minutes", float, 2.0, "of training at most, for each model"),
-        ("learning-rate", float, 4e-3, "the highest, of AdamW"),
+        ("batch-size", int, 32, "rows per training step"),
+        ("steps", int, 20, "training steps per round"),
+        ("rounds", int, 20, "maximum number of rounds"),
+        ("minutes", float, 2.0, "maximum minutes of training for each model"),
+        ("learning-rate", float, 4e-3, "peak learning rate of AdamW"),
         ("dropout", float, 0.1, "share of features dropped in training"),
         ("lstm-layers", int, 2, "layers of the LSTM"),
-        ("seed", int, 0, "of the rows and the weights"),
-        ("characters", int, 200, "written after each round"),
+        ("seed", int, 0, "seed of rows and weights"),
+        ("characters", int, 200, "characters generated after each round"),
     )
     parser.add_argument(
-        "--prompt", default="O", help="what is written begins so"
+        "--prompt", default="O", help="beginning of the generated text"
     )
     parser.add_argument(
-        "--folder", type=Path, help="where an interrupted training goes on from"
+        "--folder", type=Path, help="store checkpoints here, to resume from"
     )
-    add_figure(parser, "the bits per character over time")
+    add_figure(parser, "the bits per character against time")
     return parser.parse_args(arguments)
 
 
@@ -121,7 +120,7 @@ def read(path):
 
 
 def split(text, options):
-    """What is learned from, and the end, which is tested on."""
+    """The parts of a text for training and for testing."""
     count = int(len(text) * (1 - HELD_OUT))
     if count <= options.length or len(text) - count < 2:
         raise SystemExit(
@@ -132,9 +131,9 @@ def split(text, options):
 
 
 def rows_of(text, length):
-    """Rows of `length` bytes, and what follows each byte.
+    """Rows of `length` bytes, and the byte that follows each.
 
-    The last row goes back into the one before it: no byte is left out.
+    The last row overlaps the one before it, so that no byte is left out.
     """
     length = min(length, len(text) - 1)
     count = -(-(len(text) - 1) // length)
@@ -151,10 +150,10 @@ def inputs(token_ids):
 
 
 class Rows(keras.utils.PyDataset):
-    """Rows from anywhere in a text, the same in every run.
+    """Rows from random places in a text, the same ones in every run.
 
     Attributes:
-        round: integer; each has rows of its own.
+        round: integer, the round, which determines the rows.
     """
 
     def __init__(self, text, options):
@@ -198,7 +197,7 @@ def build_backbone(options):
 
 
 def build_language_model(backbone, options):
-    # KerasHub's own `fit` takes texts and arrays, and no `PyDataset`.
+    # KerasHub's own `fit` does not accept a `PyDataset`.
     model = nlp.LinRecCausalLM(backbone)
     return compiled(
         keras.Model(model.input, model.output), options, weighted_metrics=[]
@@ -206,7 +205,7 @@ def build_language_model(backbone, options):
 
 
 def build_lstm(count, options):
-    """The widest one of no more than `count` parameters."""
+    """The widest LSTM with at most `count` parameters."""
     layers = options.lstm_layers
 
     def parameters(width):
@@ -243,12 +242,12 @@ def compiled(model, options, **arguments):
 
 
 def train(name, model, training, held_out, write, options):
-    """The curve: a dictionary for each round."""
+    """Train; return the curve of `Progress`."""
     progress = Progress(Rows(training, options), held_out, write, options)
     callbacks = [progress]
     if options.folder:
         folder = options.folder / name
-        # First: what it restores is what the others begin with.
+        # First in the list, so that other callbacks see the restored state.
         backup = keras.callbacks.BackupAndRestore(
             folder, double_checkpoint=True
         )
@@ -256,7 +255,7 @@ def train(name, model, training, held_out, write, options):
     model.fit(
         progress.rows,
         epochs=options.rounds,
-        # Keras would draw the order anew after an interruption.
+        # Shuffling would change the order after an interruption.
         shuffle=False,
         callbacks=callbacks,
         verbose=0,
@@ -265,17 +264,17 @@ def train(name, model, training, held_out, write, options):
 
 
 class Progress(keras.callbacks.Callback):
-    """Says after each round how far it is, and ends when the time is over.
+    """Print the progress after each round, and stop when time is up.
 
     Attributes:
-        rows: what is trained on.
+        rows: `Rows`, the training data.
         curve: list of dictionaries, one for each round.
     """
 
     def __init__(self, rows, held_out, write, options):
         super().__init__()
         self.rows = rows
-        self.test = rows_of(held_out, READ_AT_A_TIME)
+        self.test = rows_of(held_out, TEST_LENGTH)
         self.write = write
         self.options = options
         self.curve = []
@@ -285,7 +284,7 @@ class Progress(keras.callbacks.Callback):
         self.tested = 0.0
 
     def _minutes(self):
-        """Of training alone."""
+        """The time spent on training, without testing."""
         return (time.perf_counter() - self.begin - self.tested) / 60
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -293,10 +292,10 @@ class Progress(keras.callbacks.Callback):
         options = self.options
         share = max(epoch / options.rounds, self._minutes() / options.minutes)
         rate = 0.5 + 0.5 * math.cos(math.pi * min(share, 1.0))
-        # The first round is to find the scale of things.
+        # The first round is a warmup.
         rate = max(rate, 0.02) * (0.25 if epoch == 0 else 1.0)
         self.model.optimizer.learning_rate = rate * options.learning_rate
-        # What is dropped hangs on the round alone, whatever came before.
+        # Make dropout depend only on the round, so that training can resume.
         for variable in self.model.non_trainable_variables:
             if variable.name == "seed_generator_state":
                 variable.assign([options.seed, epoch])
@@ -311,7 +310,7 @@ class Progress(keras.callbacks.Callback):
         self.curve.append({**point, "minutes": minutes})
         print(
             f"round {epoch + 1:3}: loss {loss:.4f}, {bits:.4f} bits per "
-            f"character held out, {minutes:.1f} minutes",
+            f"character (held out), {minutes:.1f} minutes",
             flush=True,
         )
         if self.write is not None:
@@ -322,15 +321,14 @@ class Progress(keras.callbacks.Callback):
 
 
 class Writer:
-    """Texts of a language model, as strings."""
+    """Generates texts with a language model."""
 
     def __init__(self, backbone, options):
         preprocessor = nlp.LinRecCausalLMPreprocessor(
             nlp.LinRecByteTokenizer(), add_end_token=False
         )
-        # It has the weights that are trained.
+        # This model shares the weights that are trained.
         self.model = nlp.LinRecCausalLM(backbone, preprocessor)
-        # From what makes up nine tenths of the probability.
         self.model.compile(sampler=keras_hub.samplers.TopPSampler(p=0.9))
         self.options = options
 
@@ -341,7 +339,7 @@ class Writer:
         text = self.model.generate(
             prompt, max_length=length, stop_token_ids=None
         )
-        # What is not yet a letter might ring a terminal's bell.
+        # An untrained model generates control characters.
         text = "".join(c if c.isprintable() or c == "\n" else "." for c in text)
         return text.replace("\n", "\n    ")
 
@@ -359,7 +357,7 @@ def print_result(curves, models):
         print(
             f"| {name} | {models[name].count_params()} | "
             f"{curve[-1]['minutes']:.1f} | {curve[-1]['bits']:.3f} "
-            f"(at best {best:.3f}) |"
+            f"(lowest {best:.3f}) |"
         )
 
 

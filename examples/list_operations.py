@@ -1,29 +1,30 @@
-r"""Work out nested lists of digits, against an LSTM.
+r"""Evaluate nested lists of digits (ListOps), and compare with an LSTM.
 
-ListOps asks for the value, a digit, of expressions such as
+The task is to compute the value, a digit, of expressions such as
 
     [MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ]
 
-in which lists stand within lists, up to ten deep (Nangia and Bowman 2018; here
-with the operations and the rules of Long Range Arena, Tay et al. 2021):
-largest, smallest, median, and sum modulo 10. What counts may stand anywhere in
-hundreds of tokens:
+with lists nested up to ten deep (Nangia and Bowman 2018; here with the
+operations and rules of Long Range Arena, Tay et al. 2021): maximum, minimum,
+median, and sum modulo 10. The tokens that determine the value may be anywhere
+among hundreds:
 
     pip install "keras-linrec[examples,jax,nlp]"    # or tensorflow, or torch
     python examples/list_operations.py
 
-Expressions of 30 to 120 tokens are made and learned from for two minutes, by a
-`LinRecTextClassifier` and by an LSTM of as many parameters. Always to answer
-the most frequent digit gives some 17%. Long Range Arena's own have 500 to 2,000
-tokens; here with as many as a processor reads in ten minutes for each model,
-more expressions than they read in that time, so that none is learned by heart:
+The script generates expressions of 30 to 120 tokens and trains a
+`LinRecTextClassifier` and an LSTM with as many parameters for two minutes each.
+Always answering the most frequent digit gives about 17%. The expressions of
+Long Range Arena have 500 to 2,000 tokens. The following command uses 100 to 500
+tokens, which a CPU can process in ten minutes for each model, and more
+expressions than either model reads in that time, so that none can be memorised:
 
     python examples/list_operations.py --min-length 100 --max-length 500 \
         --train-size 300000 --minutes 10 --rounds 200 --steps 100
 
-How far each gets is in docs/guides/language_models.md. It hangs on the backend:
-a step of Keras' LSTM takes twice as long on TensorFlow as on JAX, one of RotRNN
-half as long.
+docs/guides/language_models.md has the results. They depend on the backend: a
+step of Keras' LSTM takes twice as long on TensorFlow as on JAX, a step of
+RotRNN half as long.
 """
 
 import argparse
@@ -46,7 +47,7 @@ from keras_linrec import nlp
 
 OPERATIONS = ("[MAX", "[MIN", "[MED", "[SM")
 END = "]"
-# The probability that a list holds a list in a place, and not a digit.
+# The probability that an entry of a list is a list and not a digit.
 NESTED = 0.25
 TOKENS = ("<pad>", *map(str, range(10)), *OPERATIONS, END)
 IDS = {token: index for index, token in enumerate(TOKENS)}
@@ -84,58 +85,58 @@ def parse(arguments):
     add_models(parser)
     add_numbers(
         parser,
-        ("min-length", int, 30, "tokens of an expression at least"),
-        ("max-length", int, 120, "tokens of an expression at most"),
-        ("max-depth", int, 10, "lists within lists"),
-        ("max-arguments", int, 10, "entries of a list"),
-        ("train-size", int, 100000, "expressions to learn from"),
-        ("test-size", int, 1000, "expressions to be tested on"),
+        ("min-length", int, 30, "minimum tokens of an expression"),
+        ("max-length", int, 120, "maximum tokens of an expression"),
+        ("max-depth", int, 10, "maximum depth of nested lists"),
+        ("max-arguments", int, 10, "maximum entries of a list"),
+        ("train-size", int, 100000, "training expressions"),
+        ("test-size", int, 1000, "test expressions"),
         ("layers", int, 4, "layers of the model"),
-        ("hidden-dim", int, 32, "features of a token"),
-        ("batch-size", int, 32, "expressions in a training step"),
-        ("steps", int, 50, "training steps in a round"),
-        ("rounds", int, 200, "at most"),
-        ("minutes", float, 2.0, "of training at most, for each model"),
-        ("learning-rate", float, 4e-3, "the highest, of Muon"),
+        ("hidden-dim", int, 32, "features of the model"),
+        ("batch-size", int, 32, "expressions per training step"),
+        ("steps", int, 50, "training steps per round"),
+        ("rounds", int, 200, "maximum number of rounds"),
+        ("minutes", float, 2.0, "maximum minutes of training for each model"),
+        ("learning-rate", float, 4e-3, "peak learning rate of Muon"),
         ("dropout", float, 0.0, "share of features dropped in training"),
         ("lstm-layers", int, 2, "layers of the LSTM"),
-        ("seed", int, 0, "of the expressions and the weights"),
+        ("seed", int, 0, "seed of expressions and weights"),
     )
     options = parser.parse_args(arguments)
     if options.min_length > options.max_length:
-        parser.error("--min-length should be --max-length at most")
+        parser.error("--min-length should be at most --max-length")
     for name in ("max_depth", "max_arguments"):
         if getattr(options, name) < 2:
-            parser.error(f"--{name.replace('_', '-')} should be 2 at least")
+            parser.error(f"--{name.replace('_', '-')} should be at least 2")
     return options
 
 
-# Expressions. Thousands are made at once, level by level of their lists: one by
-# one in plain Python each takes 2 ms, nearly as long as to learn from it.
+# Expressions. Thousands are generated at once, level by level of nesting. One
+# in plain Python takes 2 ms, nearly as long as training on it.
 
 
 class Level(NamedTuple):
-    """The lists of one depth, of all expressions, and their entries.
+    """The lists at one depth of nesting, of all expressions.
 
     Attributes:
-        owner: (lists,), the expression.
+        owner: (lists,), the index of the expression.
         operation: (lists,), an index of OPERATIONS.
-        there: (lists, max_arguments), whether there is such an entry.
-        is_list: the same shape, whether it is a list of the next level.
-        values: the same shape, its digit, or what that list comes to.
-        sizes: the same shape, its tokens.
+        exists: (lists, max_arguments), whether the list has this entry.
+        is_list: same shape, whether the entry is a list of the next level.
+        values: same shape, the digit, or the value of that list.
+        sizes: same shape, the number of tokens of the entry.
     """
 
     owner: np.ndarray
     operation: np.ndarray
-    there: np.ndarray
+    exists: np.ndarray
     is_list: np.ndarray
     values: np.ndarray
     sizes: np.ndarray
 
 
 def grow(count, generator, options):
-    """The levels of random expressions, without what lists come to."""
+    """The levels of random expressions, without the values of nested lists."""
     levels = []
     owner = np.arange(count)
     length = np.ones(count, "int64")
@@ -143,21 +144,21 @@ def grow(count, generator, options):
         arguments = generator.integers(
             2, options.max_arguments + 1, size=len(owner)
         )
-        # A list of n entries takes the place of one token.
+        # A list of n entries and two delimiters replaces one token.
         np.add.at(length, owner, arguments + 1)
-        there = np.arange(options.max_arguments) < arguments[:, None]
-        is_list = there & (generator.random(there.shape) < NESTED)
-        # The deepest lists hold digits; what is too long need not grow.
+        exists = np.arange(options.max_arguments) < arguments[:, None]
+        is_list = exists & (generator.random(exists.shape) < NESTED)
+        # The deepest lists hold digits; expressions too long stop growing.
         deeper = depth + 1 < options.max_depth
         is_list &= deeper & (length[owner] <= options.max_length)[:, None]
         levels.append(
             Level(
                 owner,
                 generator.integers(len(OPERATIONS), size=len(owner)),
-                there,
+                exists,
                 is_list,
-                generator.integers(10, size=there.shape),
-                there.astype("int64"),
+                generator.integers(10, size=exists.shape),
+                exists.astype("int64"),
             )
         )
         owner = np.repeat(owner, is_list.sum(axis=1))
@@ -165,13 +166,13 @@ def grow(count, generator, options):
 
 
 def outcomes(level):
-    """What the operation of every list of a level gives."""
+    """The value of every list of a level."""
     rows = np.arange(len(level.owner))
-    count = level.there.sum(axis=1)
-    # Those that are not there come last.
-    ordered = np.sort(np.where(level.there, level.values, 10), axis=1)
+    count = level.exists.sum(axis=1)
+    # Missing entries sort last.
+    ordered = np.sort(np.where(level.exists, level.values, 10), axis=1)
     middle = ordered[rows, (count - 1) // 2] + ordered[rows, count // 2]
-    total = (level.values * level.there).sum(axis=1)
+    total = (level.values * level.exists).sum(axis=1)
     results = {
         "[MAX": ordered[rows, count - 1],
         "[MIN": ordered[:, 0],
@@ -182,7 +183,7 @@ def outcomes(level):
 
 
 def expressions(count, generator, options):
-    """Token ids (some, max_length), and values: of `count`, those that fit."""
+    """Token ids (number, max_length) and values, of `count` those that fit."""
     levels = grow(count, generator, options)
     for level, inner in zip(levels[-2::-1], levels[:0:-1]):
         level.values[level.is_list] = outcomes(inner)
@@ -200,7 +201,7 @@ def expressions(count, generator, options):
         write(level.owner, end, np.full_like(end, IDS[END]))
         before = np.cumsum(level.sizes, axis=1) - level.sizes
         begins = begin[:, None] + 1 + before
-        rows, entries = np.nonzero(level.there & ~level.is_list)
+        rows, entries = np.nonzero(level.exists & ~level.is_list)
         digits = IDS["0"] + level.values[rows, entries]
         write(level.owner[rows], begins[rows, entries], digits)
         begin = begins[level.is_list]
@@ -210,19 +211,19 @@ def expressions(count, generator, options):
 
 
 def lengths(level):
-    """The tokens of every list of a level."""
+    """The number of tokens of every list of a level."""
     return level.sizes.sum(axis=1) + 2
 
 
 def make_set(count, seed, options):
-    """Token ids (count, max_length), and values (count,), short ones first."""
+    """Token ids (count, max_length) and values (count,), sorted by length."""
     generator = np.random.default_rng(seed)
     token_ids, values, made = [], [], 0
     while made < count:
-        some = expressions(1000, generator, options)
-        token_ids.append(some[0])
-        values.append(some[1])
-        made += len(some[1])
+        new_token_ids, new_values = expressions(1000, generator, options)
+        token_ids.append(new_token_ids)
+        values.append(new_values)
+        made += len(new_values)
     token_ids = np.concatenate(token_ids)[:count]
     values = np.concatenate(values)[:count]
     order = np.argsort((token_ids > 0).sum(axis=1), kind="stable")
@@ -230,10 +231,10 @@ def make_set(count, seed, options):
 
 
 def inputs(token_ids):
-    """What models take, without the padding that no row needs."""
+    """The inputs of the models, without unnecessary padding."""
     mask = token_ids != IDS["<pad>"]
     longest = mask.sum(axis=1).max()
-    # Few lengths: JAX compiles for each.
+    # Use few different lengths: JAX compiles for each.
     length = min(token_ids.shape[1], -(-longest // 50) * 50)
     return {
         "token_ids": token_ids[:, :length].astype("int32"),
@@ -242,7 +243,7 @@ def inputs(token_ids):
 
 
 def draw(token_ids, values, seed, options):
-    """Some expressions, of about one length."""
+    """A batch of expressions of similar length."""
     generator = np.random.default_rng(seed)
     near = min(len(values), 16 * options.batch_size)
     first = generator.integers(len(values) - near + 1)
@@ -258,8 +259,8 @@ def build_classifier(options):
     width = options.hidden_dim
     heads = max(1, width // 2)
     arguments = {
-        # Many memories, from two tokens to thousands, that hardly turn: the
-        # paper's angles for this task.
+        # Memories from two tokens to thousands, and small angles, as in the
+        # paper for this task.
         "rotrnn": {
             "state_size": 4 * heads,
             "num_heads": heads,
@@ -279,16 +280,16 @@ def build_classifier(options):
         unit_arguments=arguments[options.unit],
         dropout=options.dropout,
     )
-    # Whether a digit stands anywhere in the outermost list is what its largest
-    # and its smallest hang on: a maximum answers, where a linear unit's sums
-    # have to count. The LSTM learns no faster with it.
+    # The maximum and the minimum of the outermost list depend on whether a
+    # digit occurs in it at all. Maximum pooling answers that; a linear unit's
+    # sums would have to count. The LSTM does not learn faster with it.
     return compiled(
         nlp.LinRecTextClassifier(backbone, num_classes=10, pooling="max")
     )
 
 
 def build_lstm(count, options):
-    """The widest one of two directions and no more than `count` parameters."""
+    """The widest bidirectional LSTM with at most `count` parameters."""
     layers, vocabulary = options.lstm_layers, len(TOKENS)
 
     def parameters(width):
@@ -305,7 +306,7 @@ def build_lstm(count, options):
     hidden = keras.ops.one_hot(tokens["token_ids"], vocabulary)
     mask = keras.ops.cast(tokens["padding_mask"], "bool")
     for layer in range(layers):
-        # The last gives what each direction has at its end.
+        # The last layer returns the final output of each direction.
         direction = lstm(width, return_sequences=layer < layers - 1)
         hidden = keras.layers.Bidirectional(direction)(hidden, mask=mask)
     logits = keras.layers.Dense(10, name="logits")(hidden)
@@ -313,8 +314,8 @@ def build_lstm(count, options):
 
 
 def compiled(model):
-    # RotRNN learns from fewer expressions with it than with AdamW, the LSTM
-    # from as many.
+    # With Muon, RotRNN needs fewer expressions than with AdamW, the LSTM as
+    # many.
     optimizer = keras.optimizers.Muon(
         weight_decay=0.01,
         adam_weight_decay=0.01,
@@ -330,18 +331,18 @@ def compiled(model):
 # Training.
 
 
-# The share of the training behind which the learning rate falls. In ten minutes
-# on TensorFlow the LSTM learns more with half of the training at the highest,
-# 46.7% against 44.5%; RotRNN has it fall from the start.
+# The share of training after which the learning rate falls; RotRNN's falls from
+# the start. In ten minutes on TensorFlow, the LSTM reaches 46.7% with half of
+# the training at the peak rate, and 44.5% otherwise.
 FALLS_FROM = {"lstm": 0.5}
 
 
 def train(model, training, held_out, options, falls_from=0.0):
-    """Minutes of training, and the accuracy on what was held out."""
+    """Train; return the minutes and the accuracy on held-out expressions."""
     minutes = accuracy = 0.0
     for round in range(options.rounds):
         begin = time.perf_counter()
-        learned = []
+        accuracies = []
         share = max(round / options.rounds, minutes / options.minutes)
         left = min(1.0, (1.0 - share) / (1.0 - falls_from))
         highest = options.learning_rate * left
@@ -350,14 +351,13 @@ def train(model, training, held_out, options, falls_from=0.0):
             model.optimizer.learning_rate = highest * min(1.0, done / 100)
             batch = draw(*training, [options.seed, round, step], options)
             logs = model.train_on_batch(*batch, return_dict=True)
-            learned.append(float(logs["accuracy"]))
-        # The time of the test is nobody's.
+            accuracies.append(float(logs["accuracy"]))
+        # Testing does not count.
         minutes += (time.perf_counter() - begin) / 60
         accuracy = accuracy_of(model, *held_out)
         print(
-            f"round {round + 1:3}: {np.mean(learned):.1%} of what it learns "
-            f"from, {accuracy:.1%} of what it has not seen, "
-            f"{minutes:.1f} minutes",
+            f"round {round + 1:3}: accuracy {np.mean(accuracies):.1%} in "
+            f"training, {accuracy:.1%} held out, {minutes:.1f} minutes",
             flush=True,
         )
         if minutes >= options.minutes:

@@ -1,14 +1,14 @@
-"""What an LSSL's state remembers, for each of the measures.
+"""Show what the state of an LSSL remembers, for each of the measures.
 
-A signal drives the systems x' = A x + B u, discretised, and its past is read
-back from the state that is left at the end:
+A signal drives the discretised systems x' = A x + B u, and its past is
+reconstructed from the final state:
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/lssl_measures.py
 
-That takes seconds, downloads nothing, prints for every measure how far off
-the past is that its state holds, and leaves `lssl_measures.png`. With a
-larger state more is remembered:
+This takes seconds and downloads nothing. It prints the error of the
+reconstruction for every measure and writes `lssl_measures.png`. A larger state
+remembers more:
 
     python examples/lssl_measures.py --state-size 64
 """
@@ -23,7 +23,7 @@ from common import make_folder
 from common import require_whole
 from matplotlib.figure import Figure
 
-# No backend computes anything here, but Keras wants one that is installed.
+# No backend computes anything here, but Keras needs one that is installed.
 choose_backend()
 
 from keras_linrec.ops.hippo import hippo_matrices
@@ -32,8 +32,8 @@ from keras_linrec.ops.hippo import reconstruct
 
 PLOT_FILE = "lssl_measures.png"
 POINTS = 1000
-# Title, measure, parameters, and for how long the signal lasts: one window,
-# or a few times the measure's own time.
+# Title, measure, parameters and duration of the signal: one window, or several
+# of the measure's own units of time.
 MEASURES = (
     ("LegS", "legs", {}, 12.0),
     ("LagT", "lagt", {}, 12.0),
@@ -53,7 +53,7 @@ MEASURES = (
 def main(arguments=None):
     options = parse(arguments)
     make_folder(options.output)
-    print(f"{'measure':34}error of the past, weighted by the measure")
+    print(f"{'measure':34}error of the reconstruction, weighted by the measure")
     memories = []
     for title, measure, parameters, duration in MEASURES:
         memory = remember(
@@ -67,12 +67,12 @@ def main(arguments=None):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(
-        description="Draw what the state of an LSSL remembers of a signal, "
+        description="Plot what the state of an LSSL remembers of a signal, "
         "for each of the measures.",
     )
     add_numbers(
         parser,
-        ("state-size", int, 20, "numbers in the state"),
+        ("state-size", int, 20, "size of the state"),
         ("steps", int, 4000, "time steps of the signal"),
     )
     add_output(parser, PLOT_FILE)
@@ -83,15 +83,14 @@ def parse(arguments):
 
 
 def signal(fraction):
-    """The signal, from 0, the present, to 1, when it began."""
+    """The signal at fractions of its duration before the present."""
     waves = np.sin(9 * fraction + 1) + 0.7 * np.cos(31 * fraction)
-    # It rises from silence and falls back to it: the Laguerre measures are
-    # for signals that do.
+    # Zero at both ends, as the Laguerre measures assume.
     return np.sin(np.pi * fraction) ** 2 * waves
 
 
 def remember(measure, parameters, duration, state_size, steps):
-    """The past of the signal, what the state holds of it, and the error."""
+    """The past of the signal, its reconstruction, and the error."""
     matrix, vector = hippo_matrices(measure, state_size, **parameters)
     inputs = signal(np.linspace(1, 0, steps + 1))
     state = drive(matrix, vector, inputs, duration / steps)
@@ -125,7 +124,7 @@ def drive(matrix, vector, inputs, step):
 def plot(memories, path):
     figure = Figure(figsize=(14, 6), layout="constrained")
     panels = figure.subplots(2, 4)
-    # The first row is for measures of all the past, the second for windows.
+    # The first row is for measures of the whole past, the second for windows.
     places = [*panels[0, :3], *panels[1]]
     for axes, memory, (title, *_) in zip(places, memories, MEASURES):
         draw(axes, memory, f"{title}: {100 * memory['error']:.2g}%")
@@ -136,15 +135,14 @@ def plot(memories, path):
         labels,
         loc="center",
         frameon=False,
-        title="percent: the error, weighted by the measure",
+        title="percentages: error, weighted by the measure",
     )
     figure.savefig(path, dpi=150)
 
 
 def draw(axes, memory, title):
     positions, density = memory["positions"], memory["density"]
-    # Some densities are infinite at an end; the height of the area has no
-    # scale of its own.
+    # Some densities are infinite at an end; their height is not to scale.
     height = np.minimum(density / np.quantile(density, 0.98), 1) - 2
     axes.fill_between(
         positions, -2, height, color="0.9", label="measure, not to scale"

@@ -1,23 +1,23 @@
-r"""How few linear systems make up a nonlinear RNN, and a multi-input system.
+r"""Approximate a nonlinear RNN and a multi-input system by linear systems.
 
-The first table has the largest error of an `LDStack` that runs a given
-`keras.layers.SimpleRNN` in parallel time, by the depth of the stack and by its
-slope, the share of a step that is linear in time. One layer more than there
-are steps is exact but for rounding, which a slope of 1, the paper's, makes too
-much of: the error grows with the depth before it falls. That of a slope of 1/2
-falls from the start:
+The first table shows the largest error of an `LDStack` that runs a given
+`keras.layers.SimpleRNN` in parallel over time, by the depth of the stack and by
+its slope, the share of a step that is linear in time. A stack of one layer more
+than there are steps is exact but for rounding. With the paper's slope of 1,
+rounding is amplified too much: the error grows with the depth before it falls.
+With a slope of 1/2 it falls from the start:
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/nonlinear_stack.py --figure stack.png
 
-The second table is Kaul 2020's figure 2: a linear system of several inputs
-against the mean of systems of a single input each, a random projection of the
-several. Independent projections, the paper's, leave an error that falls with
-the root of their number. Those that a `LinearDynamicalSystem` draws for
-mimo="average" are the rows of orthogonal matrices, whose mean is exact as soon
-as there are as many as inputs.
+The second table corresponds to figure 2 of Kaul 2020: it compares a linear
+system of several inputs with the mean of single-input systems, each of which
+reads a random projection of the inputs. With independent projections, as in
+the paper, the error falls with the square root of their number. The projections
+that a `LinearDynamicalSystem` draws for mimo="average" are rows of orthogonal
+matrices, whose mean is exact once there are as many projections as inputs.
 
-It takes less than a minute. `--activation relu` and `--activation elu` are
+This takes less than a minute. `--activation relu` and `--activation elu` select
 other RNNs.
 """
 
@@ -40,9 +40,9 @@ DEPTHS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 65)
 SLOPES = (1.0, 0.75, 0.5)
 PROJECTIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 KINDS = ("independent", "orthogonal")
-# How many systems are averaged, in which colour, how often: the paper's.
+# Number of systems averaged, colour and number of curves, as in the paper.
 SHOWN = ((1, "0.85", 32), (16, "tab:blue", 2), (512, "tab:red", 1))
-DRAWN = 100  # of the last time steps, as many as can be told apart
+PLOTTED_STEPS = 100
 
 
 def main(arguments=None):
@@ -65,26 +65,26 @@ def parse(arguments):
         "--activation",
         choices=("tanh", "elu", "relu"),
         default="tanh",
-        help="of the RNN (default: %(default)s)",
+        help="activation of the RNN (default: %(default)s)",
     )
     add_numbers(
         parser,
-        ("units", int, 16, "of the RNN, and states of the linear system"),
+        ("units", int, 16, "units of the RNN, states of the linear system"),
         ("steps", int, 64, "time steps of the RNN"),
-        ("features", int, 3, "that the RNN reads"),
-        ("batch", int, 8, "sequences that the RNN reads"),
-        ("inputs", int, 32, "that the linear system reads"),
+        ("features", int, 3, "features of the RNN's sequences"),
+        ("batch-size", int, 8, "sequences for the RNN"),
+        ("inputs", int, 32, "inputs of the linear system"),
         ("long-steps", int, 1024, "time steps of the linear system"),
-        ("draws", int, 8, "of the projections, to take the mean error of"),
-        ("seed", int, 0, "of the sequences and the weights"),
+        ("draws", int, 8, "draws of the projections to average over"),
+        ("seed", int, 0, "seed of sequences and weights"),
     )
-    add_figure(parser, "both")
+    add_figure(parser, "both comparisons")
     return parser.parse_args(arguments)
 
 
 def errors_of_stacks(options, generator):
-    """The largest error by slope, for each of `DEPTHS`."""
-    shape = (options.batch, options.steps, options.features)
+    """By slope, the largest errors for `DEPTHS`."""
+    shape = (options.batch_size, options.steps, options.features)
     sequences = generator.standard_normal(shape).astype("float32")
     rnn = keras.layers.SimpleRNN(
         options.units, activation=options.activation, return_sequences=True
@@ -107,7 +107,7 @@ def run(layer, sequences):
 
 
 def multi_input_system(options, generator):
-    """A linear system of many inputs and one output, and a sequence."""
+    """A linear system with many inputs and one output, and a sequence."""
     shape = (1, options.long_steps, options.inputs)
     sequence = generator.standard_normal(shape).astype("float32")
     system = LinearDynamicalSystem(
@@ -122,10 +122,10 @@ def multi_input_system(options, generator):
 
 
 def errors_of_means(system, sequence, draws, generator):
-    """The error by kind, for each of `PROJECTIONS`.
+    """By kind of projection, the errors for `PROJECTIONS`.
 
-    It is the root mean square over time and draws, as a share of the
-    system's outputs.
+    An error is the root mean square over time and draws, relative to that of
+    the system's outputs.
     """
     expected = run(system, sequence)
 
@@ -144,7 +144,7 @@ def errors_of_means(system, sequence, draws, generator):
 
 
 def mean_of(system, projections, kind, sequence, generator):
-    """What the mean of so many systems of a single input answers."""
+    """The outputs of the mean of `projections` single-input systems."""
     mean = LinearDynamicalSystem(
         1,
         system.state_size,
@@ -171,8 +171,8 @@ def print_stacks(errors, options):
 def print_means(errors, options):
     print(
         f"\n{options.units} states, {options.inputs} inputs, "
-        f"{options.long_steps} steps: the error of a mean of single-input "
-        "systems, as a share\n"
+        f"{options.long_steps} steps: the relative error of a mean of "
+        "single-input systems\n"
     )
     print_rows("projections |", PROJECTIONS, errors, ".2g")
 
@@ -202,14 +202,14 @@ def draw(stacks, means, system, sequence, options, generator):
     for kind, errors in means.items():
         by_count.loglog(PROJECTIONS, errors, ".-", label=kind)
     by_count.set_xlabel("projections")
-    by_count.set_ylabel("error, a share of the outputs")
+    by_count.set_ylabel("relative error")
     by_count.legend()
     figure.savefig(options.figure, dpi=150)
 
 
 def draw_over_time(axes, system, sequence, generator):
-    """The paper's figure 2: means of systems of independent projections."""
-    steps = np.arange(sequence.shape[1])[-DRAWN:]
+    """Figure 2 of the paper: means of systems with independent projections."""
+    steps = np.arange(sequence.shape[1])[-PLOTTED_STEPS:]
     for count, color, lines in SHOWN:
         for line in range(lines):
             outputs = mean_of(system, count, KINDS[0], sequence, generator)
@@ -222,7 +222,7 @@ def draw_over_time(axes, system, sequence, generator):
     axes.set_ylim(*(np.array([-3, 3]) * np.abs(expected).max()))
     axes.set_xlabel("time step")
     axes.set_ylabel("output")
-    axes.set_title("single-input systems, of independent projections")
+    axes.set_title("single-input systems with independent projections")
     axes.legend()
 
 

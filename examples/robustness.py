@@ -1,25 +1,25 @@
-"""Compare how three continuous-time units bear attacks, noise and curvature.
+"""Compare three continuous-time units under attacks and noise.
 
-`LipschitzRNN`, the neural-ODE RNN and `AntisymmetricRNN` learn to read digits
-eight pixels a step, by stochastic gradient descent with momentum. Then each
-is measured as in section 7 of Erichson et al. 2021:
+`LipschitzRNN`, the neural-ODE RNN and `AntisymmetricRNN` learn to classify
+digits from eight pixels per step, by stochastic gradient descent with momentum.
+They are then evaluated as in section 7 of Erichson et al. 2021:
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/robustness.py
 
-That takes some minutes on two cores, with scikit-learn's 8x8 digits, and
-prints the paper's table 3: the accuracy on the test images as they are and
-under attacks that know the network, and the Hessian of the training loss. A
-second table holds the curves of its figure 2, the accuracy with more and more
-noise; `--figure FILE.png` draws them. With a file of Keras', see
-sequential_digits.py:
+With scikit-learn's 8x8 digits, this takes some minutes on two cores. It prints
+the paper's table 3: the accuracy on clean test images and under white-box
+attacks, and properties of the Hessian of the training loss. A second table
+corresponds to figure 2, the accuracy under increasing noise; `--figure
+FILE.png` plots it. For MNIST (see sequential_digits.py for the file):
 
     python examples/robustness.py --data ~/.keras/datasets/mnist.npz
 
-Pixels are standardised, so that attacks and noise are told in deviations of
-them, and attacks may leave the range of real pixels. The condition number is
-the largest eigenvalue by the smallest. Away from a minimum that one is
-negative, and the number tells how much more the loss curves up than down.
+Pixels are standardised, so the sizes of attacks and noise are in standard
+deviations, and attacks may leave the range of valid pixels. The condition
+number is the largest eigenvalue divided by the smallest. Away from a minimum
+the smallest is negative, and the magnitude of the ratio compares upward with
+downward curvature.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def main(arguments=None):
         for sequences, labels in (train, test)
     )
     print(
-        f"{len(train[0])} images to train on, {len(test[0])} to test on, "
+        f"{len(train[0])} training images, {len(test[0])} test images, "
         f"backend {keras.backend.backend()}."
     )
     rows, curves = {}, {}
@@ -105,23 +105,23 @@ def parse(arguments):
     add_figure(parser, "the accuracy under noise")
     add_numbers(
         parser,
-        ("units", int, 128, "of the layer"),
-        ("beta", float, 0.65, "of LipschitzRNN"),
-        ("gamma", float, 1e-3, "of LipschitzRNN and AntisymmetricRNN"),
-        ("step-size", float, 0.1, "of the solver"),
-        ("epochs", int, None, "over the training images (60; --data: 10)"),
-        ("batch-size", int, None, "images a training step (32; --data: 64)"),
-        ("learning-rate", float, 0.1, "the highest, of SGD"),
-        ("momentum", float, 0.9, "of SGD"),
-        ("pgd-step", float, 0.01, "a pixel may move in each of 7 steps"),
-        ("l2-radius", float, 1.0, "of DeepFool's balls, for a whole image"),
-        ("linf-radius", float, 0.1, "of DeepFool's balls, for a pixel"),
-        ("train-size", int, None, "the first so many training images (all)"),
-        ("test-size", int, 1000, "test images for attacks and noise at most"),
-        ("hessian-size", int, 1000, "training images of the Hessian at most"),
-        ("products", int, 50, "with the Hessian, for its eigenvalues"),
-        ("samples", int, 30, "with the Hessian, for its trace"),
-        ("seed", int, 0, "of the weights and the noise"),
+        ("units", int, 128, "units of the layer"),
+        ("beta", float, 0.65, "beta of LipschitzRNN"),
+        ("gamma", float, 1e-3, "gamma of LipschitzRNN and AntisymmetricRNN"),
+        ("step-size", float, 0.1, "step size of the solver"),
+        ("epochs", int, None, "training epochs (60; --data: 10)"),
+        ("batch-size", int, None, "images per training step (32; --data: 64)"),
+        ("learning-rate", float, 0.1, "peak learning rate of SGD"),
+        ("momentum", float, 0.9, "momentum of SGD"),
+        ("pgd-step", float, 0.01, "change of a pixel in each of 7 PGD steps"),
+        ("l2-radius", float, 1.0, "DeepFool's radius in the l2 norm"),
+        ("linf-radius", float, 0.1, "DeepFool's radius in the maximum norm"),
+        ("train-size", int, None, "number of training images (all)"),
+        ("test-size", int, 1000, "maximum test images for attacks and noise"),
+        ("hessian-size", int, 1000, "maximum training images for the Hessian"),
+        ("products", int, 50, "Hessian products for the eigenvalues"),
+        ("samples", int, 30, "Hessian products for the trace"),
+        ("seed", int, 0, "seed of weights and noise"),
     )
     options = parser.parse_args(arguments)
     if options.epochs is None:
@@ -137,7 +137,7 @@ def build_layer(name, options):
         return AntisymmetricRNN(options.units, gamma=options.gamma, **step)
     beta, gamma, alpha = options.beta, options.gamma, 1.0
     if name == "neural-ODE RNN":
-        # Without a linear part, and with a free matrix.
+        # No linear part, and an unconstrained matrix.
         beta, gamma, alpha = 0.5, 0.0, 0.0
     return LipschitzRNN(
         options.units, beta=beta, gamma=gamma, alpha=alpha, **step
@@ -149,14 +149,14 @@ def build_model(name, options, sequences, classes):
         [
             keras.Input(sequences.shape[1:]),
             build_layer(name, options),
-            # Probabilities that are nearly 1 would leave attacks no slope.
+            # Logits: attacks find no gradient in probabilities close to 1.
             keras.layers.Dense(classes),
         ]
     )
 
 
 def fit(model, options, train):
-    """Train, and return the loss of the last epoch."""
+    """Train; return the loss of the last epoch."""
     steps = options.epochs * math.ceil(len(train[0]) / options.batch_size)
     model.compile(
         keras.optimizers.SGD(
@@ -183,7 +183,7 @@ def fit(model, options, train):
 
 
 def measure(model, options, train, test):
-    """The numbers of `COLUMNS`."""
+    """The values of `COLUMNS`."""
     _, accuracy = model.evaluate(*test, batch_size=TEST_BATCH_SIZE, verbose=0)
     attacked = [part[: options.test_size] for part in test]
     attacks = (
@@ -210,7 +210,7 @@ def measure(model, options, train, test):
 
 
 def respond(model, options, test):
-    """The accuracies under white noise and under salt and pepper."""
+    """The response curves under white noise and salt-and-pepper noise."""
     noisy = [part[: options.test_size] for part in test]
     return (
         white_noise_response(model, *noisy, WHITE_NOISE, options.seed),
@@ -233,15 +233,15 @@ def print_curves(curves):
     print(f"\n| noise | {' | '.join(curves)} |")
     print("|---" * (1 + len(curves)) + "|")
     for number, kind in enumerate(("white", "salt and pepper")):
-        found = [pair[number] for pair in curves.values()]
-        for row, level in enumerate(found[0].levels):
-            shown = [f"{curve.accuracies[row]:.1%}" for curve in found]
+        of_kind = [pair[number] for pair in curves.values()]
+        for row, level in enumerate(of_kind[0].levels):
+            shown = [f"{curve.accuracies[row]:.1%}" for curve in of_kind]
             print(f"| {kind}, {level:g} | {' | '.join(shown)} |")
 
 
 def plot(curves, path):
     figure = Figure(figsize=(9, 4), layout="constrained")
-    labels = ("deviation of white noise", "share of salt and pepper")
+    labels = ("standard deviation of white noise", "share of salt and pepper")
     for number, axes in enumerate(figure.subplots(1, 2, sharey=True)):
         for name, pair in curves.items():
             curve = pair[number]

@@ -1,14 +1,14 @@
-"""Train at one sampling rate, test at another, and with steps that are missing.
+"""Train at one sampling rate; test at another, and with missing steps.
 
-A deep LSSL learns to tell tones, chirps and beats apart, sounds of a second
-that this script makes from scratch. Then it hears the same kinds of sounds at
-half the rate, with its time_deltas doubled and without, and with a part of the
-steps dropped at random, with the lengths of those that are left and without:
+A deep LSSL learns to classify synthetic sounds of one second: tones, chirps and
+beats. It is then tested on such sounds at half the sampling rate, with and
+without `step_rescale = 2`, and with some steps dropped at random, with and
+without the durations of the remaining steps in `time_deltas`:
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/sampling_rates.py
 
-That takes some minutes on two cores. The weights are the same in every row.
+This takes some minutes on two cores. The weights are the same in every row.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import keras
 
 from keras_linrec.models import SequenceClassifier
 
-RATE = 512  # steps a second
+RATE = 512  # steps per second
 KINDS = (
     "low tone",
     "middle tone",
@@ -63,11 +63,11 @@ def main(arguments=None):
                 *with_steps_dropped(model, *test, share, generator),
             )
         )
-    print("\n| test | time_deltas as they were | time_deltas told |")
+    print("\n| test | step lengths unknown | step lengths given |")
     print("|---|---|---|")
-    for name, plain, told in table:
-        told = "" if told is None else f"{told:.1%}"
-        print(f"| {name} | {plain:.1%} | {told} |")
+    for name, unknown, given in table:
+        given = "" if given is None else f"{given:.1%}"
+        print(f"| {name} | {unknown:.1%} | {given} |")
     return table
 
 
@@ -75,16 +75,16 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_numbers(
         parser,
-        ("train-size", int, 1600, "sounds to train on"),
-        ("test-size", int, 400, "sounds to test on"),
-        ("epochs", int, 12, "how often to go through the former"),
-        ("seed", int, 0, "of the sounds and the weights"),
+        ("train-size", int, 1600, "training sounds"),
+        ("test-size", int, 400, "test sounds"),
+        ("epochs", int, 12, "training epochs"),
+        ("seed", int, 0, "seed of sounds and weights"),
     )
     return parser.parse_args(arguments)
 
 
 def sounds(count, generator):
-    """Sounds (count, steps, 1) and their kinds, numbered as in `KINDS`."""
+    """Sounds (count, steps, 1) and their kinds, as indices of `KINDS`."""
     kinds = generator.integers(len(KINDS), size=count)
     time = np.arange(RATE) / RATE
     waves = np.stack([wave(KINDS[kind], time, generator) for kind in kinds])
@@ -93,7 +93,7 @@ def sounds(count, generator):
 
 
 def wave(kind, time, generator):
-    """A sound of some kind, of a random pitch, phase and loudness."""
+    """A sound of the given kind, with random pitch, phase and loudness."""
     pitch = generator.uniform(0.85, 1.15)
     tone = {"low tone": 4, "high tone": 16}.get(kind, 8) * pitch
     phase = 2 * np.pi * tone * time
@@ -112,7 +112,7 @@ def wave(kind, time, generator):
 
 
 def build_model():
-    """Timescales from a few steps to the whole sound."""
+    """A deep LSSL with timescales from a few steps to the whole sound."""
     return SequenceClassifier(
         len(KINDS),
         num_layers=2,
@@ -127,37 +127,39 @@ def build_model():
 
 
 def accuracy(model, sequences, kinds, time_deltas=None):
-    """The share of the sounds that are recognised."""
-    right = 0
+    """The share of sounds that are classified correctly."""
+    correct = 0
     for start in range(0, len(kinds), 100):
         part = slice(start, start + 100)
-        more = {} if time_deltas is None else {"time_deltas": time_deltas[part]}
-        scores = keras.ops.convert_to_numpy(model(sequences[part], **more))
-        right += np.sum(scores.argmax(axis=1) == kinds[part])
-    return right / len(kinds)
+        given = {}
+        if time_deltas is not None:
+            given["time_deltas"] = time_deltas[part]
+        scores = keras.ops.convert_to_numpy(model(sequences[part], **given))
+        correct += np.sum(scores.argmax(axis=1) == kinds[part])
+    return correct / len(kinds)
 
 
 def half_rate(model, sequences, kinds):
     """The accuracies on every second step, without and with dt doubled."""
     sequences = sequences[:, ::2]
-    plain = accuracy(model, sequences, kinds)
+    unknown = accuracy(model, sequences, kinds)
     model.step_rescale = 2.0
-    told = accuracy(model, sequences, kinds)
+    given = accuracy(model, sequences, kinds)
     model.step_rescale = 1.0
-    return plain, told
+    return unknown, given
 
 
 def with_steps_dropped(model, sequences, kinds, share, generator):
-    """The accuracies on what is left, without and with the steps' lengths."""
+    """The accuracies on the remaining steps, without and with their lengths."""
     count, time, _ = sequences.shape
-    left = time - round(share * time)
+    remaining = time - round(share * time)
     order = generator.random((count, time)).argsort(axis=1)
-    kept = np.sort(order[:, :left], axis=1)
+    kept = np.sort(order[:, :remaining], axis=1)
     sequences = np.take_along_axis(sequences, kept[..., None], axis=1)
-    # Each step lasts from the one before it that is left.
+    # Each step lasts since the previous remaining one.
     time_deltas = np.diff(kept, axis=1, prepend=-1).astype("float32")
-    plain = accuracy(model, sequences, kinds)
-    return plain, accuracy(model, sequences, kinds, time_deltas)
+    unknown = accuracy(model, sequences, kinds)
+    return unknown, accuracy(model, sequences, kinds, time_deltas)
 
 
 if __name__ == "__main__":

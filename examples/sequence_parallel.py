@@ -1,16 +1,16 @@
-"""Train a model on sequences whose steps are shared among devices.
+"""Train a model with its sequences sharded along time over several devices.
 
-Each sequence is silent but for two numbers at random steps, and their sum is
-wanted at its end. No device has a whole sequence: of 2,048 steps and eight
-devices, each has 256. Of every linear recurrence each runs its part, and one
-state a part travels between them.
+Each sequence is zero except for two numbers at random steps, and the target is
+their sum. No device holds a whole sequence: with 2,048 steps and eight devices,
+each holds 256. Each device runs its part of every linear recurrence, and one
+state per part travels between devices.
 
     pip install "keras-linrec[jax]"
     python examples/sequence_parallel.py
 
-Where there is one CPU, it acts as eight, which shows that the numbers are the
-same and not that it is fast: the losses are printed next to those of one
-device, and the largest difference. `--devices 4` takes another number.
+A single CPU acts as eight devices, which demonstrates correctness and not
+speed: the script prints the losses next to those of one device, and the largest
+difference. `--devices 4` chooses another number of devices.
 """
 
 import argparse
@@ -26,17 +26,17 @@ def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_numbers(
         parser,
-        ("devices", int, 8, "how many share the time"),
-        ("steps", int, 2048, "of a sequence"),
-        ("batch-size", int, 16, "sequences in a batch"),
+        ("devices", int, 8, "devices to shard over"),
+        ("steps", int, 2048, "time steps of a sequence"),
+        ("batch-size", int, 16, "sequences per training step"),
         ("batches", int, 60, "training steps"),
-        ("seed", int, 0, "of weights and data"),
+        ("seed", int, 0, "seed of sequences and weights"),
     )
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    # Before JAX looks for devices.
+    # This must precede JAX's initialisation of devices.
     flag = f"--xla_force_host_platform_device_count={parse().devices}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
 
@@ -48,7 +48,7 @@ from keras_linrec.layers import RotRNN
 
 
 class SharedTime(keras.distribution.ModelParallel):
-    """Steps of the data among the devices, and all weights on each."""
+    """Shards data along time; replicates weights."""
 
     def __init__(self, mesh):
         layouts = keras.distribution.LayoutMap(mesh)
@@ -70,20 +70,22 @@ def main(arguments=None):
     one, seconds_of_one = train(options)
     scope = keras_linrec.config.sequence_parallel(mesh, batch_axis="batch")
     with SharedTime(mesh).scope(), scope:
-        shared, seconds = train(options)
-    print("\n| batch | loss, one device | loss, time shared |")
+        sharded, seconds = train(options)
+    print("\n| batch | loss, one device | loss, sharded |")
     print("|---|---|---|")
     every = max(len(one) // 8, 1)
     for batch in range(every - 1, len(one), every):
-        print(f"| {batch + 1} | {one[batch]:.6f} | {shared[batch]:.6f} |")
-    difference = float(np.abs(np.subtract(one, shared)).max())
+        print(f"| {batch + 1} | {one[batch]:.6f} | {sharded[batch]:.6f} |")
+    difference = float(np.abs(np.subtract(one, sharded)).max())
     print(f"\nLargest difference: {difference:.1e}.")
-    print(f"Seconds with compilation: {seconds_of_one:.0f}, {seconds:.0f}.")
-    return one, shared
+    print(
+        f"Seconds, including compilation: {seconds_of_one:.0f}, {seconds:.0f}."
+    )
+    return one, sharded
 
 
 def train(options):
-    """The loss of each batch, and how long they took."""
+    """The loss of each batch, and the total time in seconds."""
     keras.utils.set_random_seed(options.seed)
     model = build_model(options.steps)
     model.compile(keras.optimizers.Adam(5e-3), "mse")

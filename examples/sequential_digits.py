@@ -1,25 +1,25 @@
 """Classify handwritten digits that are read one pixel at a time.
 
-An image becomes a sequence with one pixel a time step, which a stack of an
-LSSL and a RotRNN layer reads from the first pixel to the last:
+An image becomes a sequence with one pixel per time step, which a stack of an
+LSSL and a RotRNN layer reads:
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/sequential_digits.py
 
-That takes about a minute, downloads nothing (scikit-learn brings the 8x8
-digits) and leaves `model.keras` and `learning_curve.png`. The saved model
-runs under every backend:
+This takes about a minute and downloads nothing: scikit-learn includes the 8x8
+digits. It writes `model.keras` and `learning_curve.png`. The saved model runs
+under every backend:
 
     KERAS_BACKEND=torch python examples/sequential_digits.py --load model.keras
 
-MNIST's 28x28 images are 784 steps. `keras.datasets.mnist.load_data()` puts
-its file into ~/.keras/datasets:
+MNIST's 28x28 images have 784 steps. `keras.datasets.mnist.load_data()` stores
+the file in ~/.keras/datasets:
 
     python examples/sequential_digits.py --data ~/.keras/datasets/mnist.npz
 
 `--model small` is the deep LSSL of Gu et al. 2021, with the hyperparameters of
-its table 9. The paper trains it for 200 epochs; `--minutes` trains for as long
-as there is time:
+its table 9. The paper trains it for 200 epochs; `--minutes` trains for a given
+time:
 
     python examples/sequential_digits.py --data ~/.keras/datasets/mnist.npz \
         --model small --minutes 120 --test-size 1000
@@ -62,7 +62,7 @@ MODEL_FILE = "model.keras"
 PLOT_FILE = "learning_curve.png"
 TABLE_FILE = "learning_curve.csv"
 EVALUATIONS = 20
-# Into how many steps `--minutes` divides its time for the learning rate.
+# The resolution of the learning-rate schedule of `--minutes`.
 SCHEDULE_STEPS = 100_000
 
 
@@ -102,20 +102,20 @@ def parse(arguments):
     )
     add_numbers(
         parser,
-        ("epochs", int, None, "over the training images (60; --data: 10)"),
-        ("minutes", float, None, f"of training instead, with {TABLE_FILE}"),
-        ("batch-size", int, None, "images a training step (32; small: 50)"),
-        ("train-size", int, None, "the first so many training images (all)"),
-        ("test-size", int, None, "as many, except at the end (all)"),
-        ("seed", int, 0, "of weights, dropout and the order of the images"),
+        ("epochs", int, None, "training epochs (60; --data: 10)"),
+        ("minutes", float, None, f"train for a time; write {TABLE_FILE}"),
+        ("batch-size", int, None, "images per training step (32; small: 50)"),
+        ("train-size", int, None, "number of training images (all)"),
+        ("test-size", int, None, "number of test images in training (all)"),
+        ("seed", int, 0, "seed of weights, dropout and order of the images"),
     )
     add_output(parser, f"{MODEL_FILE} and {PLOT_FILE}")
     parser.add_argument(
         "--load",
         type=Path,
         metavar="FILE.keras",
-        help="do not train, but test this saved model; give the --data and "
-        "--permute that it was trained with",
+        help="test this saved model instead of training; use the same --data "
+        "and --permute as in training",
     )
     options = parser.parse_args(arguments)
     if options.epochs is None:
@@ -137,8 +137,8 @@ def build_model(pixels, classes):
     """A classifier of sequences of pixels.
 
     Args:
-        pixels: array (images, steps, 1), for the length of the sequences and
-            for the mean and the variance that they are scaled by.
+        pixels: array (images, steps, 1), which determines the length of the
+            sequences, and the mean and variance to scale them by.
         classes: integer, the number of classes.
     """
     steps = pixels.shape[1]
@@ -150,7 +150,7 @@ def build_model(pixels, classes):
             # Timescales from the whole sequence down to a twentieth of it.
             LSSL(64, state_size=16, dt_min=1 / steps, dt_max=20 / steps),
             keras.layers.LayerNormalization(),
-            # Neighbouring pixels are alike, so the rotations begin slow.
+            # Adjacent pixels are similar, so rotations start out slow.
             RotRNN(
                 64,
                 state_size=64,
@@ -167,12 +167,12 @@ def build_model(pixels, classes):
 
 
 def build_small_model(pixels, classes):
-    """The same, as a small deep LSSL (Gu et al. 2021, appendix B, table 9)."""
+    """The small deep LSSL (Gu et al. 2021, appendix B, table 9)."""
     steps = pixels.shape[1]
     return keras.Sequential(
         [
             *scaled_pixels(pixels),
-            # A factor of 100 apart, with 1 / steps between them.
+            # dt_min and dt_max differ by a factor of 100 and enclose 1 / steps.
             SequenceClassifier.from_size(
                 "small",
                 classes,
@@ -206,13 +206,13 @@ def train_and_save(options, train, test, classes):
 
 
 def fit_epochs(options, model, train, test):
-    """Train for `options.epochs`; say which files that wrote."""
-    # Saved after every epoch, so that a run may be cut short.
+    """Train for `options.epochs`; return the names of the files written."""
+    # Save after every epoch, in case the run is interrupted.
     callbacks = [keras.callbacks.ModelCheckpoint(options.output / MODEL_FILE)]
     if options.model == "small":
         rate = peak_rate(options)
-        # The paper watches images that it held out; those of the test are
-        # not to steer the training.
+        # The paper monitors a validation set; here it is the training loss, so
+        # that test images do not influence training.
         callbacks.append(
             keras.callbacks.ReduceLROnPlateau("loss", factor=0.2, patience=10)
         )
@@ -235,7 +235,7 @@ def fit_epochs(options, model, train, test):
 
 
 def fit_minutes(options, model, train, test):
-    """Train for `options.minutes`; say which files that wrote."""
+    """Train for `options.minutes`; return the names of the files written."""
     compile_model(model, make_optimizer(options, peak_rate(options)))
     stopwatch = Stopwatch(options, len(train[0]), test)
     model.fit(
@@ -252,12 +252,13 @@ def fit_minutes(options, model, train, test):
 
 
 class Stopwatch(keras.callbacks.Callback):
-    """Trains for a given time, with the cosine schedule spread over it.
+    """Train for a given time, with a cosine schedule over that time.
 
-    `EVALUATIONS` times until then it tests and saves the model and adds a
-    line to `TABLE_FILE`, where `loss` and `accuracy` are those of the
-    training images since the last line or the epoch's begin, `val_loss` and
-    `val_accuracy` those of the test images.
+    In regular intervals, `EVALUATIONS` times in all, the callback tests and
+    saves the model and adds a line to `TABLE_FILE`. There, `loss` and
+    `accuracy` are averages over the training images since the previous line
+    or the beginning of the epoch; `val_loss` and `val_accuracy` are for the
+    test images.
     """
 
     def __init__(self, options, train_size, test):
@@ -277,11 +278,11 @@ class Stopwatch(keras.callbacks.Callback):
         return time.perf_counter() - self.begin
 
     def share(self):
-        """How much of the time has passed, from 0 to 1."""
+        """The share of the time that has passed, from 0 to 1."""
         return min(self.seconds() / (60 * self.options.minutes), 1.0)
 
     def on_train_batch_begin(self, batch, logs=None):
-        # The rate falls for as many steps after those for which it rises.
+        # The decay takes SCHEDULE_STEPS, the rise before it a tenth of that.
         rate = self.schedule(self.share() * 1.1 * SCHEDULE_STEPS)
         self.model.optimizer.learning_rate = float(rate)
 
@@ -309,7 +310,7 @@ class Stopwatch(keras.callbacks.Callback):
             verbose=0,
             return_dict=True,
         )
-        # They hold the test images now, and training would go on from there.
+        # Otherwise training would continue to average over the test images.
         model.reset_metrics()
         row.update(val_loss=test["loss"], val_accuracy=test["accuracy"])
         for name, value in row.items():
@@ -325,7 +326,7 @@ class Stopwatch(keras.callbacks.Callback):
 
 
 def peak_rate(options):
-    """The highest learning rate; the small model's is that of the paper."""
+    """The peak learning rate; for the small model, that of the paper."""
     if options.model == "small" and options.permute:
         return 1e-3
     return 4e-3
@@ -338,10 +339,10 @@ def make_optimizer(options, rate):
 
 
 def plot(unit, positions, history, path):
-    """Draw loss and accuracy against the epoch or the time."""
+    """Plot loss and accuracy against epochs or time."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy")):
-        # A marker shows the one point of a run of one epoch.
+        # With markers, a run of a single epoch is visible.
         axes.plot(positions, history[name], ".-", label="train")
         axes.plot(positions, history[f"val_{name}"], ".-", label="test")
         axes.set_xlabel(unit)
@@ -351,7 +352,7 @@ def plot(unit, positions, history, path):
 
 
 def load(path, steps, classes):
-    """Load a model that fits the data, saved under any backend."""
+    """Load a model, saved under any backend, that fits the data."""
     expected = "a model that this script saved"
     require_archive(path, expected)
     try:

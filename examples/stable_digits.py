@@ -1,32 +1,33 @@
-"""Classify handwritten digits with recurrent units that stay stable.
+"""Classify handwritten digits with stable recurrent units.
 
-`LipschitzRNN`, `AntisymmetricRNN`, the neural-ODE RNN (which is `LipschitzRNN`
-without its linear part and with a free matrix), `OrthogonalRNN` and `LDStack`,
-one layer of each, read an image and name the digit from their last state:
+A single layer reads an image, and a Dense layer classifies the digit from its
+last output. The layer is `LipschitzRNN`, `AntisymmetricRNN`, the neural-ODE RNN
+(`LipschitzRNN` without its linear part and with an unconstrained matrix),
+`OrthogonalRNN` or `LDStack`:
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/stable_digits.py
 
-That takes some minutes on two cores, with scikit-learn's 8x8 digits. MNIST is
-a file of Keras', see sequential_digits.py. The last line of the table below
-is the task of Erichson et al. 2021, section 7:
+With scikit-learn's 8x8 digits, this takes some minutes on two cores. For MNIST,
+see sequential_digits.py for the file. The last line of the table below is the
+task of Erichson et al. 2021, section 7:
 
     python examples/stable_digits.py --data ~/.keras/datasets/mnist.npz \
         --task eight-pixels --layer lipschitz --epochs 15
 
-| task | steps of a 28x28 image | features of a step |
+| task | steps of a 28x28 image | features per step |
 |---|---|---|
 | `pixels` | 784 | 1 |
-| `permuted` | 784, in another order, the same for every image | 1 |
+| `permuted` | 784, in an order that is the same for every image | 1 |
 | `noise-padded` | 28 rows, then noise up to `--steps` | 28 |
 | `eight-pixels` | 98 | 8 |
 
-`LDStack` has `--depth`, `--slope` and `--eigenvalues`. A stack of depth 2 is
-trained with the paper's slope of 1; a deeper one wants a smaller one, such as
-0.9, or its corrections grow with the time (see nonlinear_stack.py).
+`LDStack` has `--depth`, `--slope` and `--eigenvalues`. A stack of depth 2
+trains with the paper's slope of 1. A deeper one needs a smaller slope, such as
+0.9; otherwise its corrections grow with time (see nonlinear_stack.py).
 
-`--ablation beta` and `--ablation alpha` train a `LipschitzRNN` for every value
-in a range and print how accurate each is (the paper's figure 3):
+`--ablation beta` and `--ablation alpha` train a `LipschitzRNN` for each of
+several values and print the accuracies (the paper's figure 3):
 
     python examples/stable_digits.py --task permuted --ablation beta
 """
@@ -58,7 +59,7 @@ from keras_linrec.ops.eigenvalues import PARAMETERIZATIONS
 
 LAYERS = ("lipschitz", "neural-ode", "antisymmetric", "orthogonal", "ldstack")
 TASKS = ("pixels", "permuted", "eight-pixels", "noise-padded")
-# What the paper found best for the permuted task, and for the ordered one.
+# The paper's best values of beta for permuted and for ordered pixels.
 BETAS = {"permuted": 0.8, "noise-padded": 0.8}
 BETA = 0.65
 ABLATIONS = {
@@ -73,7 +74,7 @@ def main(arguments=None):
     train = first(options.train_size, train, "--train-size", "training")
     test = first(options.test_size, test, "--test-size", "test")
     print(
-        f"{len(train[0])} images to train on, {len(test[0])} to test on, "
+        f"{len(train[0])} training images, {len(test[0])} test images, "
         f"backend {keras.backend.backend()}."
     )
     table = []
@@ -105,18 +106,18 @@ def parse(arguments):
         nargs="+",
         choices=LAYERS,
         default=LAYERS,
-        help="one or more of them (default: all)",
+        help="one or more layers (default: all)",
     )
     parser.add_argument(
         "--task",
         choices=TASKS,
         default="pixels",
-        help="what a step is (default: %(default)s)",
+        help="how images become sequences (default: %(default)s)",
     )
     parser.add_argument(
         "--ablation",
         choices=tuple(ABLATIONS),
-        help="train a LipschitzRNN for each of a range of this number",
+        help="train a LipschitzRNN for several values of this parameter",
     )
     parser.add_argument(
         "--solver", choices=("euler", "rk2", "rk4"), default="euler"
@@ -125,30 +126,27 @@ def parse(arguments):
         "--eigenvalues",
         choices=PARAMETERIZATIONS,
         default="standard",
-        help="of LDStack (default: %(default)s)",
+        help="eigenvalues of LDStack (default: %(default)s)",
     )
+    beta = f"beta of LipschitzRNN ({BETA}; permuted, noise-padded: 0.8)"
+    learning_rate = "peak learning rate (0.003; eight-pixels: 0.01)"
     add_numbers(
         parser,
-        ("beta", float, None, f"of LipschitzRNN ({BETA}, or 0.8 by the task)"),
-        ("alpha", float, 1.0, "the weight of its linear part"),
-        ("gamma", float, 1e-3, "of LipschitzRNN and AntisymmetricRNN"),
-        ("step-size", float, None, "of the solver (24 / steps, or else 0.1)"),
-        ("units", int, 128, "of the layer"),
-        ("reflections", int, 16, "of OrthogonalRNN"),
-        ("depth", int, 2, "of LDStack"),
-        ("slope", float, 1.0, "of LDStack"),
-        ("steps", int, 1000, "of the noise-padded task"),
-        ("epochs", int, None, "over the training images (30; --data: 5)"),
-        ("batch-size", int, None, "images a training step (32; --data: 64)"),
-        (
-            "learning-rate",
-            float,
-            None,
-            "the highest (0.003; eight-pixels: 0.01)",
-        ),
-        ("train-size", int, None, "the first so many training images (all)"),
-        ("test-size", int, None, "the first so many test images (all)"),
-        ("seed", int, 0, "of the weights and the order of the images"),
+        ("beta", float, None, beta),
+        ("alpha", float, 1.0, "weight of LipschitzRNN's linear part"),
+        ("gamma", float, 1e-3, "gamma of LipschitzRNN and AntisymmetricRNN"),
+        ("step-size", float, None, "of the solver (24 / steps, at most 0.1)"),
+        ("units", int, 128, "units of the layer"),
+        ("reflections", int, 16, "reflections of OrthogonalRNN"),
+        ("depth", int, 2, "depth of LDStack"),
+        ("slope", float, 1.0, "slope of LDStack"),
+        ("steps", int, 1000, "time steps of the noise-padded task"),
+        ("epochs", int, None, "training epochs (30; --data: 5)"),
+        ("batch-size", int, None, "images per training step (32; --data: 64)"),
+        ("learning-rate", float, None, learning_rate),
+        ("train-size", int, None, "number of training images (all)"),
+        ("test-size", int, None, "number of test images (all)"),
+        ("seed", int, 0, "seed of weights and order of the images"),
     )
     options = parser.parse_args(arguments)
     if options.beta is None:
@@ -164,7 +162,7 @@ def parse(arguments):
 
 
 def runs(options):
-    """The settings of each layer that is to be trained, by name."""
+    """The arguments of each layer to train, by name."""
     solver = {"solver": options.solver, "step_size": options.step_size}
     skew = {"gamma": options.gamma, **solver}
     settings = {
@@ -193,7 +191,7 @@ def describe(settings):
 
 
 def build_model(options, settings, sequences, classes):
-    """Scaling, noise if the task has it, the layer, and a Dense layer."""
+    """A model of scaling, optional noise, the layer and a Dense layer."""
     padding, steps = [], sequences.shape[1]
     if options.task == "noise-padded":
         padding, steps = [NoisePadding(options.steps)], options.steps
@@ -208,9 +206,9 @@ def build_model(options, settings, sequences, classes):
 
 
 def build_layer(units, steps, layer, step_size=None, **settings):
-    """A layer of `LAYERS`, for sequences of so many steps."""
-    # A transition near the identity sums all of the inputs up. A stack wants
-    # small states at first, where its activation is nearly linear.
+    """A layer of `LAYERS`, for sequences of `steps` steps."""
+    # A transition near the identity sums up all inputs. A stack needs small
+    # initial states, for which its activation is nearly linear.
     small = keras.initializers.RandomNormal(stddev=1 / math.sqrt(steps))
     if layer == "orthogonal":
         return OrthogonalRNN(units, kernel_initializer=small, **settings)
@@ -232,13 +230,13 @@ def build_layer(units, steps, layer, step_size=None, **settings):
 
 
 class NoisePadding(keras.layers.Layer):
-    """Standard normal noise after a sequence, other at every call.
+    """Append standard normal noise to sequences, different in every call.
 
-    Sixty thousand padded sequences would fill the memory.
+    As a layer, because sixty thousand padded sequences would fill the memory.
 
     Args:
-        steps: integer, of the sequence with its noise.
-        seed: integer or `None`, the default.
+        steps: integer, the length including the noise.
+        seed: integer. Defaults to `None`: random.
     """
 
     def __init__(self, steps, seed=None, **kwargs):
@@ -249,7 +247,7 @@ class NoisePadding(keras.layers.Layer):
     def build(self, sequences_shape):
         if sequences_shape[1] > self.steps:
             raise ValueError(
-                "`steps` should be at least that of the sequences, "
+                "`steps` should be at least the length of the sequences, "
                 f"{sequences_shape[1]}. Received: steps={self.steps}"
             )
 

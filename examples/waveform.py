@@ -1,19 +1,18 @@
-"""Teach small recurrent networks to play back a recording from memory.
+"""Train small recurrent networks to reproduce a recording from memory.
 
 The sound of a plucked string, 90 ms at 44.1 kHz, is cut into pieces of 800
-samples. For each piece a network is trained that hears a single click and
-then has to produce the piece on its own (Mhammedi et al. 2017, section 5.1).
-The paper takes a song; here the string is made from scratch: a few harmonics
-that fade, vibrato, and noise.
+samples. For each piece, a network receives a single impulse and must then
+generate the piece (Mhammedi et al. 2017, section 5.1). The paper uses a song;
+the string here is synthetic: a few decaying harmonics, vibrato, and noise.
 
     pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
     python examples/waveform.py
 
-That takes some minutes on two cores. An `OrthogonalRNN` with as many
-reflections as units is compared with Keras' LSTM and SimpleRNN of about as
-many parameters, by the lowest error during training, as a share of the
-piece's variance (NMSE; silence has 1). `--figure FILE.png` draws what each
-played of the first piece. The paper trains five times as long:
+This takes some minutes on two cores. It compares an `OrthogonalRNN` that has as
+many reflections as units with Keras' LSTM and SimpleRNN of about as many
+parameters, by the lowest error during training, relative to the variance of
+the piece (NMSE; silence has 1). `--figure FILE.png` plots the output of each
+network for the first piece. The paper trains five times as long:
 
     python examples/waveform.py --iterations 5000
 """
@@ -33,7 +32,7 @@ import keras
 
 from keras_linrec.layers import OrthogonalRNN
 
-RATE = 44_100  # samples a second
+RATE = 44_100  # samples per second
 PIECE = 800  # samples
 KINDS = ("OrthogonalRNN", "LSTM", "SimpleRNN")
 
@@ -73,29 +72,29 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_numbers(
         parser,
-        ("pieces", int, 5, "how many pieces, each with networks of its own"),
-        ("samples", int, PIECE, "of a piece"),
-        ("iterations", int, 1000, "training steps for a piece"),
-        ("parameters", int, 500, "about how many each network has"),
-        ("seed", int, 0, "of the weights"),
+        ("pieces", int, 5, "number of pieces, each with its own networks"),
+        ("samples", int, PIECE, "samples of a piece"),
+        ("iterations", int, 1000, "training steps per piece"),
+        ("parameters", int, 500, "approximate parameters of a network"),
+        ("seed", int, 0, "seed of the weights"),
     )
     parser.add_argument(
         "--learning-rate",
         type=float,
         default=1e-3,
-        help="of Adam (default: %(default)s)",
+        help="learning rate of Adam (default: %(default)s)",
     )
     parser.add_argument(
         "--activation",
         default="leaky_relu",
-        help="of OrthogonalRNN (default: %(default)s, of slope 0.1)",
+        help="activation of OrthogonalRNN (default: %(default)s, slope 0.1)",
     )
-    add_figure(parser, "the first piece as each network played it")
+    add_figure(parser, "each network's output for the first piece")
     return parser.parse_args(arguments)
 
 
 def recording(pieces, samples):
-    """A plucked string, arrays (pieces, samples) of variance 1."""
+    """The sound of a plucked string, (pieces, samples), of variance 1."""
     generator = np.random.default_rng(0)
     seconds = np.arange(pieces * samples) / RATE
     vibrato = 0.004 * np.sin(2 * np.pi * 30 * seconds)
@@ -112,18 +111,18 @@ def recording(pieces, samples):
 
 
 def parameters(kind, units):
-    """How many free numbers a network has, with its Dense layer."""
+    """The number of free parameters of a network with its Dense layer."""
     inputs_and_bias, dense = 2 * units, units + 1
     if kind == "LSTM":
         return 4 * (units**2 + inputs_and_bias) + dense
     if kind == "SimpleRNN":
         return units**2 + inputs_and_bias + dense
-    # Above the diagonal the reflectors are zero, and the last is a sign.
+    # Reflectors are zero above the diagonal, and the last one is a sign.
     return units * (units + 1) // 2 + inputs_and_bias + dense
 
 
 def units_for(kind, wanted):
-    """The units with which a network has the nearest number of parameters."""
+    """The units that bring the number of parameters closest to `wanted`."""
     return min(
         range(2, 1000), key=lambda units: abs(parameters(kind, units) - wanted)
     )
@@ -158,14 +157,14 @@ def build_layer(kind, units, options):
         units,
         reflections=units,
         activation=options.activation,
-        # A sound wants rotations by all angles, and not the identity.
+        # A sound needs rotations by all angles rather than the identity.
         reflector_initializer=keras.initializers.RandomUniform(-1, 1),
         return_sequences=True,
     )
 
 
 def remembering(shape, dtype=None):
-    """The LSTM's biases of the paper: 5 to forget with, and else 0."""
+    """The paper's biases of the LSTM: 5 for the forget gate, otherwise 0."""
     values = np.zeros(shape, "float32")
     units = shape[0] // 4
     values[units : 2 * units] = 5
@@ -187,11 +186,11 @@ def train(model, piece, options):
 
 
 class Best(keras.callbacks.Callback):
-    """Keeps the lowest error, and what is played with its weights.
+    """Record the lowest error, and the output with its weights.
 
     Attributes:
-        error: float, of the steps of training so far.
-        played: array (samples,), once training has ended.
+        error: float, the lowest error so far.
+        played: array (samples,), the output; `None` until training ends.
     """
 
     def __init__(self, click):
@@ -204,7 +203,7 @@ class Best(keras.callbacks.Callback):
         self.before = self.model.get_weights()
 
     def on_epoch_end(self, epoch, logs=None):
-        # It is the error before the step that was taken for it.
+        # The loss belongs to the weights before this step.
         if float(logs["loss"]) < self.error:
             self.error = float(logs["loss"])
             self.weights = self.before

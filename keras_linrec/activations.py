@@ -6,7 +6,12 @@ from keras import ops
 
 @keras.saving.register_keras_serializable("keras_linrec")
 def leaky_relu(x):
-    """max(x / 10, x), the orthogonal unit's own - Mhammedi et al. 2017.
+    """max(x / 10, x), the activation of Mhammedi et al. 2017.
+
+    It is the default of `keras_linrec.layers.OrthogonalRNN`.
+
+    Args:
+        x: float tensor of any shape.
 
     Example:
 
@@ -21,13 +26,16 @@ def leaky_relu(x):
 
 @keras.saving.register_keras_serializable("keras_linrec")
 def oplu(x):
-    """Each pair (x_2i, x_2i+1) as its larger and its smaller number.
+    """Sort each pair (x_2i, x_2i+1) into its maximum and its minimum.
 
-    It permutes, and so keeps the norm of `x`, and that of a gradient too
-    (Chernodub and Nowicki 2016; Mhammedi et al. 2017, section 5.5).
+    OPLU only permutes entries, so it preserves the norm of `x` and of the
+    gradient (Chernodub and Nowicki 2016; Mhammedi et al. 2017, section 5.5).
 
     Args:
-        x: float tensor, (..., an even number).
+        x: float tensor, (..., features); the number of features is even.
+
+    Raises:
+        ValueError: if the number of features is odd.
 
     Example:
 
@@ -56,15 +64,18 @@ def oplu(x):
 def modrelu(x, bias):
     """(|z| + bias) z / |z| where |z| + bias > 0, else 0 - Arjovsky et al. 2016.
 
-    In its real form (Mhammedi et al. 2017, section 3): the first half of `x`
-    holds the real parts of the complex numbers z, the second half their
-    imaginary parts, in the same order.
+    This is the real form (Mhammedi et al. 2017, section 3): the first half of
+    `x` holds the real parts of the complex numbers z, the second half their
+    imaginary parts in the same order.
 
     Args:
         x: float tensor, (..., 2 n).
         bias: float tensor, (n,).
 
-    Example: a number of modulus 5, shortened to 4.
+    Raises:
+        ValueError: if the number of features is odd.
+
+    Example: a bias of -1 shortens a number of modulus 5 to modulus 4.
 
     >>> import numpy as np
     >>> from keras_linrec import activations
@@ -77,7 +88,7 @@ def modrelu(x, bias):
     _require_pairs(x)
     real, imag = ops.split(x, 2, axis=-1)
     square = real * real + imag * imag
-    # Zero has no direction, and its square root no derivative.
+    # At zero, the direction and the square root's derivative are undefined.
     modulus = ops.sqrt(ops.where(square > 0, square, 1.0))
     scale = 1.0 + bias / modulus
     keep = ops.logical_and(square > 0, scale > 0)
@@ -86,11 +97,11 @@ def modrelu(x, bias):
 
 
 def get(identifier):
-    """An activation from its name, its configuration or itself.
+    """Return the activation for a name, a configuration or a function.
 
     Args:
-        identifier: `"oplu"`, `"modrelu"`, or what `keras.activations.get`
-            takes.
+        identifier: `"oplu"`, `"modrelu"`, or anything that
+            `keras.activations.get` accepts.
 
     Example:
 
@@ -103,7 +114,7 @@ def get(identifier):
     return keras.activations.get(identifier)
 
 
-# Those that take no second argument.
+# Activations without a second argument.
 OF_NUMBERS = (
     keras.activations.linear,
     keras.activations.relu,
@@ -116,10 +127,10 @@ OF_NUMBERS = (
 
 
 def serialize(activation):
-    """What `get` makes the same activation of, for a configuration.
+    """Return a configuration from which `get` restores the activation.
 
     Raises:
-        ValueError: for a lambda, which a file could only hold as code.
+        ValueError: for a lambda, which could only be saved as code.
     """
     if getattr(activation, "__name__", "") == "<lambda>":
         raise ValueError(
@@ -131,7 +142,7 @@ def serialize(activation):
 
 
 def require_even_units(activation, units):
-    """Raise if an activation of pairs has an odd number of units."""
+    """Raise if an activation of pairs is used with an odd number of units."""
     if activation in (oplu, modrelu) and units % 2:
         raise ValueError(
             "`units` should be even for an activation of pairs. Received: "

@@ -1,9 +1,9 @@
 """Real and complex numbers as tuples of float tensors.
 
-A real quantity is `(x,)`, a complex one `(real, imag)`. Written once on such
-tuples, a scan serves both fields, and no complex dtype ever reaches a backend
-that handles it badly. All but `powers` and `adjoint` use Python operators only,
-and so work on the tensors of every framework.
+A real quantity is `(x,)`, a complex one `(real, imag)`. A scan written for such
+tuples serves both fields, and complex dtypes, which some backends handle badly,
+never reach a backend. All functions but `powers` and `adjoint` use only Python
+operators, so they accept the tensors of every framework.
 """
 
 from keras import ops
@@ -22,7 +22,7 @@ def multiply_add(a, b, c):
 
 
 def conjugate(a):
-    """The complex conjugate; a real number is its own."""
+    """The complex conjugate; the identity on real numbers."""
     return a if len(a) == 1 else (a[0], -a[1])
 
 
@@ -47,14 +47,14 @@ def adjoint(a):
 
 
 def carried(product, state, where):
-    """`product * state`, which is zero where the state is.
+    """`product * state`, but zero wherever `state` is zero.
 
-    Over silence the product of many decays may overflow, and infinity times
-    zero would be NaN.
+    The product of many decays may overflow, and infinity times a zero state
+    would be NaN.
 
     Args:
         product, state: numbers of the same field.
-        where: the framework's `where(condition, one, other)`.
+        where: the framework's `where(condition, if_true, if_false)`.
     """
     is_zero = state[0] == 0
     if len(state) == 2:
@@ -69,13 +69,13 @@ def carried_add(product, state, addend, where):
 
 
 def powers(numbers, count):
-    """1, z, z^2, ... of real or complex numbers z.
+    """The powers 1, z, z^2, ... of real or complex numbers z.
 
-    By squaring, which takes few operations and loses few digits.
+    Repeated squaring needs few operations and loses few digits.
 
     Args:
         numbers: tuple of one tensor (real) or two (complex), (..., n).
-        count: integer.
+        count: integer, the number of powers.
 
     Returns:
         A tuple of tensors (..., count, n).
@@ -87,7 +87,8 @@ def powers(numbers, count):
     )
     length = 1
     while length < count:
-        # No power more than wanted: an infinite one would spoil gradients.
+        # Compute no higher power than needed: an infinite one would turn
+        # gradients into NaN.
         kept = min(length, count - length)
         more = multiply(tuple(part[..., :kept, :] for part in result), square)
         result = tuple(

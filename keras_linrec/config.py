@@ -8,22 +8,22 @@ from keras_linrec import settings
 
 
 def set_kernel(kernel):
-    """Choose how the scans run.
+    """Choose the kernel that runs the scans.
 
-    Results do not depend on the choice, up to rounding; speed and memory do.
-    A model that is already compiled keeps the kernel it was compiled with.
-    A kernel that does not run here is replaced, with one warning:
-    `keras_linrec.kernels.available()` says why.
+    The choice affects speed and memory; results change only by rounding. A
+    model that is already compiled keeps its kernel. A kernel that cannot run
+    here is replaced with a single warning; `keras_linrec.kernels.available()`
+    gives the reason.
 
     Args:
-        kernel: `"auto"` (the fastest that runs here, by measurement),
+        kernel: `"auto"` (the fastest available here, as measured),
             `"native"` (compiled code), `"associative"` (parallel in time),
             `"sequential"` (one step after another), `"reference"` (the plain
             definition), or `None` to follow the environment variable
-            `KERAS_LINREC_KERNEL` again, which is `"auto"` where it is unset.
+            `KERAS_LINREC_KERNEL` again, which defaults to `"auto"`.
 
     Raises:
-        ValueError: if there is no such kernel.
+        ValueError: if `kernel` is none of these.
 
     Example:
 
@@ -42,7 +42,7 @@ def set_kernel(kernel):
 
 
 def get_kernel():
-    """The kernel set by `set_kernel`, or `None`."""
+    """Return the kernel set by `set_kernel`, or `None`."""
     return settings.kernel
 
 
@@ -50,13 +50,12 @@ def get_kernel():
 def portable_kernels():
     """A scope in which models run without native code.
 
-    What is traced in it holds operations of the framework alone, so that a
-    file of it runs where this package is not installed. `model.export` opens
-    the scope by itself; JAX's exporter, TensorFlow's `tf.saved_model.save` and
-    PyTorch's `torch.onnx.export` need none. Open it around a function that
-    something else writes to a file: `keras.export.ExportArchive` on
-    TensorFlow, `torch.export`, or a `tf.function` that was called before it
-    is saved.
+    A function traced in this scope contains only the framework's own
+    operations, so a file exported from it runs without this package.
+    `model.export` opens the scope itself; JAX's exporter, TensorFlow's
+    `tf.saved_model.save` and PyTorch's `torch.onnx.export` do not need it.
+    Open it for any other exporter: `keras.export.ExportArchive` on TensorFlow,
+    `torch.export`, or a `tf.function` that is called before it is saved.
 
     Example:
 
@@ -72,30 +71,28 @@ def portable_kernels():
 
 @contextmanager
 def sequence_parallel(mesh, time_axis="time", batch_axis=None):
-    """A scope in which devices share the time of sequences, on JAX.
+    """A scope that shards sequences along time over several devices, on JAX.
 
-    Of every linear scan each device runs its part of the time, and devices
-    tell each other one state a part. What else a model computes step by step,
-    XLA shares out by itself; what needs all steps at once, as the convolution
-    of an `LSSL` or a nonlinear recurrence, it gathers. Results do not depend
-    on the scope, up to rounding, and gradients neither. Sequences of fewer
-    steps than devices run whole.
+    Each device runs every linear scan on its own part of the time axis, and
+    devices exchange one state per part. XLA shards the model's other
+    position-wise operations, and gathers the sequence for operations that
+    need all steps at once, such as the convolution of an `LSSL` or a
+    nonlinear recurrence. Outputs and gradients change only by rounding.
+    Sequences with fewer steps than devices are not sharded.
 
     Args:
-        mesh: `keras.distribution.DeviceMesh` or `jax.sharding.Mesh`, the
-            devices.
-        time_axis: the name of the mesh's axis that shares the time. Defaults
-            to `"time"`.
-        batch_axis: the name of the axis that shares the rows of a batch, or
-            `None` (the default), if none does. A batch that it does not
-            divide has all rows on each of its devices.
+        mesh: `keras.distribution.DeviceMesh` or `jax.sharding.Mesh`.
+        time_axis: string, the mesh axis that shards time. Defaults to
+            `"time"`.
+        batch_axis: string, the mesh axis that shards the batch. Defaults to
+            `None`: the batch is not sharded. A batch whose size is not a
+            multiple of the axis' is replicated on all of its devices.
 
     Raises:
-        ValueError: on another backend than JAX, if `mesh` is no mesh, and if
-            it has no such axis.
+        ValueError: on a backend other than JAX, if `mesh` is not a mesh, or
+            if it lacks one of the axes.
 
-    Example: of eight devices, each has an eighth of the steps; here there may
-    be one.
+    Example: with eight devices, each would hold an eighth of the steps.
 
     >>> import keras
     >>> import numpy as np
@@ -109,10 +106,10 @@ def sequence_parallel(mesh, time_axis="time", batch_axis=None):
     ...     with keras_linrec.config.sequence_parallel(mesh):
     ...         outputs, state = keras_linrec.ops.linear_scan(decay, inputs)
     """
-    if "sequence_parallel" not in settings.tell_compiler:
+    if settings.sequence_parallel is None:
         raise ValueError(
             "`sequence_parallel` runs on the JAX backend of Keras. "
             f"Received: backend={keras.backend.backend()}"
         )
-    with settings.sharing(settings.Mesh(mesh, time_axis, batch_axis)):
+    with settings.sequence_parallel(mesh, time_axis, batch_axis):
         yield

@@ -1,7 +1,7 @@
-"""What keeps weights where a unit is stable.
+"""Constraints that keep units stable.
 
-A = P (D + T^-1) Q of `LSSL` is stable where three things hold, each of which
-is about one weight, so that each can be a constraint of its own:
+The transition A = P (D + T^-1) Q of `LSSL` is stable under three conditions,
+which separate constraints on its weights can enforce:
 
 1. P Q < 0, entry by entry. Then W = (-Q / P)^(1/2) and R = (-P Q)^(1/2) give
    W A W^-1 = -R (D + T^-1) R.
@@ -9,15 +9,15 @@ is about one weight, so that each can be a constraint of its own:
 3. T + T^T + 2 c T T^T is positive semidefinite, and so, from both sides by
    T^-1, is T^-1 + T^-T + 2 c I.
 
-For then W A W^-1 + (W A W^-1)^T = -R (2 D + T^-1 + T^-T) R is negative
-semidefinite: left to itself the system never grows in the norm of W x, and no
-eigenvalue of A has a positive real part. The bilinear transform keeps that
-norm from growing too, at any timescale (alpha >= 1/2). At the edge T may be
-singular; then there is no A, but Abar, its limit, does not grow either.
+Then W A W^-1 + (W A W^-1)^T = -R (2 D + T^-1 + T^-T) R is negative
+semidefinite: without input, the norm of W x never grows, and no eigenvalue of A
+has a positive real part. The same holds for the discrete system at any
+timescale (alpha >= 1/2). On the boundary T may be singular; A does not exist
+then, but the norm does not grow under its limit Abar either.
 
-With c = -1/2 the third says |I - T| <= 1 in the spectral norm, where LegS and
-the Laguerre measures are (I - T is a shift); with c = 0 it says that T's
-symmetric part is positive semidefinite, as that of windows is.
+With c = -1/2, condition 3 is |I - T| <= 1 in the spectral norm, which LegS and
+the Laguerre measures fulfil (their I - T is a shift). With c = 0, it is that
+the symmetric part of T is positive semidefinite, as it is for windows.
 """
 
 import keras
@@ -28,11 +28,11 @@ from keras_linrec.ops.householder import unit_columns
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class Between(keras.constraints.Constraint):
-    """Entries are moved into an interval.
+    """Clip entries to an interval.
 
     Args:
-        minimum: float or `None`, the default, for none.
-        maximum: float or `None`, the default, for none.
+        minimum: float. Defaults to `None`: no lower bound.
+        maximum: float. Defaults to `None`: no upper bound.
 
     Example:
 
@@ -60,7 +60,9 @@ class Between(keras.constraints.Constraint):
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class Sign(keras.constraints.Constraint):
-    """1 where a weight is positive, else -1 - Mhammedi et al. 2017, section 5.
+    """Replace positive entries by 1 and all others by -1.
+
+    The sign u_1 of Mhammedi et al. 2017, section 5, stays in {-1, 1} this way.
 
     Example:
 
@@ -78,10 +80,11 @@ class Sign(keras.constraints.Constraint):
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class UnitReflectors(keras.constraints.Constraint):
-    """Columns of length 1, with zeros above the diagonal.
+    """Scale columns to length 1, and set entries above the diagonal to zero.
 
-    The vectors of Householder reflections (Mhammedi et al. 2017), whose length
-    has no effect on the reflections. A column of zeros stays as it is.
+    The columns are vectors of Householder reflections (Mhammedi et al. 2017),
+    whose length has no effect on the reflections. Columns of zeros stay
+    unchanged.
 
     Args:
         matrices: integer, the number of matrices stacked in the weight: 2 for
@@ -110,13 +113,13 @@ class UnitReflectors(keras.constraints.Constraint):
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class ContractiveBands(keras.constraints.Constraint):
-    """|I - T| <= 1 for a tridiagonal T, given as its bands (3, N).
+    """Enforce |I - T| <= 1 for a tridiagonal T, given as its bands (3, N).
 
-    Rows of I - T whose absolute sum is above 1 are divided by it, and then
-    columns: the product of the largest two such sums bounds the square of the
-    spectral norm. Rows and columns below 1 stay as they are.
+    Each row of I - T whose absolute sum exceeds 1 is divided by that sum, then
+    each column likewise: the largest row sum times the largest column sum
+    bounds the square of the spectral norm. Other rows and columns stay.
 
-    Example: the matrix T of LegS is at the edge, and stays.
+    Example: T of LegS lies on the boundary and is left unchanged.
 
     >>> import numpy as np
     >>> from keras_linrec.constraints import ContractiveBands
@@ -133,7 +136,7 @@ class ContractiveBands(keras.constraints.Constraint):
         above = above / rows[:-1]
         diagonal = diagonal / rows
         below = below / rows[1:]
-        # Those of the columns are those of the transpose's rows.
+        # Column sums are the row sums of the transpose.
         columns = ops.maximum(_row_sums(below, diagonal, above), 1.0)
         above = above / columns[1:]
         diagonal = diagonal / columns
@@ -144,12 +147,12 @@ class ContractiveBands(keras.constraints.Constraint):
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class AccretiveBands(keras.constraints.Constraint):
-    """T + T^T positive semidefinite for a tridiagonal T, as bands (3, N).
+    """Make T + T^T positive semidefinite; T is tridiagonal, as bands (3, N).
 
-    Entries of the diagonal that are below half the absolute sum of what is
-    beside them in T + T^T are raised to it (Gershgorin's theorem).
+    Each diagonal entry of T + T^T is raised to at least the absolute sum of
+    the entries beside it (Gershgorin's theorem).
 
-    Example: the matrix T of LegT is skew but at its ends, and stays.
+    Example: T of LegT fulfils this and is left unchanged.
 
     >>> import numpy as np
     >>> from keras_linrec.constraints import AccretiveBands
@@ -168,7 +171,7 @@ class AccretiveBands(keras.constraints.Constraint):
 
 
 def _row_sums(above, diagonal, below):
-    """The absolute sums of a tridiagonal matrix' rows, from its bands."""
+    """The absolute row sums of a tridiagonal matrix, from its bands."""
     return (
         ops.abs(diagonal)
         + ops.pad(ops.abs(above), [[0, 1]])

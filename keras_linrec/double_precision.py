@@ -1,6 +1,7 @@
-"""Functions that Keras computes in float32 on JAX, of float64 in float64.
+"""Elementary functions that keep float64 on every backend.
 
-Elsewhere they are those of `keras.ops`.
+On JAX, Keras computes these in float32; on the other backends they are those
+of `keras.ops`.
 """
 
 import keras
@@ -25,7 +26,7 @@ def tanh(number):
 def _module():
     if keras.backend.backend() != "jax":
         return ops
-    # The one import of a framework outside of `kernels`: what Keras lacks.
+    # The only framework import outside `kernels`: Keras has no equivalent.
     import jax.numpy
 
     return jax.numpy

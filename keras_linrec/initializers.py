@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_linrec.ops.hippo import hippo
 from keras_linrec.ops.hippo import hippo_matrices
-from keras_linrec.ops.hippo import require_measure
+from keras_linrec.ops.hippo_measures import require_measure
 
 
 @keras.saving.register_keras_serializable("keras_linrec")

@@ -1,7 +1,8 @@
-"""What is set for the package, for those who have to know."""
+"""The package's settings, as the code that depends on them reads them."""
 
 import os
 from contextlib import contextmanager
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -14,10 +15,10 @@ kernel = None
 
 
 def wanted_kernel():
-    """`"auto"` or the kernel that was asked for, here or by the environment.
+    """The requested kernel, from `set_kernel` or the environment, or "auto".
 
     Raises:
-        ValueError: if the environment variable names none.
+        ValueError: if the environment variable does not name a kernel.
     """
     if kernel is not None:
         return kernel
@@ -31,29 +32,25 @@ def wanted_kernel():
 
 
 class Export(NamedTuple):
-    """What is known of a file that is being written."""
+    """The export in progress."""
 
-    # The format that Keras was asked for, or `None`.
+    # The `format` argument of `model.export`, or `None`.
     format: str | None = None
-    # Whether the file has to take inputs of more than one size.
+    # Whether the file must accept inputs of more than one size.
     is_dynamic: bool = False
 
 
-class Mesh(NamedTuple):
-    """Devices that share the time of sequences, as the user named them."""
-
-    mesh: object
-    time_axis: str
-    batch_axis: str | None
-
-
 _export = ContextVar("keras_linrec_export", default=None)
-_mesh = ContextVar("keras_linrec_mesh", default=None)
 
-# What tells a backend's compiler that a setting has changed, so that nothing
-# compiled under another value is used again: `tell(value)` is a context.
-# `keras_linrec.kernels` puts it here for the backends that need it.
-tell_compiler = {}
+# A context in which the backend's compiler reuses nothing that it has compiled
+# for another `Export`. `keras_linrec.kernels` sets it for a backend that needs
+# one.
+compiler_scope = nullcontext
+
+# The backend's context of `keras_linrec.config.sequence_parallel`, a function
+# of the same arguments, or `None` if it has none. `keras_linrec.kernels` sets
+# it.
+sequence_parallel = None
 
 
 def current_export():
@@ -61,29 +58,12 @@ def current_export():
     return _export.get()
 
 
-def current_mesh():
-    """The `Mesh` of the innermost `sequence_parallel`, or `None`."""
-    return _mesh.get()
-
-
-def exporting(export):
-    """A scope in which a file is written, an `Export`."""
-    return _setting("portable_kernels", _export, export)
-
-
-def sharing(mesh):
-    """A scope in which devices share the time, a `Mesh`."""
-    return _setting("sequence_parallel", _mesh, mesh)
-
-
 @contextmanager
-def _setting(name, variable, value):
-    before = variable.set(value)
+def exporting(export):
+    """The scope of an export; takes an `Export`."""
+    before = _export.set(export)
     try:
-        if name in tell_compiler:
-            with tell_compiler[name](value):
-                yield
-        else:
+        with compiler_scope(export):
             yield
     finally:
-        variable.reset(before)
+        _export.reset(before)

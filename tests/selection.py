@@ -56,13 +56,17 @@ ONLY_UNDER = {
 # hardware.
 SELECTED_UNDER = {
     "test_analysis.py": ("torch",),
+    "test_arguments.py": ("torch",),
     "test_canonical_form.py": ("torch",),
+    "test_defaults.py": ("torch",),
     "test_devices.py": (),
+    "test_diagonal_layers.py": ("torch",),
     "test_docs.py": (),
     "test_files_across_backends.py": (),
     "test_impulse_response.py": ("torch",),
     "test_ldstack.py": ("torch",),
     "test_ldstack_examples.py": ("torch",),
+    "test_lru.py": ("torch",),
     "test_lssl.py": ("torch",),
     "test_lssl_measures.py": ("torch",),
     "test_models.py": ("torch",),
@@ -77,6 +81,7 @@ SELECTED_UNDER = {
     "test_sequential_digits.py": ("torch",),
     "test_spoken_digits.py": ("torch",),
     "test_stable_examples.py": ("torch",),
+    "test_state_norms.py": ("torch",),
 }
 # Docstring examples, whose layers are tested under every backend elsewhere.
 EXAMPLES_SELECTED_UNDER = ("torch",)

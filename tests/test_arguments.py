@@ -51,7 +51,7 @@ def refuses(cls, names, shared):
 
 @pytest.mark.parametrize("name", UNITS)
 def test_what_only_keras_layers_take_is_refused_with_advice(name):
-    refuses(type(UNITS[name]()), OF_KERAS, OF_EVERY_UNIT)
+    refuses(UNITS[name].layer, OF_KERAS, OF_EVERY_UNIT)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -61,7 +61,7 @@ def test_what_only_keras_cells_take_is_refused_with_advice(cell):
 
 @pytest.mark.parametrize("name", UNITS)
 def test_an_unknown_argument_is_refused_by_the_class_name(name):
-    cls = type(UNITS[name]())
+    cls = UNITS[name].layer
     with pytest.raises(ValueError, match=f"{cls.__name__}: .*no_such_name"):
         cls(4, no_such_name=1)
 
@@ -131,16 +131,9 @@ def test_masks_reach_a_call_of_several_tensors_within_models_and_wrappers():
 
 
 @pytest.mark.parametrize("features", [1, 3, 7])
-@pytest.mark.parametrize(
-    "cls",
-    [
-        layers.AntisymmetricRNN,
-        layers.LSSL,
-        layers.LipschitzRNN,
-        layers.OrthogonalRNN,
-    ],
-)
-def test_a_unit_trains_with_its_defaults(cls, features):
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_trains_with_its_defaults(name, features):
+    cls = UNITS[name].layer
     for units in (1, 4, 8):
         model = keras.Sequential([keras.Input((6, features)), cls(units)])
         model.compile("sgd", "mse")

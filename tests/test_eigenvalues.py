@@ -143,12 +143,12 @@ def test_a_seed_gives_the_same_eigenvalues_again(kind):
 @pytest.mark.parametrize(
     ("parameterization", "eigenvalues", "message"),
     [
-        ("standard", [[0.5, 0.25]], "no pair of 'standard'"),
+        ("standard", [[0.5, 0.25]], "'standard' has conjugate pairs only"),
         ("standard", [[0.5j, 0.5j]], "come in conjugate pairs"),
         ("standard", [[np.nan, 0.5]], "should be finite"),
         ("unit", [[0.5j, -0.5j]], "have magnitude 1"),
-        ("unit", [[-1.0]], "left over is 1 itself"),
-        ("log_polar_hinge", [[0.5, -0.5]], "should have one sign"),
+        ("unit", [[-1.0]], "the unpaired one should be 1"),
+        ("log_polar_hinge", [[0.5, -0.5]], "should have the same sign"),
         ("log_polar", [[-0.5]], "should be positive"),
     ],
 )

@@ -192,7 +192,7 @@ REFUSED = {
         lambda: ResidualBlock(layers.Dense(3)),
         "has no method `step`",
     ),
-    "masking": (layers.Masking, "leave masked steps out"),
+    "masking": (layers.Masking, "skip masked steps"),
     "convolution": (lambda: layers.Conv1D(4, 2), "it mixes time steps"),
     "strides": (lambda: layers.Conv1D(4, 1, 2), "it mixes time steps"),
     "norm_over_time": (

@@ -82,7 +82,7 @@ def test_errors_of_stacks_and_means_are_as_the_mathematics_has_it(
     monkeypatch.setattr(example, "PROJECTIONS", (1, 3))
     monkeypatch.setattr(example, "SHOWN", ((2, "red", 2),))
     figure = tmp_path / "stack.png"
-    sizes = ["--units", "4", "--steps", "6", "--batch", "2", "--inputs", "3"]
+    sizes = ["--units=4", "--steps=6", "--batch-size=2", "--inputs=3"]
     sizes += ["--long-steps", "9", "--draws", "2", "--figure", str(figure)]
     stacks, means = example.main(sizes)
     for first, exact in stacks.values():

@@ -8,9 +8,9 @@ from autodiff import numerical_gradients
 from autodiff import relative_error
 from definitions import lssl as definition
 from keras import ops
+from units import UNITS
 from units import array
 from units import initial_states
-from units import make_lssl
 from units import randomise
 from units import sequences
 from units import weights_of
@@ -30,7 +30,7 @@ def durations(time, batch=2, seed=5):
 
 
 def built(inputs, **arguments):
-    layer = make_lssl(**arguments)
+    layer = UNITS["lssl"](**arguments)
     layer.build(inputs.shape)
     return randomise(layer)
 
@@ -164,7 +164,7 @@ def test_streaming_takes_the_length_of_each_step():
 def test_a_functional_model_takes_the_lengths_of_its_steps():
     inputs = keras.Input((None, 3))
     lasting = keras.Input((None,))
-    layer = make_lssl()
+    layer = UNITS["lssl"]()
     model = keras.Model([inputs, lasting], layer(inputs, time_deltas=lasting))
     model.compile("sgd", "mse")
     data = [sequences(20), durations(20)]
@@ -181,7 +181,7 @@ def test_a_functional_model_takes_the_lengths_of_its_steps():
 def test_an_unknown_number_of_steps_may_differ_in_length():
     import tensorflow as tf
 
-    layer = make_lssl()
+    layer = UNITS["lssl"]()
     inputs, lasting = sequences(40), durations(40)
     layer.build(inputs.shape)
 
@@ -213,12 +213,12 @@ def test_reading_backwards_takes_each_step_with_its_length():
 
 
 def test_symbolic_states_come_by_position():
-    outputs = make_lssl()(keras.Input((9, 3)), [keras.Input((3, 6))])
+    outputs = UNITS["lssl"]()(keras.Input((9, 3)), [keras.Input((3, 6))])
     assert outputs.shape == (None, 9, 4)
 
 
 def test_steps_of_another_length_compute_nothing_of_what_was_ahead():
-    layer, inputs = make_lssl(), sequences(9)
+    layer, inputs = UNITS["lssl"](), sequences(9)
     layer.build(inputs.shape)
     ahead = layer.step_constants()
     states = [np.ones((2, 3, 6), "float32")]
@@ -234,7 +234,7 @@ def test_steps_of_another_length_compute_nothing_of_what_was_ahead():
 
 
 def test_wrong_scales_and_lengths_of_a_call_are_named():
-    layer, inputs = make_lssl(), sequences(9)
+    layer, inputs = UNITS["lssl"](), sequences(9)
     with pytest.raises(ValueError, match="`step_rescale` .* Received"):
         layer(inputs, step_rescale=-1.0)
     with pytest.raises(ValueError, match="`step_rescale` .* Received"):
@@ -250,7 +250,7 @@ def test_wrong_scales_and_lengths_of_a_call_are_named():
 @pytest.mark.parametrize("shape", [(2,), (2, 8), (3, 9), (2, 9, 1)])
 def test_lengths_of_a_wrong_shape_are_named(shape):
     with pytest.raises(ValueError, match="`time_deltas` should .* Received"):
-        make_lssl()(sequences(9), time_deltas=np.ones(shape, "float32"))
+        UNITS["lssl"]()(sequences(9), time_deltas=np.ones(shape, "float32"))
 
 
 # The scale of all time_deltas.
@@ -271,7 +271,7 @@ def test_the_scale_is_a_shift_of_the_log_timescales():
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_a_compiled_model_sees_a_new_scale(fixed):
-    layer = make_lssl(**(FIXED if fixed else {}))
+    layer = UNITS["lssl"](**(FIXED if fixed else {}))
     model = keras.Sequential([keras.Input((40, 3)), layer])
     inputs = sequences(40)
     before = model.predict(inputs, verbose=0)
@@ -283,7 +283,7 @@ def test_a_compiled_model_sees_a_new_scale(fixed):
 
 
 def test_the_scale_is_part_of_the_configuration_and_of_no_file(tmp_path):
-    layer = make_lssl(step_rescale=2.0)
+    layer = UNITS["lssl"](step_rescale=2.0)
     model = keras.Sequential([keras.Input((None, 3)), layer])
     inputs = sequences(30)
     expected = array(layer(inputs))
@@ -298,8 +298,8 @@ def test_the_scale_is_part_of_the_configuration_and_of_no_file(tmp_path):
 @pytest.mark.parametrize("scale", [0, -1.0, float("nan"), "2"])
 def test_a_wrong_scale_is_named(scale):
     with pytest.raises(ValueError, match="`step_rescale` .* Received"):
-        make_lssl(step_rescale=scale)
-    layer = make_lssl()
+        UNITS["lssl"](step_rescale=scale)
+    layer = UNITS["lssl"]()
     with pytest.raises(ValueError, match="`step_rescale` .* Received"):
         layer.step_rescale = scale
 
@@ -309,10 +309,10 @@ def test_a_wrong_scale_is_named(scale):
 
 @pytest.mark.parametrize("built_for", [None, 40])
 def test_a_fixed_layer_equals_one_that_is_not(built_for):
-    layer = make_lssl(**FIXED)
+    layer = UNITS["lssl"](**FIXED)
     layer.build((2, built_for, 3))
     randomise(layer)
-    other = make_lssl()
+    other = UNITS["lssl"]()
     other.build((2, built_for, 3))
     copy_weights(layer, other)
     # Twice each, so that one call finds what another left.
@@ -322,17 +322,17 @@ def test_a_fixed_layer_equals_one_that_is_not(built_for):
 
 
 def test_what_is_kept_is_no_weight():
-    layer = make_lssl(**FIXED)
+    layer = UNITS["lssl"](**FIXED)
     layer.build((2, 50, 3))
     names = [weight.name for weight in layer.weights]
-    plain = make_lssl()
+    plain = UNITS["lssl"]()
     plain.build((2, 50, 3))
     assert sorted(names) == sorted(weight.name for weight in plain.weights)
     assert len(layer.variables) > len(layer.weights)
 
 
 def test_what_is_kept_is_used():
-    layer = make_lssl(**FIXED)
+    layer = UNITS["lssl"](**FIXED)
     inputs = sequences(50)
     before = array(layer(inputs))
     _, columns, _ = layer._cache.variables
@@ -345,13 +345,13 @@ def test_what_is_kept_is_used():
     ["log_timescale", "transition_t", "input_vector"],
 )
 def test_what_is_kept_is_never_stale(name):
-    layer = make_lssl(**FIXED)
+    layer = UNITS["lssl"](**FIXED)
     inputs = sequences(40)
     model = keras.Sequential([keras.Input((40, 3)), layer])
     before = model.predict(inputs, verbose=0)
     weight = getattr(layer, name)
     weight.assign(weight * 1.1)
-    other = make_lssl()
+    other = UNITS["lssl"]()
     other.build((2, 40, 3))
     copy_weights(layer, other)
     expected = array(other(inputs))
@@ -361,7 +361,7 @@ def test_what_is_kept_is_never_stale(name):
 
 
 def test_a_fixed_layer_may_be_called_twice_before_its_gradient():
-    layer = make_lssl(**FIXED)
+    layer = UNITS["lssl"](**FIXED)
     inputs = [sequences(40, seed=seed) for seed in (1, 2)]
     layer.build(inputs[0].shape)
     layer(inputs[0])
@@ -386,7 +386,7 @@ def test_a_fixed_layer_may_be_called_twice_before_its_gradient():
 def test_a_users_own_jit_leaves_nothing_in_a_fixed_layer():
     import jax
 
-    layer = make_lssl(**FIXED)
+    layer = UNITS["lssl"](**FIXED)
     inputs = sequences(40)
     layer.build(inputs.shape)
     compiled = array(jax.jit(lambda given: layer(given))(inputs))
@@ -408,7 +408,7 @@ def test_a_fixed_layer_trains_as_one_does_that_keeps_nothing():
     losses = []
     for keeps in (True, False):
         keras.utils.set_random_seed(3)
-        layer = make_lssl(**FIXED)
+        layer = UNITS["lssl"](**FIXED)
         model = keras.Sequential([keras.Input((40, 3)), layer])
         if not keeps:
             layer._cache = None

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from autodiff import relative_error
 from keras import ops
+from units import UNITS
 from units import array
-from units import make_lssl
 from units import sequences
 
 from keras_linrec import constraints
@@ -20,7 +20,7 @@ from keras_linrec.ops.hippo import hippo
 @pytest.mark.parametrize("measure", ["legs", "legt", "lagt"])
 def test_constraints_leave_the_measures_as_they_are(measure):
     plain, kept = (
-        make_lssl(measure=measure, stable_transition=stable)
+        UNITS["lssl"](measure=measure, stable_transition=stable)
         for stable in (False, True)
     )
     for layer in (plain, kept):
@@ -123,7 +123,7 @@ def test_an_unstable_layer_says_so(uneven):
 def test_a_stable_layer_says_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        make_lssl()(sequences(100))
+        UNITS["lssl"]()(sequences(100))
 
 
 def test_constraints_need_a_discretisation_that_keeps_stability():
@@ -148,7 +148,7 @@ def test_contractive_bands_have_a_spectral_norm_of_at_most_one():
 
 def test_a_measure_with_parameters_is_saved_and_loaded(tmp_path):
     measure = HiPPO("generalized_laguerre", order=0.5, tilt=1.0)
-    layer = make_lssl(measure=measure)
+    layer = UNITS["lssl"](measure=measure)
     model = keras.Sequential([keras.Input((None, 3)), layer])
     expected = array(model(sequences(20)))
     start = hippo("generalized_laguerre", 6, order=0.5, tilt=1.0)

@@ -1,5 +1,7 @@
 """The native kernels as JAX's functions."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from needs_native import require_native
 
 import keras_linrec
 from keras_linrec import ops
+from keras_linrec.kernels import projected_scan as projection
 
 native = require_native()
 
@@ -146,7 +149,7 @@ def test_the_second_derivative_is_that_of_the_plain_form(numbers):
         return jax.tree.leaves(jax.jit(jax.grad(squares))(given))
 
     got = twice(native.projected_scan)
-    expected = twice(lambda *given: native._plain_projected_scan(False, *given))
+    expected = twice(partial(projection.projected_scan, native.scan))
     for one, other in zip(got, expected):
         assert relative_error(one, other) < 1e-5
 

@@ -11,6 +11,7 @@ from units import randomise
 from units import sequences
 
 from keras_linrec import activations
+from keras_linrec import export_step
 from keras_linrec.constraints import Sign
 from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.layers import OrthogonalRNNCell
@@ -282,3 +283,9 @@ def test_a_cell_trains_its_initial_state_as_the_layer_does():
     rnn.build(inputs.shape)
     cell.set_weights(layer.get_weights())
     assert np.abs(array(rnn(inputs)) - array(layer(inputs))).max() < 1e-5
+
+
+def test_a_step_model_needs_an_initial_state_of_zeros():
+    model = keras.Sequential([keras.Input((None, 3)), with_initial_state()])
+    with pytest.raises(ValueError, match="its states do not start from zero"):
+        export_step(model)

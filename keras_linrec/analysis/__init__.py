@@ -1,4 +1,8 @@
-"""What can be said of a unit or a classifier, beside its accuracy."""
+"""Stability, gradients, robustness and curvature of units and classifiers.
+
+Every docstring describes all arguments, shared ones too, so that `help()` on a
+single function suffices.
+"""
 
 from keras_linrec.analysis.attacks import (
     AdversarialExamples as AdversarialExamples,

@@ -6,18 +6,23 @@ import keras
 import numpy as np
 from keras import ops
 
-# Probabilities below this are rounding.
-_SMALLEST = 1e-7
+from keras_linrec.validation import require_count
+
+# Smaller probabilities are treated as this one, so that logarithms are finite.
+_SMALLEST_PROBABILITY = 1e-7
 
 
 class Classifier:
-    """What the analysis asks of a model with one input and one output.
+    """A model with one input and one output, and its loss.
 
     Args:
         model: a built Keras model with outputs (batch, classes), or (batch, 1)
             for two classes.
         loss: a Keras loss, its name, or a function of labels and outputs.
             Defaults to `None`: the one the model is compiled with.
+
+    Raises:
+        ValueError: if the model is not built or no loss is known.
     """
 
     def __init__(self, model, loss=None):
@@ -31,9 +36,10 @@ class Classifier:
         self.from_logits = _from_logits(self.loss)
 
     def weights(self):
-        """The trainable tensors, and the others, until the next prediction.
+        """The trainable and the non-trainable tensors.
 
-        That, on JAX, hands what the variables hold to a compiled program.
+        They are valid until the next prediction, in which a program compiled
+        by JAX may reuse the variables' buffers.
         """
         return tuple(
             [ops.convert_to_tensor(variable) for variable in variables]
@@ -44,7 +50,7 @@ class Classifier:
         )
 
     def outputs(self, weights, inputs):
-        """The outputs for inference, in float32 or wider."""
+        """The outputs in inference mode, in float32 or wider."""
         outputs, _ = self.model.stateless_call(*weights, inputs, training=False)
         if len(outputs.shape) != 2:
             raise ValueError(
@@ -56,7 +62,7 @@ class Classifier:
         return ops.cast(outputs, "float32")
 
     def mean_loss(self, labels, outputs):
-        """The loss, averaged over the examples whatever its reduction."""
+        """The loss averaged over examples, whatever its own reduction."""
         compute = self.loss
         if isinstance(compute, keras.losses.Loss):
             compute = compute.call
@@ -65,9 +71,9 @@ class Classifier:
         return ops.mean(compute(labels, outputs))
 
     def scores(self, outputs):
-        """A tensor (batch, classes), differences of which are log odds.
+        """Scores (batch, classes) whose differences are log odds.
 
-        Where the loss has no `from_logits`, the outputs as they are.
+        If the loss has no `from_logits`, the scores are the outputs.
         """
         two_classes = outputs.shape[-1] == 1
         if self.from_logits is False:
@@ -78,37 +84,47 @@ class Classifier:
         return outputs
 
     def predicted_scores(self, inputs, batch_size):
-        """`scores` for an array of any length, as an array."""
+        """`scores` for arrays: the model predicts in batches."""
         outputs = self.model.predict(inputs, batch_size=batch_size, verbose=0)
         outputs = ops.convert_to_tensor(np.asarray(outputs, "float32"))
         return ops.convert_to_numpy(self.scores(outputs))
 
     def predict(self, inputs, batch_size):
-        """The number of the class of each example."""
+        """The predicted class number of each example."""
         return self.predicted_scores(inputs, batch_size).argmax(axis=-1)
 
 
+def classification_task(model, inputs, labels, loss, batch_size):
+    """Check and convert the arguments that analyses of classifiers share.
+
+    Returns:
+        `(classifier, inputs, labels)`: a `Classifier` and float32 arrays.
+
+    Raises:
+        ValueError: as `Classifier`, or if inputs and labels differ in length
+            or are empty, or if `batch_size` is not a positive integer.
+    """
+    require_count("batch_size", batch_size)
+    classifier = Classifier(model, loss)
+    inputs, labels = np.asarray(inputs, "float32"), np.asarray(labels)
+    if not len(inputs) or len(inputs) != len(labels):
+        raise ValueError(
+            "`inputs` and `labels` should have the same length, of 1 or more. "
+            f"Received: len(inputs)={len(inputs)}, len(labels)={len(labels)}"
+        )
+    return classifier, inputs, labels.astype("float32")
+
+
 def class_numbers(labels):
-    """Labels as integers (examples,), from these or rows of ones and zeros."""
+    """Class numbers (examples,) from class numbers or one-hot rows."""
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] > 1:
         return labels.argmax(axis=-1)
     return labels.reshape(len(labels)).astype(int)
 
 
-def arrays(inputs, labels):
-    """Inputs and labels as float32 arrays of one length."""
-    inputs, labels = np.asarray(inputs, "float32"), np.asarray(labels)
-    if not len(inputs) or len(inputs) != len(labels):
-        raise ValueError(
-            "`inputs` and `labels` should have one length, of 1 or more. "
-            f"Received: len(inputs)={len(inputs)}, len(labels)={len(labels)}"
-        )
-    return inputs, labels.astype("float32")
-
-
 def batches(size, batch_size):
-    """Slices of at most so many examples."""
+    """Slices of at most `batch_size` examples."""
     return [
         slice(start, min(start + batch_size, size))
         for start in range(0, size, batch_size)
@@ -122,14 +138,14 @@ def _loss(model, loss):
         loss = loss[0]
     if loss is None or isinstance(loss, (list, tuple)):
         raise ValueError(
-            "`loss` should be given for a model that is not compiled with a "
-            f"single one. Received: loss={loss}"
+            "`loss` should be given unless the model is compiled with a single "
+            f"loss. Received: loss={loss}"
         )
     return keras.losses.get(loss)
 
 
 def _from_logits(loss):
-    """What a loss takes its outputs for, `None` if it does not say."""
+    """Whether a loss expects logits; `None` if it has no `from_logits`."""
     if isinstance(loss, keras.losses.Loss):
         return loss.get_config().get("from_logits")
     parameters = inspect.signature(loss).parameters
@@ -139,6 +155,5 @@ def _from_logits(loss):
 
 
 def _log(probabilities):
-    return ops.log(
-        ops.where(probabilities > _SMALLEST, probabilities, _SMALLEST)
-    )
+    smallest = _SMALLEST_PROBABILITY
+    return ops.log(ops.where(probabilities > smallest, probabilities, smallest))

@@ -1,11 +1,11 @@
-"""The matrices of units, as arrays in double precision."""
+"""The matrices of units as float64 arrays."""
 
 import keras
 import numpy as np
 
 
 def unit_matrices(layer_or_matrices):
-    """A, with alpha, and W of a unit as float64 arrays."""
+    """alpha A and W of a unit as float64 arrays."""
     if isinstance(layer_or_matrices, (tuple, list)):
         if len(layer_or_matrices) != 2:
             raise ValueError(
@@ -17,23 +17,23 @@ def unit_matrices(layer_or_matrices):
         linear, recurrent = _matrices_of(layer_or_matrices)
     if linear.shape != recurrent.shape:
         raise ValueError(
-            "A and W of `layer_or_matrices` should have one shape. Received: "
-            f"A.shape={linear.shape}, W.shape={recurrent.shape}"
+            "A and W of `layer_or_matrices` should have the same shape. "
+            f"Received: A.shape={linear.shape}, W.shape={recurrent.shape}"
         )
     return linear, recurrent
 
 
 def has_unit_matrices(layer):
-    """Whether a layer is one that has a stability certificate."""
+    """Whether `stability_certificate` applies to a layer."""
     return callable(getattr(layer, "recurrent_matrix", None))
 
 
 def _matrices_of(layer):
     if not has_unit_matrices(layer):
         raise ValueError(
-            "`layer_or_matrices` should have the method `recurrent_matrix`, "
-            "as a LipschitzRNN has, or be a pair of matrices (A, W). "
-            f"Received: layer_or_matrices={layer}"
+            "`layer_or_matrices` should be a layer with the method "
+            "`recurrent_matrix`, such as LipschitzRNN, or a pair of matrices "
+            f"(A, W). Received: layer_or_matrices={layer}"
         )
     require_built(layer)
     recurrent = square_matrix(layer.recurrent_matrix())
@@ -43,39 +43,38 @@ def _matrices_of(layer):
 
 
 def require_built(layer):
-    """Raise unless a layer has its weights."""
+    """Raise unless a layer is built."""
     if not getattr(layer, "built", True):
         raise ValueError(
-            "`layer` should be built: call it, or the model that it is in, "
-            f"once. Received: layer={layer}"
+            "`layer` should be built: call the layer or its model once. "
+            f"Received: layer={layer}"
         )
 
 
 def has_transition_matrix(layer):
-    """Whether a layer is one that has an orthogonality defect."""
+    """Whether `orthogonality_defect` applies to a layer."""
     return callable(getattr(layer, "transition_matrix", None))
 
 
 def square_matrix(matrix):
-    """A matrix in double precision, complex if it was."""
+    """A square matrix in float64 or complex128."""
     if isinstance(matrix, keras.layers.Layer):
         raise ValueError(
-            "A square matrix was expected, or a layer that has one. "
-            f"Received: {matrix}"
+            "Expected a square matrix, or a layer with the method that returns "
+            f"it. Received: {matrix}"
         )
     if not isinstance(matrix, (np.ndarray, list)):
         matrix = keras.ops.convert_to_numpy(matrix)
     matrix = np.asarray(matrix)
-    wide = np.iscomplexobj(matrix)
-    matrix = matrix.astype("complex128" if wide else "float64")
+    is_complex = np.iscomplexobj(matrix)
+    matrix = matrix.astype("complex128" if is_complex else "float64")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
-            "A square matrix was expected. "
-            f"Received: matrix.shape={matrix.shape}"
+            f"Expected a square matrix. Received: matrix.shape={matrix.shape}"
         )
     return matrix
 
 
 def eigenvalues(symmetric):
-    """Those of a symmetric matrix, from the smallest, as floats."""
+    """The eigenvalues of a symmetric matrix in ascending order, as floats."""
     return [float(value) for value in np.linalg.eigvalsh(symmetric)]

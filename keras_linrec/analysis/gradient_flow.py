@@ -1,4 +1,4 @@
-"""What is left of a gradient after many steps back in time."""
+"""The norms of gradients after many steps back in time."""
 
 import numpy as np
 from keras import ops
@@ -7,27 +7,27 @@ from keras_linrec.ops import differentiation
 
 
 def gradient_norms(layer, sequences, steps, seed=0):
-    """How much longer or shorter a gradient is, so many steps back.
+    """The relative norm of a gradient after a number of steps back in time.
 
         |(d h_t / d h_0)^T v| / |v|
 
     with the output h_t after t steps, a random initial state h_0 and a random
-    direction v. A recurrence whose Jacobians are orthogonal, such as
-    `OrthogonalRNN(activation="oplu")`, has ones; where the numbers fall to 0
-    gradients vanish, where they grow without bound they explode.
+    direction v. A recurrence with orthogonal Jacobians, such as
+    `OrthogonalRNN(activation="oplu")`, gives 1 for every t. Gradients vanish
+    if the values fall towards 0, and explode if they grow without bound.
 
     Args:
-        layer: a built recurrent layer, ours or Keras' own, that returns the
-            last output alone and takes an `initial_state`.
+        layer: a built recurrent layer, of this package or of Keras, that
+            returns the last output only and takes an `initial_state`.
         sequences: float array (batch, time, features).
-        steps: integers from 1 to time, the numbers t.
-        seed: integer, of h_0 and v. Defaults to 0.
+        steps: integers from 1 to time, the values of t.
+        seed: integer, for h_0 and v. Defaults to 0.
 
     Returns:
-        A float64 array (steps, batch).
+        A float64 array (number of steps, batch).
 
     Raises:
-        ValueError: if a number of steps is not in the sequences.
+        ValueError: if one of the steps is not from 1 to time.
 
     Example:
 
@@ -46,7 +46,7 @@ def gradient_norms(layer, sequences, steps, seed=0):
     outside = [count for count in steps if not 1 <= count <= time]
     if outside or not len(steps):
         raise ValueError(
-            f"`steps` should be numbers from 1 to {time}, the length of the "
+            f"`steps` should be integers from 1 to {time}, the length of the "
             f"sequences. Received: steps={list(steps)}"
         )
     generator = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def gradient_norms(layer, sequences, steps, seed=0):
 
 
 def _lengths(tensors):
-    """The length of each row over all of some tensors."""
+    """The norm of each row of all tensors together."""
     squares = [
         np.sum(ops.convert_to_numpy(tensor).astype("float64") ** 2, axis=-1)
         for tensor in tensors

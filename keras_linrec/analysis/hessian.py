@@ -5,21 +5,21 @@ from dataclasses import dataclass
 import numpy as np
 from keras import ops
 
-from keras_linrec.analysis._classifier import Classifier
-from keras_linrec.analysis._classifier import arrays
 from keras_linrec.analysis._classifier import batches
+from keras_linrec.analysis._classifier import classification_task
 from keras_linrec.ops import differentiation
 from keras_linrec.validation import require_count
 
 
 @dataclass(frozen=True)
 class ExtremeEigenvalues:
-    """Both ends of a spectrum, and how far from eigenvalues they may be.
+    """The two ends of a spectrum, with bounds on their errors.
 
     Attributes:
-        smallest, largest: floats, the algebraically smallest and largest.
-        smallest_residual, largest_residual: floats |H v - lambda v|; there is
-            an eigenvalue as close as this to the number.
+        smallest, largest: floats, the algebraically smallest and largest
+            eigenvalue.
+        smallest_residual, largest_residual: floats |H v - lambda v|; an exact
+            eigenvalue lies within this distance.
     """
 
     smallest: float
@@ -29,11 +29,11 @@ class ExtremeEigenvalues:
 
     @property
     def condition_number(self):
-        """largest / smallest, of one sign only for a definite matrix.
+        """largest / smallest, positive only for a definite matrix.
 
-        A negative value means a saddle: it tells how much stronger the loss
-        curves upwards than downwards. Where the smallest eigenvalue is zero
-        within its residual, this is infinite.
+        A negative value means a saddle: its magnitude is the ratio of the
+        strongest upward to the strongest downward curvature. The value is
+        infinite if the smallest eigenvalue is zero within its residual.
         """
         if abs(self.smallest) <= self.smallest_residual:
             return np.inf
@@ -55,7 +55,7 @@ class TraceEstimate:
 
 @dataclass(frozen=True)
 class HessianSummary:
-    """The Hessian's numbers of table 3 of the paper.
+    """The properties of the Hessian in table 3 of the paper.
 
     Attributes:
         eigenvalues: `ExtremeEigenvalues`.
@@ -76,26 +76,27 @@ class HessianSummary:
 
 
 class Hessian:
-    """The Hessian of a classifier's loss by its trainable variables.
+    """The Hessian of a classifier's loss in its trainable variables.
 
-    It is that of the mean loss over the examples, in inference mode and
-    without regularisers, and it is never formed: each product with a vector
-    is a gradient of a gradient. That takes layers whose kernels can be
-    differentiated twice, as all of this package's can.
+    The loss is the mean over the examples, in inference mode and without
+    regularisers. The matrix is never formed: each product with a vector is
+    the gradient of a gradient. This requires layers whose kernels can be
+    differentiated twice, as all kernels of this package can.
 
     Args:
         model: a built Keras model with one input and outputs (batch,
             classes), or (batch, 1) for two classes.
         inputs: array (examples, ...).
-        labels: array (examples, ...), as the loss takes them.
+        labels: array (examples, ...), in the form that the loss takes: class
+            numbers or one-hot rows.
         loss: a Keras loss, its name, or a function of labels and outputs.
             Defaults to `None`: the one the model is compiled with.
-        batch_size: integer, how many examples at a time; their products are
-            summed. Defaults to 128.
+        batch_size: integer, the number of examples in a batch; the products
+            of batches are summed. Defaults to 128.
 
     Raises:
-        ValueError: for a model that is not built or whose outputs are none of
-            a classifier, inputs and labels of different lengths, or no loss.
+        ValueError: if the model is not built or not a classifier, inputs and
+            labels differ in length, or the loss is unknown.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -117,10 +118,10 @@ class Hessian:
     """
 
     def __init__(self, model, inputs, labels, loss=None, batch_size=128):
-        require_count("batch_size", batch_size)
-        self.inputs, self.labels = arrays(inputs, labels)
+        self._classifier, self.inputs, self.labels = classification_task(
+            model, inputs, labels, loss, batch_size
+        )
         self.batch_size = batch_size
-        self._classifier = Classifier(model, loss)
         variables = model.trainable_variables
         self._shapes = [tuple(variable.shape) for variable in variables]
         self._dtypes = [variable.dtype for variable in variables]
@@ -129,7 +130,7 @@ class Hessian:
 
     @property
     def size(self):
-        """The number of trainable numbers."""
+        """The number of trainable parameters."""
         return sum(int(np.prod(shape)) for shape in self._shapes)
 
     def product(self, vector):
@@ -142,7 +143,7 @@ class Hessian:
             float64 array (size,).
 
         Raises:
-            ValueError: if `vector` has another shape, or the product is not
+            ValueError: if `vector` has a wrong shape, or the product is not
                 finite.
         """
         vectors = self._split(vector)
@@ -153,9 +154,9 @@ class Hessian:
         )
         if not np.isfinite(product).all():
             raise ValueError(
-                "The Hessian is not finite here: the model's weights, its "
-                "loss or the inputs are not, or too large. Received: a "
-                "product with NaN or infinity in it"
+                "The Hessian is not finite: the model's weights, its loss or "
+                "the inputs are not finite, or too large. Received: a product "
+                "that contains NaN or infinity"
             )
         return product
 
@@ -164,21 +165,25 @@ class Hessian:
         return self._sum(self._gradient)
 
     def extreme_eigenvalues(self, iterations=50, tolerance=1e-3, seed=None):
-        """Both ends of the spectrum, by Lanczos' method.
+        """The two ends of the spectrum, by the Lanczos method.
 
-        All of its vectors are kept and made orthogonal to one another, so
-        that no eigenvalue comes twice. The largest is approached from below,
-        the smallest from above.
+        All Lanczos vectors are kept and reorthogonalised, so that no
+        eigenvalue is found twice. The largest eigenvalue is approached from
+        below, the smallest from above.
 
         Args:
-            iterations: integer, products with the Hessian at most. Defaults
-                to 50.
-            tolerance: float; it stops where both residuals are below this
-                share of the largest magnitude. Defaults to 1e-3.
-            seed: integer or `None`, the default, of the first vector.
+            iterations: integer, the maximum number of products with the
+                Hessian. Defaults to 50.
+            tolerance: float; the method stops when both residuals are below
+                this share of the largest magnitude. Defaults to 1e-3.
+            seed: integer, for the first vector. Defaults to `None`: random.
 
         Returns:
             `ExtremeEigenvalues`.
+
+        Raises:
+            ValueError: as `product`, or if `iterations` is not a positive
+                integer.
         """
         require_count("iterations", iterations)
         generator = np.random.default_rng(seed)
@@ -190,14 +195,19 @@ class Hessian:
         )
 
     def trace(self, samples=30, seed=None):
-        """The trace by Hutchinson's estimator, with random signs.
+        """The trace, by Hutchinson's estimator with random signs.
 
         Args:
-            samples: integer, products with the Hessian. Defaults to 30.
-            seed: integer or `None`, the default.
+            samples: integer, the number of products with the Hessian.
+                Defaults to 30.
+            seed: integer, for the signs. Defaults to `None`: random.
 
         Returns:
             `TraceEstimate`.
+
+        Raises:
+            ValueError: as `product`, or if `samples` is not a positive
+                integer.
         """
         require_count("samples", samples)
         generator = np.random.default_rng(seed)
@@ -213,17 +223,20 @@ class Hessian:
     def summary(self, iterations=50, tolerance=1e-3, samples=30, seed=None):
         """The largest eigenvalue, the condition number and the trace.
 
-        The paper's condition number is the largest eigenvalue by the
-        smallest. The smallest is meant algebraically here: at a point of
-        training that is no minimum it is negative, and so is the ratio.
+        The paper's condition number is the largest eigenvalue divided by the
+        smallest. Here, the smallest is meant algebraically: at a point that
+        is not a minimum it is negative, and so is the ratio.
 
         Args:
-            iterations, tolerance: of `extreme_eigenvalues`.
-            samples: of `trace`.
-            seed: integer or `None`, the default.
+            iterations, tolerance: as in `extreme_eigenvalues`.
+            samples: as in `trace`.
+            seed: integer, for both. Defaults to `None`: random.
 
         Returns:
             `HessianSummary`.
+
+        Raises:
+            ValueError: as `extreme_eigenvalues` and `trace`.
         """
         return HessianSummary(
             self.extreme_eigenvalues(iterations, tolerance, seed),
@@ -280,7 +293,7 @@ def lanczos(product, start, iterations, tolerance):
         image = product(vector)
         diagonal.append(vector @ image)
         known = basis[: index + 1]
-        # Once leaves rounding of the size of what was taken away.
+        # A second pass removes what rounding left in the first.
         for _ in range(2):
             image = image - known.T @ (known @ image)
         length = np.linalg.norm(image)

@@ -1,18 +1,16 @@
-"""How a classifier answers to noise."""
+"""The accuracy of classifiers under noise."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from keras_linrec.analysis._classifier import Classifier
-from keras_linrec.analysis._classifier import arrays
 from keras_linrec.analysis._classifier import class_numbers
-from keras_linrec.validation import require_count
+from keras_linrec.analysis._classifier import classification_task
 
 
 @dataclass(frozen=True)
 class ResponseCurve:
-    """Accuracy by the amount of noise.
+    """Accuracy as a function of the noise level.
 
     Attributes:
         levels: array (count,).
@@ -26,26 +24,27 @@ class ResponseCurve:
 def white_noise_response(
     model, inputs, labels, levels, seed=None, loss=None, batch_size=128
 ):
-    """Accuracy under white noise, by its standard deviation (figure 2a).
+    """Accuracy under white noise of given standard deviations (figure 2a).
 
     Args:
-        model: a built Keras classifier with one input of floats and outputs
+        model: a built Keras classifier with one float input and outputs
             (batch, classes), or (batch, 1) for two classes.
         inputs: array (examples, ...).
         labels: array (examples, ...): class numbers or one-hot rows.
         levels: floats, the standard deviations.
-        seed: integer or `None`, the default. The same noise, scaled, is added
-            at every level.
-        loss: tells logits from probabilities, which matters with one output
-            only. Defaults to `None`: the one the model is compiled with.
+        seed: integer. The same noise, scaled, is added at every level.
+            Defaults to `None`: random.
+        loss: a Keras loss, its name, or a function of labels and outputs. Only
+            its `from_logits` counts, and only for models with one output.
+            Defaults to `None`: the one the model is compiled with.
         batch_size: integer. Defaults to 128.
 
     Returns:
         `ResponseCurve`.
 
     Raises:
-        ValueError: for a model that is not built, inputs and labels of
-            different lengths, no loss, or a negative level.
+        ValueError: if the model is not built, inputs and labels differ in
+            length, the loss is unknown, or a level is negative.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -85,29 +84,30 @@ def salt_and_pepper_response(
     loss=None,
     batch_size=128,
 ):
-    """Accuracy under salt-and-pepper noise, by its share (figure 2b).
+    """Accuracy under salt-and-pepper noise of given density (figure 2b).
 
     Args:
-        model: a built Keras classifier with one input of floats and outputs
+        model: a built Keras classifier with one float input and outputs
             (batch, classes), or (batch, 1) for two classes.
         inputs: array (examples, ...).
         labels: array (examples, ...): class numbers or one-hot rows.
-        levels: floats in [0, 1], the probability with which an entry is
-            replaced, by `low` or `high` at even odds.
+        levels: floats in [0, 1], the probability that an entry is replaced;
+            `low` and `high` are equally likely.
         low, high: floats. Default to `None`: the smallest and the largest
             number in `inputs`.
-        seed: integer or `None`, the default. The entries that are replaced at
-            one level are among those of every higher one.
-        loss: tells logits from probabilities, which matters with one output
-            only. Defaults to `None`: the one the model is compiled with.
+        seed: integer. Entries replaced at one level are also replaced at every
+            higher level. Defaults to `None`: random.
+        loss: a Keras loss, its name, or a function of labels and outputs. Only
+            its `from_logits` counts, and only for models with one output.
+            Defaults to `None`: the one the model is compiled with.
         batch_size: integer. Defaults to 128.
 
     Returns:
         `ResponseCurve`.
 
     Raises:
-        ValueError: for a model that is not built, inputs and labels of
-            different lengths, no loss, or a level out of its range.
+        ValueError: if the model is not built, inputs and labels differ in
+            length, the loss is unknown, or a level is not in [0, 1].
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -141,9 +141,9 @@ def salt_and_pepper_response(
 
 
 def _response(model, inputs, labels, levels, perturb, seed, loss, batch_size):
-    require_count("batch_size", batch_size)
-    classifier = Classifier(model, loss)
-    inputs, labels = arrays(inputs, labels)
+    classifier, inputs, labels = classification_task(
+        model, inputs, labels, loss, batch_size
+    )
     labels = class_numbers(labels)
     if seed is None:
         seed = np.random.SeedSequence().entropy

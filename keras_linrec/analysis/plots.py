@@ -1,4 +1,4 @@
-"""Pictures of two-unit models and of spectra; they need Matplotlib."""
+"""Plots of units with two states and of spectra, with Matplotlib."""
 
 import numpy as np
 from keras import ops
@@ -10,26 +10,27 @@ from keras_linrec.validation import require_count
 def plot_vector_field(
     layer, inputs=None, limits=(-2.0, 2.0), points=21, axes=None, **kwargs
 ):
-    """Draw where a step takes each state of a unit of two (figure 1).
+    """Plot the change of state in one step, for two states (figure 1).
 
-    An arrow stands for step(x, h) - h at h, for the same x everywhere. Their
-    lengths compare with one another only.
+    The arrow at h shows step(x, h) - h, with the same x everywhere. Arrow
+    lengths are relative to one another.
 
     Args:
-        layer: a built layer with `step(inputs, states)` and one state of two
-            numbers.
+        layer: a built layer with `step(inputs, states)` whose only state has
+            two entries.
         inputs: array (features,), x. Defaults to `None`: zeros.
-        limits: pair of floats, of both axes. Defaults to (-2, 2).
-        points: integer, how many arrows a side. Defaults to 21.
+        limits: pair of floats, the limits of both axes. Defaults to (-2, 2).
+        points: integer, the number of arrows along each axis. Defaults to 21.
         axes: Matplotlib axes to draw in. Defaults to `None`: new ones.
-        **kwargs: reach Matplotlib's `quiver`.
+        **kwargs: passed to Matplotlib's `quiver`.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: if the layer has no such state, or `inputs` do not fit.
-        ImportError: without Matplotlib.
+        ValueError: if the layer has no such state, or `inputs` has a wrong
+            shape.
+        ImportError: if Matplotlib is not installed.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -54,29 +55,30 @@ def plot_phase_portrait(
     axes=None,
     **kwargs,
 ):
-    """Draw the trajectories of a unit of two states, from many starts.
+    """Plot trajectories of two states, from several starting points.
 
     Args:
-        layer: a built layer with `step(inputs, states)` and one state of two
-            numbers.
-        starts: array (count, 2), the first states, each of which gets a dot.
-            Defaults to `None`: 16 around the square of the limits.
+        layer: a built layer with `step(inputs, states)` whose only state has
+            two entries.
+        starts: array (count, 2), the initial states, each marked with a dot.
+            Defaults to `None`: 16 points on the boundary of the square that
+            `limits` define.
         steps: integer. Defaults to 200.
         inputs: array (features,), the same at every step. Defaults to `None`:
             zeros.
-        limits: pair of floats, of both axes. Trajectories beyond them are
-            computed and not shown. Defaults to (-2, 2).
+        limits: pair of floats, the limits of both axes. Parts of trajectories
+            outside are not shown. Defaults to (-2, 2).
         axes: Matplotlib axes to draw in, such as those of
             `plot_vector_field`. Defaults to `None`: new ones.
-        **kwargs: reach Matplotlib's `plot`.
+        **kwargs: passed to Matplotlib's `plot`.
 
     Returns:
         The axes.
 
     Raises:
         ValueError: if the layer has no such state, or `inputs` or `starts`
-            do not fit.
-        ImportError: without Matplotlib.
+            has a wrong shape.
+        ImportError: if Matplotlib is not installed.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -106,18 +108,20 @@ def plot_phase_portrait(
 
 
 def plot_eigenvalue_bands(bands, axes=None):
-    """Draw the real parts of spectra by beta, with their bounds (figure 4).
+    """Plot the range of real parts against beta, with bounds (figure 4).
+
+    The largest real parts are red, the smallest blue, and the bounds of
+    proposition 1 dashed.
 
     Args:
-        bands: what `eigenvalue_bands` returns.
+        bands: the result of `eigenvalue_bands`.
         axes: Matplotlib axes to draw in. Defaults to `None`: new ones.
 
     Returns:
-        The axes: the largest real parts in red, the smallest in blue, the
-        bounds of proposition 1 dashed.
+        The axes.
 
     Raises:
-        ImportError: without Matplotlib.
+        ImportError: if Matplotlib is not installed.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -147,7 +151,7 @@ def _require_two_states(layer):
     ]
     if shapes != [(1, 2)]:
         raise ValueError(
-            "`layer` should have one state of two numbers. "
+            "`layer` should have a single state with two entries. "
             f"Received: layer={layer} with states of the shapes {shapes}"
         )
 
@@ -168,7 +172,7 @@ def _step(layer, inputs, states):
 
 
 def _around(low, high):
-    """16 points around a square."""
+    """16 points on the boundary of a square."""
     share = np.arange(4) / 4 * (high - low)
     ends = np.full(4, low), np.full(4, high)
     return np.concatenate(
@@ -204,7 +208,7 @@ def _new_axes():
         from matplotlib import pyplot
     except ImportError as missing:
         raise ImportError(
-            "This draws with Matplotlib, which is not installed: "
+            "Plotting needs Matplotlib, which is not installed: "
             "pip install matplotlib"
         ) from missing
     return pyplot.subplots()[1]

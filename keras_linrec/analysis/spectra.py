@@ -1,4 +1,4 @@
-"""The spectra of a unit's matrices: bounds, bands, defects."""
+"""Spectra of a unit's matrices, and the distance to orthogonality."""
 
 from dataclasses import dataclass
 
@@ -13,30 +13,31 @@ from keras_linrec.validation import require_count
 
 
 def spectrum_bounds(matrix, beta, gamma):
-    """Where the real parts of the eigenvalues of S(M) lie.
+    """An interval that contains the real parts of the eigenvalues of S(M).
 
         S(M) = (1 - beta) (M + M^T) + beta (M - M^T) - gamma I
 
-    Proposition 1 of the paper, but for a factor of 2 that is lost there: with
+    This is proposition 1 of the paper with a factor of 2 restored: with
     M_sym = (M + M^T) / 2, the symmetric part of S is 2 (1 - beta) M_sym
     - gamma I, so that the interval is
 
         [2 (1 - beta) lambda_min(M_sym) - gamma,
          2 (1 - beta) lambda_max(M_sym) - gamma].
 
-    Half of that width, as printed, leaves out eigenvalues of most matrices.
+    The interval as printed, with half the width, excludes eigenvalues of most
+    matrices.
 
     Args:
-        matrix: M, (units, units): an array, or `linear_kernel` or
+        matrix: array or tensor (units, units), M, such as `linear_kernel` or
             `recurrent_kernel` of a `LipschitzRNN`.
         beta: float in [0, 1].
         gamma: float.
 
     Returns:
-        The two ends `(low, high)`, floats.
+        `(low, high)`, floats.
 
     Raises:
-        ValueError: if `matrix` is not square or `beta` is out of its range.
+        ValueError: if `matrix` is not square or `beta` is not in [0, 1].
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -57,7 +58,7 @@ def spectrum_bounds(matrix, beta, gamma):
 
 
 def real_parts(matrix):
-    """The real parts of a matrix' eigenvalues, from the smallest.
+    """The real parts of a matrix's eigenvalues, in ascending order.
 
     Args:
         matrix: array or tensor (units, units).
@@ -79,12 +80,12 @@ def real_parts(matrix):
 
 @dataclass(frozen=True)
 class EigenvalueBands:
-    """The real parts of the spectra of S(M) by beta, and their bounds.
+    """The range of the real parts of S(M)'s eigenvalues for several beta.
 
     Attributes:
         betas: array (count,).
-        smallest, largest: arrays (trials, count), of the eigenvalues.
-        low, high: arrays (trials, count), the ends of `spectrum_bounds`.
+        smallest, largest: arrays (trials, count), the extreme real parts.
+        low, high: arrays (trials, count), the results of `spectrum_bounds`.
     """
 
     betas: np.ndarray
@@ -97,24 +98,26 @@ class EigenvalueBands:
 def eigenvalue_bands(
     size, betas=None, gamma=0.0, trials=10, seed=None, stddev=None
 ):
-    """The data of figure 4: the real parts of random S(M) by beta.
+    """The ranges of real parts for random M and several beta (figure 4).
 
-    One M of normal entries a trial, the same for all of `betas`.
+    Each trial draws one M with normal entries, used for all of `betas`.
 
     Args:
-        size: integer, the order of the matrices.
-        betas: floats in [0, 1]. Defaults to 21 from 0.5 to 1.
+        size: integer, the size of the matrices.
+        betas: floats in [0, 1]. Defaults to `None`: 21 from 0.5 to 1.
         gamma: float. Defaults to 0.
-        trials: integer, how many matrices. Defaults to 10.
-        seed: integer or `None`, the default.
-        stddev: float, of the entries of M. Defaults to `None`: size^-1/2,
-            with which the bands depend little on the size.
+        trials: integer, the number of matrices. Defaults to 10.
+        seed: integer. Defaults to `None`: random.
+        stddev: float, the standard deviation of the entries of M. Defaults to
+            `None`: size^-1/2, which makes the bands nearly independent of the
+            size.
 
     Returns:
-        `EigenvalueBands`, which `plot_eigenvalue_bands` draws.
+        `EigenvalueBands`, for `plot_eigenvalue_bands`.
 
     Raises:
-        ValueError: for a beta out of its range.
+        ValueError: if one of `betas` is not in [0, 1], or `size` or `trials`
+            is not a positive integer.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -149,28 +152,28 @@ def _band(matrix, beta, gamma):
 
 
 def _float64_symmetric_skew(matrix, beta, gamma):
-    # `ops.symmetric_skew` is float32 on JAX, and these are compared with
-    # their bounds to the last digits.
+    # `ops.symmetric_skew` is float32 on JAX, which is too coarse to compare
+    # with the bounds.
     matrix = square_matrix(matrix)
     symmetric, skew = matrix + matrix.T, matrix - matrix.T
     return (1 - beta) * symmetric + beta * skew - gamma * np.eye(len(matrix))
 
 
 def orthogonality_defect(layer_or_matrix):
-    """max |W^T W - I|: how far a matrix is from an orthogonal one.
+    """max |W^T W - I|, the deviation of a matrix from orthogonality.
 
     Args:
         layer_or_matrix: a built `OrthogonalRNN` or another layer with the
-            method `transition_matrix()`; or W itself, (units, units). A
-            complex W, or a pair of its real and imaginary part, is compared
-            with a unitary one.
+            method `transition_matrix()`; or W itself, (units, units). For a
+            complex W, or a pair of its real and imaginary parts, the
+            deviation from a unitary matrix is computed.
 
     Returns:
         A float, about 1e-6 for an orthogonal matrix in float32.
 
     Raises:
-        ValueError: for a matrix that is not square, or a layer that is not
-            built or has no such method.
+        ValueError: if the matrix is not square, or the layer is not built or
+            has no such method.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Certificates that a unit is stable."""
+"""Stability certificates."""
 
 import math
 from dataclasses import dataclass
@@ -10,11 +10,12 @@ from keras_linrec.analysis._matrices import eigenvalues
 from keras_linrec.analysis._matrices import unit_matrices
 from keras_linrec.analysis.spectra import real_parts
 
-# What numbers in float32 cannot tell from zero, as a share of the largest.
+# In float32, numbers below this share of the largest are rounding.
 _ROUNDING = 1e-6
 
-# By the name of a Keras activation: its Lipschitz constant, and whether it
-# never decreases. A leaky ReLU counts with a slope between 0 and 1.
+# By the name of a Keras activation: its Lipschitz constant, and whether it is
+# monotonically nondecreasing. Leaky ReLUs are assumed to have slopes between 0
+# and 1.
 _ACTIVATIONS = {
     "elu": (1.0, True),
     "hard_sigmoid": (1 / 6, True),
@@ -34,33 +35,35 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class StabilityCertificate:
-    """The numbers of theorem 1 for h' = A h + sigma(W h + U x + b).
+    """The quantities of theorem 1 for h' = A h + sigma(W h + U x + b).
 
-    A_sym = (A + A^T) / 2, W_sym and W_skew are the two parts of W, and M is
-    the Lipschitz constant of sigma. A number within rounding of zero counts
-    as zero. `print` gives the verdict in words.
+    A_sym = (A + A^T) / 2; W_sym and W_skew are the symmetric and the
+    skew-symmetric part of W, and M is the Lipschitz constant of sigma. Values
+    within rounding of zero count as zero. `print` shows the verdict in words.
 
     Attributes:
         largest_symmetric_eigenvalue: of A_sym.
         smallest_symmetric_singular_value: of A_sym.
         largest_recurrent_singular_value: of W.
-        smallest_recurrent_singular_value: of W; the theorem asks for a W that
-            is not singular, though case (a) holds without.
+        smallest_recurrent_singular_value: of W. The theorem requires a
+            nonsingular W, though case (a) holds without this.
         largest_recurrent_eigenvalue: of W + W^T.
         smallest_product_eigenvalue: of A^T W + W^T A.
         smallest_corrected_eigenvalue: of A^T W_sym + W_sym A
             - M / 2 W_skew W_skew^T.
-        largest_real_part_of_linear_matrix: of the eigenvalues of A.
-        largest_real_part_of_recurrent_matrix: of the eigenvalues of W.
+        largest_real_part_of_linear_matrix: over the eigenvalues of A.
+        largest_real_part_of_recurrent_matrix: over the eigenvalues of W.
         lipschitz_constant: M.
-        monotone: whether sigma never decreases.
-        rounding: what counts as zero for an eigenvalue of A, W or their sums.
+        monotone: whether sigma is nondecreasing.
+        rounding: the largest magnitude that counts as zero for an eigenvalue
+            of A, W or their sums.
         step_size: of the explicit Euler method, or `None`.
         euler_factor: |I + step_size A| + step_size M |W| in the spectral
-            norm, or `None`. Any two trajectories of the discrete unit that
-            see the same inputs come closer by this factor in each step.
-        gated: whether h' is multiplied by a gate. Of that the theorem says
-            nothing: then no case holds.
+            norm, or `None`. Each step multiplies the distance between two
+            trajectories of the discrete unit under the same inputs by at most
+            this factor.
+        gated: whether h' is multiplied by a gate. The theorem does not cover
+            gates, so neither case holds then.
     """
 
     largest_symmetric_eigenvalue: float
@@ -81,9 +84,9 @@ class StabilityCertificate:
 
     @property
     def case_a(self):
-        """A decays faster than sigma(W h) can grow.
+        """Case (a): A decays faster than sigma(W h) can grow.
 
-        With V = |h|^2 / 2 it needs no W that is not singular.
+        With V = |h|^2 / 2 as Lyapunov function, W may be singular.
         """
         growth = self.lipschitz_constant * self.largest_recurrent_singular_value
         decay = self.smallest_symmetric_singular_value
@@ -91,21 +94,21 @@ class StabilityCertificate:
 
     @property
     def case_b_as_printed(self):
-        """Case (b) as in the paper, which does not suffice: see `case_b`."""
+        """Case (b) as printed, which is not sufficient: see `case_b`."""
         return (
             self._both_decay and self.smallest_product_eigenvalue > self._square
         )
 
     @property
     def case_b(self):
-        """Both parts decay, in directions that agree.
+        """Case (b), corrected: both parts decay, in directions that agree.
 
-        The proof in the paper takes an infimum over real vectors where
-        complex ones count, and holds for a symmetric W only; among others
-        there are counterexamples, which are not stable. This is the condition
-        under which its Lyapunov function, -h^T W_sym h, does decrease:
-        A^T W_sym + W_sym A - M / 2 W_skew W_skew^T is positive definite. For
-        a symmetric W it is the paper's.
+        The proof in the paper takes an infimum over real vectors where it
+        needs complex ones, and so holds for symmetric W only; there are
+        unstable counterexamples otherwise. The corrected condition makes the
+        paper's Lyapunov function, -h^T W_sym h, decrease: A^T W_sym + W_sym A
+        - M / 2 W_skew W_skew^T is positive definite. For a symmetric W it is
+        the paper's condition.
         """
         return (
             self._both_decay
@@ -114,15 +117,15 @@ class StabilityCertificate:
 
     @property
     def stable(self):
-        """Whether every equilibrium is globally exponentially stable.
+        """Whether every equilibrium is certified globally exponentially stable.
 
-        The conditions suffice; a unit that fails them may be stable too.
+        The conditions are sufficient, not necessary.
         """
         return self.case_a or self.case_b
 
     @property
     def euler_stable(self):
-        """Whether the discrete unit contracts; `None` if it is not Euler's."""
+        """Whether Euler's method contracts; `None` for other methods."""
         if self.euler_factor is None:
             return None
         return self.euler_factor < 1 - _ROUNDING
@@ -144,7 +147,7 @@ class StabilityCertificate:
 
     @property
     def _square(self):
-        """What counts as zero for a product of two matrices."""
+        """The `rounding` of eigenvalues of a product of two matrices."""
         return self.rounding**2 / _ROUNDING
 
     def __str__(self):
@@ -157,7 +160,7 @@ class StabilityCertificate:
             f"sigma_max(W) = {self.lipschitz_constant:.4g} * "
             f"{self.largest_recurrent_singular_value:.4g}",
             f"  (b) {_word(self.case_b)}: sigma "
-            f"{'never decreases' if self.monotone else 'is not monotone'}; "
+            f"{'is monotone' if self.monotone else 'is not monotone'}; "
             f"largest eigenvalue of W + W^T: "
             f"{self.largest_recurrent_eigenvalue:.4g}, should be negative; "
             f"smallest eigenvalue of A^T W_sym + W_sym A - M / 2 W_skew "
@@ -169,9 +172,9 @@ class StabilityCertificate:
         ]
         if self.euler_factor is not None:
             lines.append(
-                f"  an Euler step of {self.step_size:.4g} scales the distance "
-                f"of two trajectories by {self.euler_factor:.6g} at most, "
-                "which should be below 1"
+                f"  an Euler step of {self.step_size:.4g} multiplies the "
+                "distance between two trajectories by at most "
+                f"{self.euler_factor:.6g}, which should be below 1"
             )
         return "\n".join(lines)
 
@@ -181,7 +184,7 @@ class StabilityCertificate:
             held = " and ".join(f"({name})" for name, holds in cases if holds)
             return f"Globally exponentially stable, by case {held}."
         if self.gated:
-            return "No certificate: theorem 1 is not about gated units."
+            return "No certificate: theorem 1 does not cover gated units."
         return "No certificate: neither case holds, which proves nothing."
 
 
@@ -194,31 +197,31 @@ def stability_certificate(
     A_sym = (A + A^T) / 2 is negative definite and either
 
         (a) sigma_min(A_sym) > M sigma_max(W), or
-        (b) sigma never decreases, W + W^T is negative definite and
+        (b) sigma is nondecreasing, W + W^T is negative definite and
             A^T W + W^T A is positive definite,
 
     where sigma is M-Lipschitz. As printed, (b) holds for symmetric W only.
-    The certificate takes a condition for any W in its place, which its
-    `case_b` has, and shows the printed one as `case_b_as_printed`.
+    The certificate's `case_b` is a corrected condition for any W;
+    `case_b_as_printed` is the paper's.
 
     Args:
-        layer_or_matrices: a built `LipschitzRNN` or a layer with the methods
-            `linear_matrix()` and `recurrent_matrix()` of its own, of which A
-            is multiplied by `layer.alpha`, or is zero where that is 0; or a
-            pair `(A, W)` of matrices (units, units).
+        layer_or_matrices: a built `LipschitzRNN`; another built layer with
+            the methods `linear_matrix()` and `recurrent_matrix()`, where A is
+            `layer.alpha` times the former, or zero if `layer.alpha` is 0 or
+            missing; or a pair `(A, W)` of matrices (units, units).
         lipschitz_constant: positive float, M. Defaults to `None`: that of the
-            layer's activation, and 1 for matrices.
-        monotone: whether sigma never decreases. Defaults to `None`: as the
-            layer's activation does, and `True` for matrices.
+            layer's activation, or 1 for matrices.
+        monotone: boolean, whether sigma is nondecreasing. Defaults to `None`:
+            as for the layer's activation, or `True` for matrices.
 
     Returns:
-        A `StabilityCertificate`. For a layer with `solver="euler"` it says
-        too whether the discrete unit contracts, at time_deltas of 1.
+        A `StabilityCertificate`. For a layer with `solver="euler"`, it also
+        tells whether the discrete unit contracts, for `time_deltas` of 1.
 
     Raises:
-        ValueError: for matrices that do not fit, a layer that is not built or
-            has no such matrices, or an activation of which nothing is known
-            here while one of the other arguments is `None`.
+        ValueError: if matrices differ in shape, the layer is not built or has
+            no such matrices, or its activation is unknown and one of the
+            other arguments is `None`.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -236,8 +239,9 @@ def stability_certificate(
     Globally exponentially stable, by case (a).
     """
     linear, recurrent = unit_matrices(layer_or_matrices)
-    given = lipschitz_constant, monotone
-    lipschitz_constant, monotone = _activation_facts(layer_or_matrices, *given)
+    lipschitz_constant, monotone = _activation_facts(
+        layer_or_matrices, lipschitz_constant, monotone
+    )
     symmetric = (linear + linear.T) / 2
     singular_values = np.linalg.svd(recurrent, compute_uv=False)
     size = max(np.linalg.norm(linear, 2), singular_values[0])
@@ -269,9 +273,9 @@ def stability_certificate(
 
 
 def _smallest_corrected_eigenvalue(linear, recurrent, lipschitz_constant):
-    # With V = -h^T W_sym h and u = sigma's difference, V' = -h^T (A^T W_sym
-    # + W_sym A) h - 2 h^T W_sym u. For v = W h there is v^T u >= |u|^2 / M,
-    # and h^T W_sym u = v^T u + h^T W_skew u, of which the worst u leaves
+    # With V = -h^T W_sym h and u the difference in sigma, V' = -h^T (A^T W_sym
+    # + W_sym A) h - 2 h^T W_sym u. For v = W h, v^T u >= |u|^2 / M and
+    # h^T W_sym u = v^T u + h^T W_skew u; the worst u contributes
     # M / 2 |W_skew^T h|^2.
     symmetric = (recurrent + recurrent.T) / 2
     skew = (recurrent - recurrent.T) / 2
@@ -294,8 +298,8 @@ def _activation_facts(layer_or_matrices, lipschitz_constant, monotone):
         known = _ACTIVATIONS.get(name)
     if known is None and None in (lipschitz_constant, monotone):
         raise ValueError(
-            "Of this layer's activation no Lipschitz constant is known here: "
-            "give `lipschitz_constant` and `monotone`. Received: "
+            "The Lipschitz constant of the layer's activation is unknown: give "
+            "`lipschitz_constant` and `monotone`. Received: "
             f"layer.activation={layer_or_matrices.activation}"
         )
     if lipschitz_constant is None:

@@ -1,4 +1,4 @@
-"""A callback that writes down how stable a model is, epoch by epoch."""
+"""A callback that logs the stability of a model's units."""
 
 import keras
 import numpy as np
@@ -21,29 +21,29 @@ _LOGGED = (
 
 
 class StabilityMonitor(keras.callbacks.Callback):
-    """Adds the stability of a model's units to the logs of every epoch.
+    """Add the stability of a model's units to the logs of every epoch.
 
-    It looks for `LipschitzRNN`, `OrthogonalRNN` and their like in the model,
-    inside of other models and wrappers too. In `History`, `CSVLogger` or
-    `TensorBoard` each has, behind its name and a slash,
+    The callback finds layers with the method `recurrent_matrix`, such as
+    `LipschitzRNN`, or `transition_matrix`, such as `OrthogonalRNN`, including
+    those in nested models and wrappers. The keys in the logs, which `History`,
+    `CSVLogger` and `TensorBoard` record, are the layer's name, a slash, and
 
-    - the numbers of `StabilityCertificate`, among them
+    - attributes of `StabilityCertificate`, among them
       `largest_real_part_of_linear_matrix` and
-      `largest_real_part_of_recurrent_matrix`, the lines of figure 5 of the
-      paper; and `stable`, 1 or 0;
+      `largest_real_part_of_recurrent_matrix`, the curves of figure 5 of the
+      paper, and `stable`, 1 or 0;
     - or `orthogonality_defect`.
 
-    It prints nothing itself. Where it comes before other callbacks in the
-    list, those see what it adds.
+    Callbacks that come later in the list see these logs.
 
     Args:
-        lipschitz_constant: float, for activations of which nothing is known
-            to `stability_certificate`. Defaults to `None`.
-        monotone: likewise. Defaults to `None`.
+        lipschitz_constant: float, for activations that
+            `stability_certificate` does not know. Defaults to `None`.
+        monotone: boolean, likewise. Defaults to `None`.
 
     Raises:
-        ValueError: at the start of training, if the model has no such unit,
-            or for the reasons of `stability_certificate`.
+        ValueError: at the start of training, if the model has no such layer;
+            at the end of an epoch, as `stability_certificate`.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -84,7 +84,7 @@ class StabilityMonitor(keras.callbacks.Callback):
         if not has_unit_matrices(layer):
             return {"orthogonality_defect": orthogonality_defect(layer)}
         if not all(np.isfinite(part).all() for part in unit_matrices(layer)):
-            # Training has failed, and its log is to say so.
+            # Training has diverged; log it.
             return {**dict.fromkeys(_LOGGED, np.nan), "stable": 0.0}
         certificate = stability_certificate(
             layer, self.lipschitz_constant, self.monotone
@@ -94,9 +94,9 @@ class StabilityMonitor(keras.callbacks.Callback):
 
 
 def _monitored(model):
-    """The units of a model by a name of their own."""
+    """The units of a model by unique names."""
     found = {}
-    # A layer that is shared is met more than once.
+    # Shared layers occur more than once.
     for layer in {id(unit): unit for unit in _units(model)}.values():
         name, count = layer.name, 1
         while name in found:
@@ -107,7 +107,7 @@ def _monitored(model):
 
 def _units(layer):
     if has_unit_matrices(layer) or has_transition_matrix(layer):
-        # Its cell, if it has one, has the same matrices.
+        # Do not descend: its cell, if it has one, has the same matrices.
         return [layer]
     inner = layer._flatten_layers(include_self=False, recursive=False)
     return [unit for part in inner for unit in _units(part)]

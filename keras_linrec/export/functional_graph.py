@@ -1,4 +1,4 @@
-"""The calls that a functional model is made of."""
+"""The calls in a functional model."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import keras
 
 
 class Call(NamedTuple):
-    """A layer or another operation, called once.
+    """One call of a layer or another operation.
 
     Symbolic tensors among the arguments are inputs of the graph or outputs of
     earlier calls.
@@ -19,11 +19,11 @@ class Call(NamedTuple):
 
 
 def calls_of(model):
-    """A graph's inputs, its calls in an order of computation, its outputs.
+    """A model's inputs, its calls in order of computation, and its outputs.
 
-    Keras promises nothing about the nodes of its graphs (3.12 to 3.15;
-    https://github.com/keras-team/keras/issues/19278), but tells each call to
-    whoever makes a copy. The copy shares all layers, and is thrown away.
+    The nodes of Keras' graphs are not public (3.12 to 3.15;
+    https://github.com/keras-team/keras/issues/19278), but `clone_model`
+    reports each call. The clone shares all layers and is discarded.
     """
     calls = []
 
@@ -32,7 +32,8 @@ def calls_of(model):
         calls.append(Call(operation, args, kwargs, keras.tree.flatten(outputs)))
         return outputs
 
-    # Not the model itself: it may be compiled with what cannot be copied.
+    # Clone a plain model: the original may be compiled with something that
+    # cannot be copied.
     plain = keras.Model(model.inputs, model.outputs, name=model.name)
     copy = keras.models.clone_model(
         plain, clone_function=lambda layer: layer, call_function=record
@@ -41,16 +42,15 @@ def calls_of(model):
 
 
 def run_through(model, inputs, apply):
-    """What a model gives where `apply(operation, *args, **kwargs)` calls.
+    """Evaluate a model with `apply(operation, *args, **kwargs)` for its calls.
 
     Args:
         model: a functional model, or a `keras.Function`.
-        inputs: a nest of anything, in the order of `model.inputs`.
-        apply: function. Of what it returns, a nest, `None` included, nothing
-            is asked but that other calls take it.
+        inputs: a nest of any objects, in the order of `model.inputs`.
+        apply: function that returns a nest of any objects, `None` included.
 
     Returns:
-        What stands for the model's output, or a list for its outputs.
+        The object in place of the model's output, or a list for several.
     """
     graph_inputs, calls, graph_outputs = calls_of(model)
     values = {}

@@ -10,7 +10,7 @@ from keras_linrec.models.units import serialize_unbuilt
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class OneStep(keras.layers.Layer):
-    """One time step of a layer that has states, as a layer without them.
+    """One time step of a layer with states, as a layer without states.
 
     Args:
         layer: the layer.
@@ -18,16 +18,16 @@ class OneStep(keras.layers.Layer):
 
     Call arguments:
         inputs: (batch, 1, features).
-        states: list of tensors, the states in a row.
-        time_deltas: (batch, 1), for a layer that takes them.
-        step_rescale: for a layer that takes it.
+        states: list of tensors, the flattened states.
+        time_deltas: (batch, 1), if the layer takes them.
+        step_rescale: float, if the layer takes it.
 
-    Output: a list of what the layer gives for a sequence of one step, and the
-    new states in a row.
+    Output: a list of the layer's output for a sequence of one step, followed
+    by the new states, flattened.
     """
 
     def __init__(self, layer, **kwargs):
-        # The layer casts what it is given as it does in its own model.
+        # The wrapped layer casts its inputs itself.
         super().__init__(autocast=False, **kwargs)
         self.layer = layer
 
@@ -58,7 +58,7 @@ class OneStep(keras.layers.Layer):
         states = keras.tree.pack_sequence_as(
             layer.get_initial_state(1), list(states)
         )
-        # A cell is called as it is; it has no options.
+        # Keras' cells are called directly and take no options.
         step = layer.cell if is_keras_rnn(layer) else layer.step
         outputs, states = step(inputs[:, 0], states, **options)
         if keeps_time(layer, inputs.shape):
@@ -68,7 +68,8 @@ class OneStep(keras.layers.Layer):
     def get_config(self):
         config = serialize_unbuilt(self.layer)
         if config["config"].get("stateful"):
-            # States come with the call; those within want a fixed batch.
+            # The call passes the states; states of the layer's own would need
+            # a fixed batch size.
             config["config"]["stateful"] = False
         return {**super().get_config(), "layer": config}
 
@@ -82,7 +83,7 @@ class OneStep(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class RunningPool(keras.layers.Layer):
-    """Global pooling over the steps so far.
+    """Global pooling over the steps up to the present.
 
     Args:
         kind: `"mean"` or `"max"`.
@@ -102,7 +103,7 @@ class RunningPool(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_initial_state(self, batch_size):
-        """What was pooled so far, and the number of steps."""
+        """Zeros for the pooled features and for the number of steps."""
         return initial_states(batch_size, self.features, self.variable_dtype)
 
     def step(self, inputs, states):
@@ -116,12 +117,12 @@ class RunningPool(keras.layers.Layer):
 
 
 def is_keras_rnn(layer):
-    """Whether the cell of a layer is what steps."""
+    """Whether a layer runs step by step through its cell."""
     return isinstance(layer, keras.layers.RNN)
 
 
 def has_states(layer):
-    """Whether a layer runs by its own `step`, or by that of its cell."""
+    """Whether a layer can run step by step, by its `step` or by its cell."""
     return is_keras_rnn(layer) or all(
         callable(getattr(layer, name, None))
         for name in ("get_initial_state", "step")

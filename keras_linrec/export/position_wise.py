@@ -1,4 +1,4 @@
-"""What treats every time step alike, and so runs on one as on many."""
+"""Position-wise layers and operations, which treat every time step alike."""
 
 from functools import cache
 
@@ -6,8 +6,8 @@ import keras
 from keras import layers
 from keras import ops
 
-# As long as no axis they have is that of time, no kernel is wider than a step
-# and nothing is masked.
+# Position-wise unless their axes include time, their kernel spans several steps
+# or they mask steps; see `mixes_steps` and `masks`.
 _LAYERS = {
     layers.Activation,
     layers.ActivityRegularization,
@@ -75,13 +75,16 @@ _FUNCTIONS_OF_TWO = (
 
 
 def is_known(operation):
-    """Whether a layer or an operation may treat every step alike."""
+    """Whether a layer or operation is known to be position-wise.
+
+    Some are so in certain configurations only: see `mixes_steps`.
+    """
     return type(operation) in _LAYERS | _operations()
 
 
 def mixes_steps(operation, rank):
-    """Whether what is known otherwise does not, as it is configured."""
-    # Embeddings and single numbers have no axis behind that of time.
+    """Whether a known operation mixes time steps in its configuration."""
+    # With rank 2, for embeddings and single numbers, every axis is mixed.
     axes = keras.tree.flatten(getattr(operation, "axis", ()))
     return any(axis % rank < 2 for axis in axes) or _is_wide(operation)
 
@@ -95,39 +98,39 @@ def is_last_step(operation, args):
 
 
 def masks(layer):
-    """Whether a layer begins a mask."""
+    """Whether a layer creates a mask."""
     return isinstance(layer, layers.Masking) or getattr(
         layer, "mask_zero", False
     )
 
 
 def reason_against(operation):
-    """Why a layer is not known to treat every step alike."""
+    """Why a layer cannot run one step at a time."""
     if isinstance(operation, layers.Bidirectional):
         return "it reads the sequence from its end"
     if masks(operation):
         return (
-            "it masks time steps. Stream with a model without it, and leave "
-            "masked steps out: the states then stay as they are"
+            "it masks time steps. Stream with a model without it, and skip "
+            "masked steps, which leaves the states unchanged"
         )
     return (
         "it is not known to treat every time step alike. If it does, name its "
-        "class in `position_wise`; if it has states, give it the methods "
+        "class in `position_wise`; if it has states, define its methods "
         "`get_initial_state(batch_size)` and `step(inputs, states)`"
     )
 
 
 def _is_wide(layer):
-    """Whether a convolution takes more than its own step."""
+    """Whether a convolution spans several steps."""
     sizes = [
         *getattr(layer, "kernel_size", ()),
         *getattr(layer, "strides", ()),
     ]
-    last = getattr(layer, "data_format", None) != "channels_first"
-    return not last or any(size > 1 for size in sizes)
+    channels_first = getattr(layer, "data_format", None) == "channels_first"
+    return channels_first or any(size > 1 for size in sizes)
 
 
-# The classes of `keras.ops` have no public names: a graph shows them.
+# The classes behind `keras.ops` have no public names, but graphs contain them.
 
 
 @cache

@@ -25,20 +25,22 @@ _POOLINGS = {
 
 @dataclass(eq=False)
 class _Timed:
-    """A symbolic tensor that has a time axis, of one step here."""
+    """A symbolic tensor with a time axis, of length 1 here."""
 
     tensor: keras.KerasTensor
 
 
 class StepGraph:
-    """The one-step form of a model, as its graph is followed.
+    """Builds the one-step form of a model from its graph.
 
     Args:
-        name: the model's.
-        position_wise: classes of layers that the user vouches for.
+        name: string, the name of the model.
+        position_wise: tuple of classes of layers that the user declares to be
+            position-wise.
 
     Attributes:
-        states, new_states: lists of symbolic tensors, before and after a step.
+        states, new_states: lists of symbolic tensors, the states before and
+            after a step.
     """
 
     def __init__(self, name, position_wise):
@@ -49,7 +51,7 @@ class StepGraph:
         self.steps = {}
 
     def follow(self, model):
-        """Lists of the inputs and the outputs of one step of the model."""
+        """The inputs and the outputs of one step of the model."""
         if isinstance(model, (keras.Function, keras.Sequential)):
             tensors = model.inputs
         else:
@@ -60,10 +62,11 @@ class StepGraph:
         return inputs, [*map(_of_step, keras.tree.flatten(outputs))]
 
     def _apply(self, operation, *args, **kwargs):
-        """What an operation gives for a step."""
+        """The outputs of an operation for one step."""
         if not any(_has_time(part) for part in _leaves(args, kwargs)):
             return operation(*args, **kwargs)
-        # A functional model holds what computes the masks too, in any order.
+        # Refuse masks first: in a functional model the operations that compute
+        # them come in any order.
         for layer in getattr(operation, "layers", ()):
             if masks(layer):
                 self._refuse(layer, reason_against(layer))
@@ -94,7 +97,7 @@ class StepGraph:
         for name in set(options) - {"time_deltas", "step_rescale"}:
             self._refuse(layer, f"it is called with `{name}`")
         if not isinstance(inputs, _Timed):
-            self._refuse(layer, "what it is called with has no time axis")
+            self._refuse(layer, "its inputs have no time axis")
         step = self._one_step(layer, kind, inputs.tensor.shape)
         states = self._new_inputs(layer, step.layer)
         outputs, *new_states = step(
@@ -122,7 +125,7 @@ class StepGraph:
         return self.steps[id(layer)]
 
     def _new_inputs(self, layer, stepped):
-        """Inputs for the states of one call of a layer."""
+        """Symbolic inputs for the states of one call of a layer."""
         before = [state.name for state in self.states]
         inputs = []
         for state in keras.tree.flatten(stepped.get_initial_state(1)):
@@ -147,11 +150,11 @@ class StepGraph:
         for part in keras.tree.flatten(outputs):
             if len(part.shape) < 2 or part.shape[1] != 1:
                 self._refuse(
-                    operation, "it gives more than one step for a step"
+                    operation, "it returns more than one step for a step"
                 )
         return keras.tree.map_structure(_Timed, outputs)
 
-    # What cannot stream.
+    # Models that cannot stream.
 
     def _refuse(self, operation, reason):
         raise ValueError(
@@ -178,7 +181,7 @@ class StepGraph:
         if layer.keepdims or layer.data_format != "channels_last":
             self._refuse(
                 layer,
-                "it keeps the time axis, or has its channels before it "
+                "it keeps the time axis, or its channels come first "
                 f"(keepdims={layer.keepdims}, "
                 f"data_format={layer.data_format})",
             )
@@ -203,12 +206,12 @@ class StepGraph:
 
 
 def _input_shape(model):
-    """The shape that a model was built for, which is not functional."""
+    """The input shape of a built model that is not functional."""
     shape = (model.get_build_config() or {}).get("input_shape")
     if not has_states(model) or shape is None or len(shape) != 3:
         raise ValueError(
-            "`model` should be a functional or Sequential model, or one of "
-            "keras_linrec.models that is built for (batch, time, features). "
+            "`model` should be a functional or Sequential model, or a model of "
+            "keras_linrec.models, built for (batch, time, features). "
             f"Received: the model '{model.name}', {type(model).__name__}, "
             f"built for {shape}"
         )
@@ -216,11 +219,11 @@ def _input_shape(model):
 
 
 def _input_of_step(tensor):
-    """An input for one step, and what stands for `tensor` in the graph."""
+    """An input for one step, and the object in place of `tensor`."""
     shape = tensor.shape
-    kind = keras.backend.is_int_dtype(tensor.dtype)
+    is_integer = keras.backend.is_int_dtype(tensor.dtype)
     has_time = len(shape) > 2 or (
-        len(shape) == 2 and (kind or shape[1] is None)
+        len(shape) == 2 and (is_integer or shape[1] is None)
     )
     given = keras.Input(
         shape[2 if has_time else 1 :], dtype=tensor.dtype, name=tensor.name
@@ -234,7 +237,7 @@ def _input_of_step(tensor):
 
 
 def _of_step(output):
-    """An output of the model as that of one step, (batch, ...)."""
+    """An output of the model for one step, without the time axis."""
     if not _has_time(output):
         return output
     tensor = output.tensor
@@ -245,7 +248,7 @@ def _of_step(output):
 
 
 def _parts(layer):
-    """A layer and those that it steps itself."""
+    """A layer and the layers within it that it runs by their `step`."""
     yield layer
     for inner in (*getattr(layer, "blocks", ()), getattr(layer, "unit", None)):
         if isinstance(inner, keras.layers.Layer):

@@ -1,4 +1,4 @@
-"""The model that takes one time step and the states before it."""
+"""The one-step streaming form of a model."""
 
 import keras
 import numpy as np
@@ -8,44 +8,43 @@ from keras_linrec.export.step_graph import StepGraph
 
 
 def export_step(model, position_wise=()):
-    """The one-step streaming form of a model of sequences.
+    """Convert a sequence model into a model of one time step.
 
-    The model that is returned takes one time step and the states before it,
-    and gives what the model says of the sequence up to this step, and the new
-    states. Its weights are those of the model, not copies of them. It is a
-    Keras model of its own, to call, to save and to `export`: no length is in
-    it, and its cost does not grow with the time passed.
+    The returned model takes one time step and the states before it. It
+    returns what the original model would for the sequence up to this step,
+    and the new states. It shares the original's weights, and can be called,
+    saved and exported like any Keras model. Its cost does not depend on the
+    length of the sequence.
 
-    Layers with states run by their `step`. These are the ones of
-    `keras_linrec.layers`, the models and the block of `keras_linrec.models`,
-    `keras.layers.RNN` with any cell, `LSTM`, `GRU` and `SimpleRNN`, and any
-    layer with the methods `get_initial_state(batch_size)` and `step(inputs,
-    states)`. What treats every step alike runs as it is, at a length of one.
-    Global average and maximum pooling run on as means and maxima of the steps
-    so far, and `return_sequences=False` and `x[:, -1]` stand for the step
-    taken last: behind them the model has an output after each step, which is
-    what it gives for the sequence that ends there.
+    Layers with states run by their `step`: those of `keras_linrec.layers`,
+    the models and the block of `keras_linrec.models`, `keras.layers.RNN` with
+    any cell, `LSTM`, `GRU` and `SimpleRNN`, and any layer with the methods
+    `get_initial_state(batch_size)` and `step(inputs, states)`. Position-wise
+    layers run unchanged on sequences of length 1. Global average and maximum
+    pooling become running means and maxima. `return_sequences=False` and
+    `x[:, -1]` become the current step, so that the model has an output after
+    every step: its output for the sequence that ends there.
 
     Args:
-        model: a functional or `Sequential` model, or one of
-            `keras_linrec.models`; built. Models may be nested. An input has a
-            time axis, its second, if it is of rank 3 and more, or of rank 2
-            and of integers or an unknown length.
-        position_wise: classes of layers that treat every step alike, beside
-            those of Keras that are known to. Defaults to `()`.
+        model: a built functional or `Sequential` model, or a built model of
+            `keras_linrec.models`. Models may be nested. Axis 1 of an input is
+            time if the input has rank 3 or more, or if it has rank 2 and an
+            integer dtype or an unknown length.
+        position_wise: classes of layers that treat every time step alike, in
+            addition to the Keras layers known to do so. Defaults to `()`.
 
     Returns:
         A `keras.Model`. Called with the list `[inputs, *states]`, where
-        `inputs` is (batch, features), it returns `[outputs, *states]`, with
+        `inputs` is (batch, features), it returns `[outputs, *states]` with
         the states after the step. Its method `initial_states(batch_size)`
-        gives the list of those before the first step. Several inputs and
-        outputs come one after another, in the order of `model.inputs` and
+        returns the states before the first step. If there are several inputs
+        or outputs, they come in the order of `model.inputs` and
         `model.outputs`.
 
     Raises:
-        ValueError: for a layer that cannot run one step at a time, with its
-            name and the reason; for a model that is not built, or has no
-            layer with states.
+        ValueError: if a layer cannot run one step at a time (the message
+            gives its name and the reason), or if the model is not built or
+            has no layer with states.
 
     Example:
 
@@ -78,8 +77,9 @@ def export_step(model, position_wise=()):
     inputs, outputs = graph.follow(model)
     if not graph.states:
         raise ValueError(
-            "`model` should have a layer with states; without one, it runs a "
-            f"step as a sequence of one. Received: the model '{model.name}'"
+            "`model` should have a layer with states; a model without states "
+            "can be called on sequences of one step. Received: the model "
+            f"'{model.name}'"
         )
     step = StepModel(
         [*inputs, *graph.states],
@@ -92,15 +92,15 @@ def export_step(model, position_wise=()):
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class StepModel(keras.Model):
-    """What `keras_linrec.export_step` returns."""
+    """The model that `keras_linrec.export_step` returns."""
 
-    # These arguments, so that Keras reads it from a file as a functional one.
+    # With these arguments, Keras loads it from a file as a functional model.
     def __init__(self, inputs, outputs, name=None, **kwargs):
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
         self.state_count = 0
 
     def __call__(self, inputs, **kwargs):
-        # Keras takes no arrays beside tensors.
+        # Keras does not accept a mixture of arrays and tensors.
         return super().__call__(
             keras.tree.map_structure(_as_tensor, inputs), **kwargs
         )

@@ -244,8 +244,8 @@ with zeros above row j; (units, reflections - 1) if reflections == n |
         use_bias: whether there is b. Defaults to `True`.
         field: `"real"` (the default) or `"complex"`.
         train_initial_state: whether sequences start from a trained state
-            h_0, also after a reset, instead of zeros. The authors train it.
-            Defaults to `False`.
+            h_0, also after a reset, instead of zeros, as in the authors' code.
+            `keras_linrec.export_step` needs zeros. Defaults to `False`.
         kernel_initializer: for V. Defaults to `"glorot_uniform"`.
         reflector_initializer: for the vectors u, which are then scaled to
             length 1. Defaults to `keras_linrec.initializers.ReflectorPairs()`,

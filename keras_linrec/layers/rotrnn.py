@@ -67,8 +67,11 @@ direction, if `bidirectional` |
     | `feedthrough` | (features,), or (features, units) if `units` is another \
 number | D |
 
-    The starting values are those of the paper's text. The code in its
-    appendix C draws B and C from N(0, 1 / fan_in) instead.
+    The starting values are those of the paper's text, Glorot's in each head
+    for B. The code in its appendix C draws B and C from N(0, 1 / fan_in): with
+    128 features and 32 heads of 4 states the entries of B then have the
+    deviation 0.088 instead of 0.123, and ten steps of Adam at 1e-3 move the
+    normalised B by 11% instead of 8%.
 
     Args:
         units: integer, the number of output features. Defaults to `None`, as
@@ -91,9 +94,9 @@ number | D |
         activation: name or function, applied to the outputs. Defaults to
             `None`, no activation.
         kernel_initializer: for `input_kernel`, one head at a time, and for
-            `output_kernel`. The scale of `input_kernel` cancels in xi: it
-            does not change the outputs, but the smaller it is, the further a
-            training step turns B. Defaults to `"glorot_normal"`.
+            `output_kernel`. xi cancels the scale of `input_kernel` in the
+            outputs, but not in training: the smaller the numbers, the further
+            a step turns B. Defaults to `"glorot_normal"`.
         rotation_initializer: for M. Defaults to `None`, normal numbers of
             variance 1.
         feedthrough_initializer: for D. Defaults to `None`, normal numbers that

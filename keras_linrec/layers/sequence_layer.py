@@ -90,6 +90,11 @@ class SequenceLayer(StatefulLayer, Streaming):
     Output shape:
         (batch, time, units) if `return_sequences`, else (batch, units); with
         `return_state`, a tuple of that and the final states.
+
+    Raises:
+        ValueError: at construction, for an argument out of its range or one of
+            Keras' recurrent layers that has no meaning here.
+        TypeError: for a call argument that the layer does not take.
     """
 
     def __init__(

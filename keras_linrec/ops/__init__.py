@@ -1,4 +1,4 @@
-"""The mathematics as pure functions of tensors."""
+"""The mathematics: pure functions of tensors."""
 
 from keras_linrec.ops.canonical_form import canonical_input as canonical_input
 from keras_linrec.ops.canonical_form import leja_order as leja_order

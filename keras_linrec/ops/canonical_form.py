@@ -1,8 +1,8 @@
-"""The input of a companion form, from its eigenvalues, and their order.
+"""The input vector of a companion form, and Leja ordering of nodes.
 
-Complex numbers are (real, imag) pairs of tensors throughout, float32, or
-float64 if an argument is. Both functions take any leading axes; n, the size of
-the last axis, is known.
+Complex numbers are (real, imag) pairs of tensors throughout: float32, or
+float64 if an argument is float64. Both functions accept any leading axes; the
+size n of the last axis must be known.
 """
 
 import numpy as np
@@ -12,39 +12,40 @@ from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import reciprocal
 from keras_linrec.ops.precision import accumulation_dtype
 
-# What a distance of zero counts for in a sum of logarithms: for less than any
-# other, and still for a number.
+# Stands for log(0) in sums of logarithms: below all others, but finite.
 _LOGARITHM_OF_ZERO = -1e30
 
 
 def canonical_input(eigenvalues, inverse_powers=False, normalized=False):
-    """B' of the transpose form: 1 / prod_{j != i} (lambda_i - lambda_j).
+    """The modal input B'_i = 1 / prod_{j != i} (lambda_i - lambda_j).
 
-    The system (A^T, e_n), A being Frobenius' companion form (LDStack, equation
-    2), in the basis of the columns of V^T, V_ij = lambda_i^j: A^T = V^T
-    diag(lambda) V^-T, so B' = V^-T e_n. Lemma 3 has U in the place of V^T,
-    with columns [lambda_j^-(n-i)], and lambda_i^(n-1) in the numerator; that
-    is `inverse_powers=True`. V^T is the better basis: at 64 roots of random
-    polynomials its condition number is 1e2, and that of U 3e8.
+    This is the input of the system (A^T, e_n) in its eigenbasis, where A is
+    Frobenius' companion form (LDStack, equation 2). With V_ij = lambda_i^j,
+    A^T = V^T diag(lambda) V^-T and B' = V^-T e_n. Lemma 3 uses U, with columns
+    [lambda_j^-(n-i)], in place of V^T, and so has lambda_i^(n-1) in the
+    numerator; `inverse_powers=True` selects that form. V^T is the better
+    basis: for 64 roots of random polynomials its condition number is 1e2,
+    that of U 3e8.
 
-    The magnitudes are summed as logarithms, so nothing over- or underflows
-    before the result does. In float32 that happens from 137 Chebyshev nodes
-    in [-1, 1] on, where B' exceeds 2^128: `normalized=True` is for these.
+    Magnitudes are accumulated as logarithms, so no intermediate value over-
+    or underflows unless the result does. In float32 the result overflows from
+    137 Chebyshev nodes in [-1, 1] on, where B' exceeds 2^128; use
+    `normalized=True` there.
 
     Args:
-        eigenvalues: pair of tensors (..., n), distinct: where two are equal,
-            the result is NaN.
-        inverse_powers: boolean, whether the basis is U; the eigenvalues are
-            not zero then. Defaults to `False`.
-        normalized: boolean, whether B' is divided by its greatest magnitude.
+        eigenvalues: pair of tensors (..., n), distinct; equal eigenvalues
+            give NaN.
+        inverse_powers: boolean, whether the basis is U, for which no
+            eigenvalue may be zero. Defaults to `False`.
+        normalized: boolean, whether to divide B' by its largest magnitude.
             Defaults to `False`.
 
     Returns:
-        A pair of tensors (..., n). Of conjugate eigenvalues the entries are
-        conjugate, up to rounding.
+        A pair of tensors (..., n). Conjugate eigenvalues have conjugate
+        entries, up to rounding.
 
     Raises:
-        ValueError: if the argument is not a pair.
+        ValueError: if `eigenvalues` is not a pair of tensors of one size.
 
     Example: 1 / (2 - 4) and 1 / (4 - 2).
 
@@ -53,15 +54,15 @@ def canonical_input(eigenvalues, inverse_powers=False, normalized=False):
     >>> [round(float(part), 5) for part in real]
     [-0.5, 0.5]
     """
-    # The lemma calls this the complex conjugate of U^-1's last column. With
-    # the columns as lemma 2 has them it is that column itself, which numbers
-    # confirm: its conjugate belongs to the same system with the members of
-    # each pair in the other order.
+    # The lemma calls this the complex conjugate of the last column of U^-1.
+    # With the columns of lemma 2 it is that column itself, as numerical checks
+    # confirm; the conjugate belongs to the system with the members of each
+    # pair swapped.
     eigenvalues = _pair("eigenvalues", eigenvalues)
     own = tuple(part[..., :, None] for part in eigenvalues)
     factors = tuple(part - ops.swapaxes(part, -1, -2) for part in own)
     if inverse_powers:
-        # The power alone would underflow: each factor takes its share of it.
+        # The power alone would underflow, so it is spread over the factors.
         factors = multiply(factors, reciprocal(own))
     same = np.eye(eigenvalues[0].shape[-1], dtype=bool)
     real, imag = (
@@ -72,14 +73,14 @@ def canonical_input(eigenvalues, inverse_powers=False, normalized=False):
     if normalized:
         logarithm = logarithm - ops.max(logarithm, axis=-1, keepdims=True)
     magnitude, length = ops.exp(logarithm), ops.sqrt(square)
-    # Directions are multiplied where angles would be added: a sum of hundreds
-    # of angles rounds at its own size, and Keras has no float64 arctan2.
+    # Multiply directions instead of adding angles: a sum of hundreds of angles
+    # loses digits to its size, and Keras has no float64 arctan2.
     direction = _product((real / length, -imag / length))
     return tuple(magnitude * part for part in direction)
 
 
 def _product(numbers):
-    """The product over the last axis, by halves."""
+    """The product over the last axis, by repeated halving."""
     size = numbers[0].shape[-1]
     full = 2 ** (size - 1).bit_length()
     padding = [[0, 0]] * (len(numbers[0].shape) - 1) + [[0, full - size]]
@@ -97,20 +98,20 @@ def _product(numbers):
 
 
 def leja_order(nodes):
-    """The order in which each node is furthest from all before it.
+    """Leja ordering: each node is as far as possible from those before it.
 
-    The first node has the greatest magnitude, each other one the greatest
-    product of distances to those before. Polynomials that are built up node
-    by node stay small then, and lose the fewest digits.
+    The first node has the largest magnitude, every other one the largest
+    product of distances to its predecessors. Polynomials built up node by
+    node then stay small and lose few digits.
 
     Args:
-        nodes: pair of tensors (..., n); equal ones are no error.
+        nodes: pair of tensors (..., n); nodes may be equal.
 
     Returns:
         An int32 tensor (..., n) of indices, without a gradient.
 
     Raises:
-        ValueError: if the argument is not a pair.
+        ValueError: if `nodes` is not a pair of tensors of one size.
 
     Example:
 
@@ -120,7 +121,7 @@ def leja_order(nodes):
     [2, 3, 0, 1]
     """
     nodes = _pair("nodes", nodes)
-    # Rounding changes nothing here but which of two equals comes first.
+    # Rounding can only change the order of nodes that tie.
     real, imag = (
         ops.cast(ops.stop_gradient(part), "float32") for part in nodes
     )
@@ -149,7 +150,7 @@ def _square_of_distance(part, chosen):
 
 
 def _pair(name, pair):
-    """The pair as float tensors of one dtype, both of one size."""
+    """Convert a pair to float tensors of one dtype; check their sizes."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise ValueError(
             f"`{name}` should be a pair (real, imag) of tensors. "

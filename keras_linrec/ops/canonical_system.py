@@ -1,8 +1,8 @@
-"""What a layer's linear system is, as real float64 NumPy matrices.
+"""The linear system of a layer as real float64 NumPy matrices.
 
-Read off in float64, which tensors are not on every backend. m are the modal
+NumPy, because not every backend has float64 tensors. m are the modal
 coordinates of `modal_form.py`, z_j the eigenvalues, and s_j = (T m)_j the
-coordinates that follow s_j <- z_j s_j.
+coordinates in which a step is s_j <- z_j s_j.
 """
 
 import numpy as np
@@ -11,16 +11,16 @@ from keras import ops
 from keras_linrec.ops.canonical_form import leja_order
 
 FORMS = ("transpose", "companion")
-# Beyond this condition number the eigenvectors are no basis to float64.
+# Above this condition number, float64 cannot separate the eigenvectors.
 _CONDITION_MAX = 1e12
 
 
 def modal_transition(eigenvalues):
-    """The step in the modal coordinates of all systems.
+    """The transition matrix of all systems in modal coordinates.
 
     Args:
-        eigenvalues: complex array (systems, size), a pair's members next to
-            each other and the one left over last.
+        eigenvalues: complex array (systems, size), the members of a pair next
+            to each other and the unpaired one last.
     """
     return block_diagonal([_modal_transition(row) for row in eigenvalues])
 
@@ -32,7 +32,7 @@ def _modal_transition(eigenvalues):
 
 
 def block_diagonal(blocks):
-    """The blocks along the diagonal of a matrix of zeros."""
+    """The block-diagonal matrix of the blocks."""
     rows = np.cumsum([0, *(len(block) for block in blocks)])
     columns = np.cumsum([0, *(block.shape[1] for block in blocks)])
     matrix = np.zeros((rows[-1], columns[-1]))
@@ -47,14 +47,17 @@ def canonical_system(form, eigenvalues, inputs, outputs):
     """`(A, B, C)` of one system in a companion form.
 
     With a single input, B and C follow from the response sum_j r_j z_j^t,
-    which stands equal eigenvalues. With several, they take a basis of
-    eigenvectors.
+    which tolerates equal eigenvalues. With several inputs, they are computed
+    in a basis of eigenvectors, which must be distinct.
 
     Args:
         form: `"transpose"` or `"companion"`.
         eigenvalues: complex array (size,), as in `modal_transition`.
-        inputs, outputs: B and C of modal coordinates, (size, features) and
-            (units, size).
+        inputs, outputs: arrays (size, features) and (units, size), B and C in
+            modal coordinates.
+
+    Raises:
+        ValueError: as `companion_basis`, for several inputs.
     """
     size = len(eigenvalues)
     transition = companion_transition(form, eigenvalues)
@@ -68,7 +71,7 @@ def canonical_system(form, eigenvalues, inputs, outputs):
     if form == "companion":
         response = residues @ np.vander(eigenvalues, increasing=True)
         return transition, np.eye(size)[:, :1], response.real
-    # The numerator of the transfer function is C, from the lowest power on.
+    # C holds the transfer function's numerator, lowest power first.
     others = [_polynomial(np.delete(eigenvalues, j)) for j in range(size)]
     numerator = (residues @ np.array(others))[:, ::-1]
     return transition, np.eye(size)[:, -1:], numerator.real
@@ -82,11 +85,10 @@ def companion_transition(form, eigenvalues):
 
 
 def companion_basis(form, eigenvalues):
-    """S of the canonical form's states S m.
+    """The matrix S that maps modal coordinates m to canonical states S m.
 
     Raises:
-        ValueError: if eigenvalues are so close to one another that S is
-            singular.
+        ValueError: if eigenvalues are so close that S is singular.
     """
     powers = np.vander(eigenvalues, increasing=True)
     to_eigenvectors = _to_eigenvectors(eigenvalues)
@@ -98,12 +100,12 @@ def companion_basis(form, eigenvalues):
     if form == "companion":
         return np.linalg.solve(powers, to_eigenvectors).real
     apart = eigenvalues[:, None] - eigenvalues[None] + np.eye(len(eigenvalues))
-    # Lemma 3 without the paper's powers of z_j, which only scale the columns.
+    # Lemma 3 without its powers of z_j, which only scale the columns.
     return ((powers.T / apart.prod(axis=1)) @ to_eigenvectors).real
 
 
 def _polynomial(roots):
-    """Its coefficients, with the roots in an order that keeps them small."""
+    """Coefficients from roots, in an order that keeps them accurate."""
     if len(roots) == 0:
         return np.ones(1)
     order = leja_order((roots.real, roots.imag))
@@ -111,7 +113,7 @@ def _polynomial(roots):
 
 
 def _to_eigenvectors(eigenvalues):
-    """T: u + iv and u - iv of a conjugate pair, u + v and u - v of a real."""
+    """T: u + iv, u - iv for a conjugate pair; u + v, u - v for a real one."""
     size = len(eigenvalues)
     matrix = np.eye(size, dtype="complex128")
     for first in range(0, size - 1, 2):

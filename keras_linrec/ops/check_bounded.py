@@ -1,16 +1,16 @@
-"""A word about numbers that grow beyond all bounds."""
+"""A check that values stay bounded."""
 
 from keras_linrec.kernels import check_bounded
 
 
 def require_bounded(tensor, message):
-    """The tensor, and an error or a warning where it is not below 1e30.
+    """Return the tensor; complain if a magnitude exceeds 1e30 or is NaN.
 
-    TensorFlow and PyTorch raise an error of theirs. What JAX has compiled
-    cannot, and warns.
+    TensorFlow and PyTorch raise their own error. A program compiled by JAX
+    cannot raise, and warns.
 
     Args:
         tensor: float tensor.
-        message: string, what to say.
+        message: string, the text of the error or warning.
     """
     return check_bounded.require_bounded(tensor, message)

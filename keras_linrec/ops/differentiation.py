@@ -1,9 +1,9 @@
-"""Derivatives on whichever backend runs.
+"""Derivatives on the current backend.
 
-A function here takes `(tensors, constants)`, a list of tensors and a nest of
-further ones, and returns a scalar. What it becomes is compiled, on JAX and
-TensorFlow, once for each set of shapes: keep it, and give what changes from
-call to call, such as a batch, among the constants.
+The functions to differentiate take `(tensors, constants)`, a list of tensors
+and a nest of further ones, and return a scalar. JAX and TensorFlow compile the
+derivative once for each set of shapes: keep the returned function, and pass
+whatever changes between calls, such as a batch, in `constants`.
 """
 
 import importlib
@@ -14,20 +14,20 @@ from keras_linrec import kernels
 
 
 def gradient(function):
-    """A function of `(tensors, constants)`: a list of gradients."""
-    return _differentiate().gradient(function)
+    """Return a function of `(tensors, constants)`: the list of gradients."""
+    return _differentiation_of_backend().gradient(function)
 
 
 def hessian_vector_product(function):
-    """A function of `(tensors, vectors, constants)`.
+    """Return a function of `(tensors, vectors, constants)`.
 
-    It returns the product of the Hessian with regard to `tensors`, at
-    `tensors`, with `vectors`, as a list of the same shapes.
+    That function multiplies the Hessian with respect to `tensors` by
+    `vectors`, and returns a list of tensors of the same shapes.
     """
-    return _differentiate().hessian_vector_product(function)
+    return _differentiation_of_backend().hessian_vector_product(function)
 
 
-def _differentiate():
+def _differentiation_of_backend():
     backend = keras.backend.backend()
     return importlib.import_module(
         f"{kernels.__name__}.{backend}.differentiate"

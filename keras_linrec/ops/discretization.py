@@ -1,11 +1,11 @@
-"""From continuous systems with A = P (D + T^-1) Q to discrete ones."""
+"""Discretisation of continuous systems with A = P (D + T^-1) Q."""
 
 from keras_linrec.kernels import discretization
 from keras_linrec.kernels import tridiagonal
 
 
 def discretise(transition, timescale, alpha):
-    """Abar - I and Bbar of the generalised bilinear transform (LSSL, eq. 3).
+    """Abar - I and Bbar by the generalised bilinear transform (LSSL, eq. 3).
 
     Args:
         transition: `StructuredTransition` of tensors.

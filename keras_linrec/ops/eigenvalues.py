@@ -1,9 +1,9 @@
-"""Eigenvalues of real systems: as real parameters, and where they start.
+"""Eigenvalues of real systems: their parameterisations and initial values.
 
-A real system of `size` states has its eigenvalues in pairs, and one real one
-left over where the size is odd. A pair is z and its conjugate, or two real
-numbers where the parameterisation lets it ("hinge"). Exact pairs are what
-makes outputs exactly real (LDStack, section 3 and appendix).
+The eigenvalues of a real system of `size` states come in pairs, with one real
+eigenvalue left unpaired if the size is odd. A pair is z and its conjugate or,
+in "hinge" parameterisations, two real numbers. Because pairs are exact,
+outputs are exactly real (LDStack, section 3 and appendix).
 """
 
 import random
@@ -15,8 +15,8 @@ from keras import ops
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
 
-# The names of the parameters: the first of two has an entry more where the size
-# is odd, for the real eigenvalue left over.
+# The names of the parameters. If the size is odd, the first of two has an
+# additional entry for the unpaired eigenvalue.
 _PARAMETERS = {
     "standard": ("eigenvalue_real", "eigenvalue_imag"),
     "unit": ("angle",),
@@ -26,10 +26,10 @@ _PARAMETERS = {
 }
 PARAMETERIZATIONS = tuple(_PARAMETERS)
 INITIAL = ("polynomial", "uniform", "low_discrepancy", "chebyshev")
-# Those whose pairs may be two real numbers.
+# The parameterisations whose pairs may be two real numbers.
 HINGES = ("hinge", "log_polar_hinge")
-# What is drawn at random is drawn again, a few times, while two eigenvalues are
-# closer.
+# Random eigenvalues are drawn again, up to `_DRAWS` times, while two of them
+# are closer than this.
 _LEAST_SEPARATION = 1e-5
 _DRAWS = 10
 
@@ -38,11 +38,11 @@ class Spectrum(NamedTuple):
     """The eigenvalues of systems of the same size, by pairs.
 
     Attributes:
-        real, imag: tensors (systems, ceil(size / 2)), the first of each pair,
-            and behind the pairs the one left over where the size is odd.
-        partner: tensor (systems, size // 2), the second of each pair that is
-            two real numbers, which are those whose `imag` is zero; `None`
-            where every second is the first's conjugate.
+        real, imag: tensors (systems, ceil(size / 2)), the first eigenvalue of
+            each pair, followed by the unpaired one if the size is odd.
+        partner: tensor (systems, size // 2), the second eigenvalue of each
+            pair of real numbers. It counts only where `imag` is zero. `None`
+            if all pairs are conjugate.
     """
 
     real: object
@@ -60,15 +60,15 @@ def require_parameterization(value):
 
 
 def parameter_names(parameterization):
-    """The names of its parameters."""
+    """The names of the parameters of a parameterisation."""
     return _PARAMETERS[parameterization]
 
 
 def spectrum(parameterization, parameters, size):
-    """The eigenvalues that parameters stand for.
+    """The eigenvalues for given parameters.
 
-    With a, b the parameters of a pair, in the order of their names, the pair
-    is
+    With the parameters a, b of a pair, in the order of `parameter_names`, the
+    pair is
 
         standard         a + i b, a - i b
         unit             exp(i a), exp(-i a)
@@ -78,16 +78,17 @@ def spectrum(parameterization, parameters, size):
                          exp(a - i b), exp(a + i b) if -pi < b < 0,
                          -exp(a + c), -exp(a - c) if c = -b - pi >= 0
 
-    and the one left over is a, in the last two exp(a); for "unit" it is 1.
-    A hinge is continuous where two real numbers meet and turn into a
-    conjugate pair. Logarithms keep small magnitudes apart.
+    and the unpaired eigenvalue is a, or exp(a) in the last two; for "unit" it
+    is 1. A hinge is continuous where two real numbers meet and become a
+    conjugate pair. Logarithms resolve small magnitudes.
 
     Args:
         parameterization: `"standard"`, `"unit"`, `"hinge"`, `"log_polar"` or
             `"log_polar_hinge"`.
-        parameters: dict of tensors by the names of `parameter_names`: (systems,
-            size // 2), and the first of two (systems, ceil(size / 2)).
-        size: integer, the states of a system.
+        parameters: dict of tensors by the names of `parameter_names`, each
+            (systems, size // 2); the first of two is (systems,
+            ceil(size / 2)).
+        size: integer, the number of states of a system.
 
     Returns:
         A `Spectrum`.
@@ -104,8 +105,8 @@ def spectrum(parameterization, parameters, size):
     if parameterization == "standard":
         return Spectrum(first, _pad(second, odd))
     if parameterization == "hinge":
-        # Of two equal eigenvalues the derivative is that of two real ones: with
-        # none of its own the pair would never part.
+        # At two equal eigenvalues, use the derivative of the real case; with a
+        # derivative of zero the pair would never separate.
         apart = ops.where(second >= 0.0, second, 0.0)
         imag = ops.where(second >= 0.0, 0.0, -second)
         pairs = first[:, : second.shape[1]]
@@ -119,18 +120,18 @@ def spectrum(parameterization, parameters, size):
 
 
 def _log_polar_hinge(log_magnitude, split, odd):
-    # The real numbers beyond an angle of pi are negative ones.
+    # Beyond an angle of pi the pair is real and negative.
     is_negative, is_positive = split <= -np.pi, split >= 0.0
     beyond = ops.where(is_negative, -np.pi - split, 0.0)
     apart = ops.where(is_positive, split, beyond)
     angle = ops.where(is_positive, 0.0, -split)
-    complex_ones = ops.where(is_negative, 0.0, angle)
+    angle = ops.where(is_negative, 0.0, angle)
     sign = ops.where(is_negative, -ops.ones_like(split), 1.0)
     pairs = log_magnitude[:, : split.shape[1]]
     magnitude = ops.exp(log_magnitude + _pad(apart, odd)) * _pad(sign, odd, 1.0)
     return Spectrum(
-        magnitude * cos(_pad(complex_ones, odd)),
-        magnitude * sin(_pad(complex_ones, odd)),
+        magnitude * cos(_pad(angle, odd)),
+        magnitude * sin(_pad(angle, odd)),
         sign * ops.exp(pairs - apart),
     )
 
@@ -142,7 +143,7 @@ def _pad(values, count, filling=0.0):
 def as_complex(spectrum, size):
     """All eigenvalues as a complex NumPy array (systems, size).
 
-    The members of a pair are neighbours, and the one left over is the last.
+    The members of a pair are adjacent, and the unpaired eigenvalue is last.
     """
     real, imag = (
         ops.convert_to_numpy(part).astype("float64")
@@ -160,19 +161,19 @@ def as_complex(spectrum, size):
 
 
 def parameters_of(parameterization, eigenvalues):
-    """The parameters of given eigenvalues: the inverse of `spectrum`.
+    """The parameters for given eigenvalues: the inverse of `spectrum`.
 
     Args:
         parameterization: as in `spectrum`.
-        eigenvalues: array (systems, size) of each system's eigenvalues, in
-            any order, closed under conjugation.
+        eigenvalues: array (systems, size), each system's eigenvalues in any
+            order, closed under conjugation.
 
     Returns:
         A dict of float64 NumPy arrays.
 
     Raises:
-        ValueError: if they are not closed under conjugation, or the
-            parameterisation has no place for them.
+        ValueError: if the eigenvalues are not finite, not closed under
+            conjugation, or cannot be expressed in the parameterisation.
     """
     eigenvalues = np.atleast_2d(np.asarray(eigenvalues, "complex128"))
     if not np.isfinite(eigenvalues).all():
@@ -180,7 +181,7 @@ def parameters_of(parameterization, eigenvalues):
             "`initial_eigenvalues` should be finite. Received: "
             f"initial_eigenvalues={eigenvalues}"
         )
-    # What rounding has left of an imaginary part is no pair.
+    # An imaginary part of the size of rounding does not make a pair.
     rounding = np.abs(eigenvalues.imag) <= 1e-12 * np.abs(eigenvalues)
     eigenvalues = np.where(rounding, eigenvalues.real, eigenvalues)
     systems = [_parameters_of_one(parameterization, e) for e in eigenvalues]
@@ -196,8 +197,8 @@ def _parameters_of_one(parameterization, eigenvalues):
     real = (np.imag(first) == 0) & (np.imag(second) == 0)
     if parameterization not in HINGES and np.any(real & (first != second)):
         raise ValueError(
-            f"Two real eigenvalues are no pair of '{parameterization}', which "
-            f"has conjugate ones: take one of {HINGES}. Received: "
+            f"'{parameterization}' has conjugate pairs only and cannot hold "
+            f"two distinct real eigenvalues: use one of {HINGES}. Received: "
             f"{first[real]} and {second[real]}"
         )
     if parameterization == "unit":
@@ -223,8 +224,8 @@ def _parameters_of_one(parameterization, eigenvalues):
 def _require_unit(eigenvalues, leftover):
     if not np.allclose(np.abs(eigenvalues), 1) or not np.allclose(leftover, 1):
         raise ValueError(
-            "Eigenvalues of 'unit' have magnitude 1, and one that is left "
-            f"over is 1 itself. Received: {eigenvalues}"
+            "Eigenvalues of 'unit' should have magnitude 1, and the unpaired "
+            f"one should be 1. Received: {eigenvalues}"
         )
 
 
@@ -232,21 +233,25 @@ def _require_logarithms(first, second, leftover, real):
     mixed = real & (np.real(first) * np.real(second) <= 0)
     if mixed.any() or np.any(np.real(leftover) <= 0):
         raise ValueError(
-            "The real eigenvalues of a pair in log-polar form should have one "
-            "sign, one that is left over should be positive, and none is "
-            "zero: take 'hinge'. Received: "
+            "In log-polar form, the two eigenvalues of a real pair should have "
+            "the same sign, the unpaired one should be positive, and none may "
+            "be zero: use 'hinge'. Received: "
             f"{first[mixed]}, {second[mixed]} and {leftover}"
         )
 
 
 def in_pairs(eigenvalues):
-    """`(first, second, leftover)` of one system's eigenvalues.
+    """Split one system's eigenvalues into `(first, second, leftover)`.
 
-    Conjugate pairs, first that of positive imaginary part, then the real ones
-    in pairs of neighbours by size, and a real one that has no partner.
+    Conjugate pairs come before real pairs. In a conjugate pair the eigenvalue
+    with positive imaginary part is first; a real pair consists of neighbours
+    by size. `leftover` holds the unpaired real eigenvalue, if there is one.
 
     Args:
         eigenvalues: complex array (size,), closed under conjugation.
+
+    Raises:
+        ValueError: as `pair_order`.
     """
     eigenvalues = np.asarray(eigenvalues, "complex128")
     first, second, leftover = pair_order(eigenvalues)
@@ -254,16 +259,16 @@ def in_pairs(eigenvalues):
 
 
 def pair_order(eigenvalues):
-    """The indices of what `in_pairs` returns.
+    """The indices of the three arrays that `in_pairs` returns.
 
     Raises:
-        ValueError: if there is one without its conjugate.
+        ValueError: if the eigenvalues are not closed under conjugation.
     """
     eigenvalues = np.asarray(eigenvalues, "complex128")
     real = np.flatnonzero(eigenvalues.imag == 0)
     upper = np.flatnonzero(eigenvalues.imag > 0)
     lower = np.flatnonzero(eigenvalues.imag < 0)
-    # Of rounded keys, so that conjugates which differ by rounding meet.
+    # Sort by rounded keys, so that conjugates that differ by rounding match.
     keys = np.round([np.abs(eigenvalues.imag), eigenvalues.real], 9)
     upper, lower = (part[np.lexsort(keys[:, part])] for part in (upper, lower))
     if len(upper) != len(lower) or not np.allclose(
@@ -274,7 +279,7 @@ def pair_order(eigenvalues):
             f"Received: {eigenvalues}"
         )
     real = real[np.argsort(eigenvalues[real].real)]
-    # The largest stays alone: where signs are mixed it is positive.
+    # The largest one stays unpaired: it is positive if signs are mixed.
     leftover = real[len(real) - len(real) % 2 :]
     real = real[: len(real) - len(real) % 2]
     return (
@@ -284,26 +289,27 @@ def pair_order(eigenvalues):
     )
 
 
-# Where eigenvalues start.
+# Initial values.
 
 
 def initial_eigenvalues(kind, parameterization, systems, size, seed=None):
-    """Eigenvalues to start training from.
+    """Eigenvalues at the start of training.
 
     Args:
         kind: `"polynomial"`, the roots of monic polynomials with coefficients
-            of N(0, 1 / size), which lie near the unit circle (those outside
-            it are reflected to 1 / conj(z), so that nothing grows with time);
-            `"uniform"`, uniform angles on the unit circle;
-            `"low_discrepancy"`, angles of the van der Corput sequence, which
-            keep away from one another for large sizes too; or `"chebyshev"`:
-            the Chebyshev nodes of [-1, 1] for "hinge", otherwise the points
-            of the unit circle above and below them, which are evenly spaced.
-        parameterization: what the eigenvalues have to fit: see `spectrum`.
-        systems: integer, how many systems.
-        size: integer, the states of each.
-        seed: integer or `None`, the default, which draws one from Python's
-            generator, as Keras' own initializers do.
+            from N(0, 1 / size), which lie near the unit circle (roots outside
+            it are reflected to 1 / conj(z), so that no state grows with
+            time); `"uniform"`, uniform angles on the unit circle;
+            `"low_discrepancy"`, angles from the van der Corput sequence, which
+            are well separated for large sizes too; or `"chebyshev"`, the
+            Chebyshev nodes of [-1, 1] for "hinge", otherwise the points of
+            the unit circle above and below them, which are evenly spaced.
+        parameterization: the parameterisation that must be able to hold the
+            eigenvalues; see `spectrum`.
+        systems: integer, the number of systems.
+        size: integer, the number of states of each.
+        seed: integer. Defaults to `None`: drawn from Python's generator, as
+            Keras' own initializers do.
 
     Returns:
         A complex NumPy array (systems, size), for `parameters_of`.
@@ -327,7 +333,7 @@ def initial_eigenvalues(kind, parameterization, systems, size, seed=None):
 
 
 def require_initial(kind, parameterization):
-    """Raise unless `kind` names eigenvalues that the parameters can hold."""
+    """Raise unless `kind` exists and suits the parameterisation."""
     if kind not in INITIAL:
         raise ValueError(
             f"`initial_eigenvalues` should be one of {INITIAL} or an array. "
@@ -335,9 +341,9 @@ def require_initial(kind, parameterization):
         )
     if kind == "polynomial" and parameterization == "unit":
         raise ValueError(
-            "Roots of polynomials do not lie on the unit circle, where those "
-            "of 'unit' do. Received: initial_eigenvalues=polynomial, "
-            "eigenvalues=unit"
+            "Roots of random polynomials do not lie on the unit circle, as "
+            "eigenvalues of 'unit' must. Received: "
+            "initial_eigenvalues=polynomial, eigenvalues=unit"
         )
 
 
@@ -351,9 +357,9 @@ def _draw_distinct(draw):
 
 
 def separation(eigenvalues):
-    """The smallest distance between two of some eigenvalues.
+    """The smallest distance between two eigenvalues.
 
-    Where it is zero, the companion form's eigenvectors are no basis.
+    If it is zero, the companion form's eigenvectors do not form a basis.
 
     Args:
         eigenvalues: complex array (size,).
@@ -368,8 +374,8 @@ def separation(eigenvalues):
 
 
 def _polynomial_roots(parameterization, size, generator):
-    # Eigenvalues of the companion matrix, which LAPACK balances: backward
-    # stable, also for hundreds of roots.
+    # NumPy computes the eigenvalues of the companion matrix, which LAPACK
+    # balances: backward stable even for hundreds of roots.
     coefficients = generator.standard_normal(size) / np.sqrt(size)
     roots = np.roots([1.0, *coefficients])
     magnitude = np.abs(roots)
@@ -380,7 +386,8 @@ def _polynomial_roots(parameterization, size, generator):
     apart = (first.imag == 0) & (first != second)
     if parameterization == "log_polar_hinge":
         apart &= np.real(first * second) <= 0
-    # Two real roots become a conjugate pair of the same sum and mean square.
+    # Replace two real roots by a conjugate pair with the same mean, offset by
+    # half their distance along the imaginary axis.
     mean, half = (first + second) / 2, (first - second) / 2
     first = np.where(apart, mean + 1j * half, first)
     second = np.where(apart, mean - 1j * half, second)
@@ -390,9 +397,9 @@ def _polynomial_roots(parameterization, size, generator):
 
 
 def _angles(kind, count, generator):
-    """Angles between 0 and pi, without the ends."""
+    """Angles in the open interval from 0 to pi."""
     if kind == "uniform":
-        # The paper's (-2 pi, 2 pi) is the same, for a pair has both signs.
+        # Equivalent to the paper's (-2 pi, 2 pi): a pair has both signs.
         return np.pi * generator.uniform(size=count)
     if kind == "low_discrepancy":
         return np.pi * np.array([_van_der_corput(i + 1) for i in range(count)])
@@ -400,7 +407,7 @@ def _angles(kind, count, generator):
 
 
 def _van_der_corput(index):
-    """The binary digits of `index`, mirrored at the point."""
+    """The binary digits of `index`, mirrored at the radix point."""
     value, weight = 0.0, 0.5
     while index:
         value += weight * (index % 2)

@@ -1,4 +1,4 @@
-"""What layers have to know of files that are being written."""
+"""The kernels' export rules, for layers, which do not import kernels."""
 
 from keras_linrec.kernels.exporting import (
     require_exportable as require_exportable,

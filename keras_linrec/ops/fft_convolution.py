@@ -15,13 +15,13 @@ def fft_convolution(inputs, response):
         A tensor (..., time).
     """
     if 0 in inputs.shape:
-        # No library transforms a batch of no rows.
+        # FFT libraries reject empty tensors.
         return inputs * response
     time = ops.shape(inputs)[-1]
     length = fast_length(2 * time) if isinstance(time, int) else 2 * time
 
-    # Left to itself, the gradient would transform sequences that are sums
-    # before they are summed, and XLA whole spectra where halves will do.
+    # Automatic differentiation would transform broadcast cotangents before
+    # summing them, and XLA would compute whole spectra where halves suffice.
     @ops.custom_gradient
     def convolve(inputs, response):
         def spectra():
@@ -42,8 +42,8 @@ def fft_convolution(inputs, response):
             if upstream is None:
                 (upstream,), known = arguments, (of_inputs, of_response)
             else:
-                # PyTorch, whose second derivatives see through what is
-                # computed here, and not above.
+                # PyTorch differentiates a second time only through what is
+                # computed in this function.
                 known = spectra()
             real, imag = ops.rfft(upstream, length)
 
@@ -66,7 +66,7 @@ def fft_convolution(inputs, response):
 
 
 def _summed_to(tensor, shape):
-    """The sum over the leading axes along which `shape` was broadcast."""
+    """Sum over the leading axes along which `shape` was broadcast."""
     more = len(tensor.shape) - len(shape)
     if more:
         tensor = ops.sum(tensor, axis=tuple(range(more)))
@@ -75,7 +75,7 @@ def _summed_to(tensor, shape):
 
 
 def fast_length(length):
-    """The least even number from `length` on that is 2^a 3^b 5^c."""
+    """The smallest even number 2^a 3^b 5^c that is at least `length`."""
     best = 1 << (length - 1).bit_length()
     fives = 1
     while fives < best:

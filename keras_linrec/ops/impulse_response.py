@@ -1,7 +1,7 @@
 """The impulse response of state-space systems with A = P (D + T^-1) Q.
 
-`delta` is Abar - I throughout: close to the identity, where small timescales
-put it, float32 would keep few digits of the difference that matters.
+`delta` is Abar - I throughout: small timescales put Abar close to the identity,
+where float32 would retain few digits of the difference.
 """
 
 from keras import ops
@@ -12,34 +12,34 @@ from keras_linrec.ops.transition_powers import TransitionPowers
 from keras_linrec.ops.transition_powers import chunked_response
 from keras_linrec.ops.transition_powers import doubled
 
-# What reading a matrix costs, in products of it with a row: about 5 by XLA on
-# 2 CPU cores, 12 by TensorFlow (N = 128). Both are within 10% of their best
-# with what is between.
-_READING = 8
+# The cost of reading a matrix, in products of it with a row: about 5 for XLA on
+# 2 CPU cores, 12 for TensorFlow (N = 128). With the value between, both are
+# within 10% of their optimum.
+_READING_COST = 8
 
-# Loops of so many steps are written out: outside of programs JAX would compile
-# them anew each time, 0.2 s.
+# Loops of up to this many steps are unrolled: outside `jax.jit`, JAX would
+# compile them again in each call, which takes 0.2 s.
 _UNROLLED = 16
 
 
 def impulse_response(transition, timescale, output_matrix, time, alpha=0.5):
     """K_k = C Abar^k Bbar, the output k steps after a unit impulse (LSSL, 4).
 
-    The native kernel computes it where there is one. The portable form doubles
+    The native kernel computes it if available. The portable form doubles
     powers of Abar, in O(N^3 log(time)).
 
     Args:
         transition: `StructuredTransition` of tensors.
         timescale: tensor (features,), dt.
         output_matrix: tensor (features, channels, N), C.
-        time: integer, the number of steps, or a tensor if it is unknown until
-            it runs.
+        time: integer, the number of steps, or a tensor if it is known at run
+            time only.
         alpha: float in [0, 1]; 0.5 is the bilinear method. Defaults to 0.5.
 
     Returns:
         A tensor (features, channels, time).
 
-    Example: an integrator that forgets, x' = -x + u.
+    Example: a leaky integrator, x' = -x + u.
 
     >>> import numpy as np
     >>> from keras import ops
@@ -76,8 +76,8 @@ def krylov_response(
 ):
     """K_k = C Abar^k Bbar, the output k steps after a unit impulse.
 
-    Columns Abar^i Bbar for i < S, rows C Abar^(jS) for the j that remain, and
-    their products.
+    It is the product of the rows C Abar^(jS), j = 0, 1, ..., with the columns
+    Abar^i Bbar, i < S.
 
     Args:
         transition_minus_identity: tensor (features, N, N), Abar - I.
@@ -90,56 +90,60 @@ def krylov_response(
     """
     features, channels, state_size = output_matrix.shape
     delta = transition_minus_identity
-    of_columns, of_rows = doublings(state_size, time, channels)
+    column_doublings, row_doublings = doublings(state_size, time, channels)
     columns, rows = input_vector[:, :, None], output_matrix
-    for doubling in range(of_columns + of_rows):
-        if doubling < of_columns:
-            more = columns + delta @ columns
-            columns = ops.concatenate([columns, more], axis=2)
+    for doubling in range(column_doublings + row_doublings):
+        if doubling < column_doublings:
+            advanced = columns + delta @ columns
+            columns = ops.concatenate([columns, advanced], axis=2)
         else:
             rows = ops.concatenate([rows, rows + rows @ delta], axis=1)
         if 2 ** (doubling + 1) < time:
             delta = doubled(delta)
-    count = -(-time // 2 ** (of_columns + of_rows))
-    response = _advance(rows, delta, count) @ columns
-    size = 2**of_columns
+    count = -(-time // 2 ** (column_doublings + row_doublings))
+    response = _all_rows(rows, delta, count) @ columns
+    size = 2**column_doublings
     response = ops.reshape(response, (features, -1, channels, size))
     response = ops.transpose(response, (0, 2, 1, 3))
     return ops.reshape(response, (features, channels, -1))[:, :, :time]
 
 
 def doublings(state_size, time, channels):
-    """How often columns and rows double before a loop adds the other rows.
+    """The doublings of columns and rows before a loop adds the remaining rows.
 
-    In units of a product of one row with every feature's N x N matrix, with
-    its gradient: a doubling squares the matrices, 3 N; a step of the loop
-    takes its rows three times, and twice what reading the matrices takes.
+    They minimise the cost of response and gradient. The unit is the product of
+    one row with the N x N matrix of every feature: a doubling squares the
+    matrices, which costs 3 N; a step of the loop multiplies its rows three
+    times, of which two also pay for reading the matrices.
+
+    Returns:
+        `(column_doublings, row_doublings)`.
     """
 
     def cost(plan):
-        of_columns, of_rows = plan
-        rows = channels * 2**of_rows
-        steps = -(-time // 2 ** (of_columns + of_rows))
-        loop = (steps - 1) * (rows + 2 * max(rows, _READING))
-        squarings = of_columns + of_rows - (steps == 1)
-        return 3 * (squarings * state_size + 2**of_columns + rows) + loop
+        column_doublings, row_doublings = plan
+        rows = channels * 2**row_doublings
+        steps = -(-time // 2 ** (column_doublings + row_doublings))
+        loop = (steps - 1) * (rows + 2 * max(rows, _READING_COST))
+        squarings = column_doublings + row_doublings - (steps == 1)
+        return 3 * (squarings * state_size + 2**column_doublings + rows) + loop
 
     most = (time - 1).bit_length()
     return min(
         (
-            (of_columns, of_rows)
-            for of_columns in range(most + 1)
-            for of_rows in range(most + 1 - of_columns)
+            (column_doublings, row_doublings)
+            for column_doublings in range(most + 1)
+            for row_doublings in range(most + 1 - column_doublings)
         ),
         key=cost,
     )
 
 
-def _advance(rows, delta, count):
-    """Rows C Abar^j for j < count.
+def _all_rows(rows, delta, count):
+    """The rows C Abar^j for j < count.
 
     Args:
-        rows: tensor (features, rows, N).
+        rows: tensor (features, rows, N), C.
         delta: tensor (features, N, N), Abar - I.
         count: integer.
 
@@ -151,41 +155,41 @@ def _advance(rows, delta, count):
     features, size, state_size = rows.shape
 
     @ops.custom_gradient
-    def advance(rows, delta):
-        all_rows = _repeat(delta, rows, count)
+    def iterate(rows, delta):
+        all_rows = _iterates(delta, rows, count)
 
-        # Left to itself, the gradient would add up N x N matrices in each
-        # step; one product of all steps does it at once.
+        # Automatic differentiation would add up N x N matrices in each step;
+        # this is a single product over all steps.
         def gradient(*arguments, upstream=None):
             if upstream is None:
-                (upstream,), found = arguments, all_rows
+                (upstream,), known = arguments, all_rows
             else:
-                # As in `tridiagonal.solve`.
-                found = _repeat(delta, rows, count)
+                # PyTorch; see `tridiagonal.solve`.
+                known = _iterates(delta, rows, count)
             upstream = ops.reshape(
                 upstream, (features, count, size, state_size)
             )
-            adjoint = _repeat(
+            adjoint = _iterates(
                 ops.transpose(delta, (0, 2, 1)),
                 ops.zeros_like(rows),
                 count,
                 ops.flip(ops.transpose(upstream, (1, 0, 2, 3)), axis=0),
             )
-            # From the last to the first now.
+            # The adjoint runs from the last row to the first.
             later = ops.flip(adjoint[:-1], axis=0)
-            before = ops.transpose(_by_feature(found[:-1]), (0, 2, 1))
+            before = ops.transpose(_by_feature(known[:-1]), (0, 2, 1))
             return adjoint[-1], before @ _by_feature(later)
 
         return _by_feature(all_rows), gradient
 
-    return advance(rows, delta)
+    return iterate(rows, delta)
 
 
-def _repeat(delta, rows, count, additions=None):
-    """x_0 = rows, x_j = x_{j-1} + x_{j-1} Delta, all of them, for j < count.
+def _iterates(delta, rows, count, additions=None):
+    """The iterates x_j = x_{j-1} + x_{j-1} Delta, j < count, x_0 = rows.
 
-    With additions u, (count, ...), it is x_j = x_{j-1} + x_{j-1} Delta + u_j,
-    where `rows` is x_{-1}.
+    With additions u, (count, ...), x_j = x_{j-1} + x_{j-1} Delta + u_j, and
+    x_{-1} = rows.
     """
 
     def step(last, addition):
@@ -197,16 +201,16 @@ def _repeat(delta, rows, count, additions=None):
 
     if count > _UNROLLED:
         return ops.scan(step, rows, additions, length=count)[1]
-    added = [None] * count if additions is None else ops.unstack(additions)
-    found = []
-    for addition in added:
-        rows, kept = step(rows, addition)
-        found.append(kept)
-    return ops.stack(found)
+    unrolled = [None] * count if additions is None else ops.unstack(additions)
+    iterates = []
+    for addition in unrolled:
+        rows, iterate = step(rows, addition)
+        iterates.append(iterate)
+    return ops.stack(iterates)
 
 
 def _by_feature(rows):
-    """(count, features, rows, N) to (features, count * rows, N)."""
+    """Reshape (count, features, rows, N) to (features, count * rows, N)."""
     _, features, _, state_size = rows.shape
     rows = ops.transpose(rows, (1, 0, 2, 3))
     return ops.reshape(rows, (features, -1, state_size))

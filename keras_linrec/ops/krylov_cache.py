@@ -1,8 +1,8 @@
-"""What stays the same of an impulse response while A and dt do.
+"""The part of an impulse response that depends only on A, B and dt.
 
 Step jS + i of K_k = C Abar^k Bbar is R_j X_i with R_j = C Abar^(jS) and
-X_i = Abar^i Bbar: columns X and powers Abar^(S 2^k) - I, which know no C, take
-O(H N (N log(L / S) + S)) of memory where the Krylov matrix takes H N L.
+X_i = Abar^i Bbar. The columns X and the powers Abar^(S 2^k) - I do not depend
+on C; they take O(H N (N log(L / S) + S)) memory, the Krylov matrix H N L.
 """
 
 import math
@@ -15,14 +15,14 @@ from keras_linrec.kernels.exporting import exporting
 from keras_linrec.ops.transition_powers import doubled
 from keras_linrec.ops.transition_powers import rows_of_powers
 
-# The sequences to be ready for where their length is unknown.
+# The longest sequences to prepare for if the length is unknown.
 _LONGEST = 16384
-# What is larger, 256 MB in float32, is not kept.
-_MOST_ENTRIES = 2**26
+# A larger cache, 256 MB in float32, is not kept.
+_MAX_ENTRIES = 2**26
 
 
 class CacheSize(NamedTuple):
-    """S, and how often chunks of S steps are doubled to the longest."""
+    """The chunk length S, and its doublings up to the longest sequence."""
 
     chunk: int
     doublings: int
@@ -35,11 +35,11 @@ class CacheSize(NamedTuple):
 def cache_size(state_size, time=None):
     """The sizes for sequences of `time` steps; if `None`, of up to 16384.
 
-    Columns are cheap beside powers until there are N of them.
+    Up to N columns, columns are cheap in comparison with powers.
     """
     time = _LONGEST if time is None else time
-    wanted = min(max(state_size, math.sqrt(time)), time)
-    chunk = 2 ** math.ceil(math.log2(wanted))
+    shortest = min(max(state_size, math.sqrt(time)), time)
+    chunk = 2 ** math.ceil(math.log2(shortest))
     doublings = math.ceil(math.log2(time / chunk)) if time > chunk else 0
     return CacheSize(chunk, doublings)
 
@@ -55,19 +55,19 @@ def cached_shapes(size, features, state_size):
 def fits_memory(size, features, state_size):
     """Whether the columns and powers are small enough to be kept."""
     shapes = cached_shapes(size, features, state_size)
-    return sum(map(math.prod, shapes)) <= _MOST_ENTRIES
+    return sum(map(math.prod, shapes)) <= _MAX_ENTRIES
 
 
 def can_choose():
-    """Whether a program can compute the parts only where they are new.
+    """Whether a program may recompute the cache conditionally.
 
-    PyTorch's exporter takes no choice between two computations.
+    PyTorch's exporter does not support the conditional.
     """
     return not (keras.backend.backend() == "torch" and exporting())
 
 
 def cached_parts(size, transition_minus_identity, input_vector):
-    """The columns and the powers.
+    """The columns and the powers, tensors of the shapes of `cached_shapes`.
 
     Args:
         size: `CacheSize`.
@@ -91,9 +91,9 @@ def cached_response(columns, powers, output_matrix, time):
     """K_k for k < time, (features, channels, time).
 
     Args:
-        columns, powers: as from `cached_parts`.
+        columns, powers: the results of `cached_parts`.
         output_matrix: tensor (features, channels, N), C.
-        time: integer, the number of steps, at most the longest.
+        time: integer, the number of steps, at most `CacheSize.longest`.
     """
     features, channels, _ = output_matrix.shape
     deltas = ops.unstack(powers) if powers.shape[0] else ()

@@ -1,13 +1,13 @@
-"""A real system in the coordinates of its eigenvectors, on complex numbers.
+"""Modal coordinates of real systems, run as complex channels.
 
-Each pair of eigenvalues has two real coordinates (u, v), neighbours in a
-vector of modal coordinates, and an odd size one more. A step multiplies them
-by
+Each pair of eigenvalues has two real coordinates (u, v), adjacent in a vector
+of modal coordinates; an unpaired eigenvalue has one, the last. A step
+multiplies (u, v) by
 
-    [[a, -b], [b, a]]   for a pair a + ib, a - ib: u + iv is one complex number
-    [[a, b], [b, a]]    for real a + b, a - b:     u + v and u - v are two
+    [[a, -b], [b, a]]   for a pair a + ib, a - ib: u + iv is a complex number
+    [[a, b], [b, a]]    for real a + b, a - b:     u + v and u - v are separate
 
-which is continuous where a pair turns from one kind into the other. An input
+which is continuous where a pair changes from one kind to the other. An input
 that enters every pair as (1, 0) reaches all states.
 """
 
@@ -23,14 +23,14 @@ from keras_linrec.ops.rotation import pairs_from_complex
 
 
 class ModalForm(NamedTuple):
-    """How systems' modal coordinates run as complex channels.
+    """The map between systems' modal coordinates and complex channels.
 
-    A pair is one channel, and where it may be two real numbers it has a second
-    one, which rests while they are conjugate.
+    A pair is one channel. If pairs may be two real numbers, each has a second
+    channel, which stays unused while the pair is conjugate.
 
     Attributes:
-        spectrum: a `Spectrum`, see `keras_linrec.ops.eigenvalues`.
-        size: integer, the states of a system.
+        spectrum: a `Spectrum`; see `keras_linrec.ops.eigenvalues`.
+        size: integer, the number of states of a system.
     """
 
     spectrum: object
@@ -46,13 +46,13 @@ class ModalForm(NamedTuple):
 
     @property
     def channels(self):
-        """Those of one system."""
+        """The number of channels of one system."""
         second = 0 if self.spectrum.partner is None else self.pairs
         return self.size - self.pairs + second
 
     @property
     def decay(self):
-        """The channels' factors, a pair of tensors (channels,)."""
+        """The decays of the channels of all systems, a pair of tensors."""
         real, imag, partner = self.spectrum
         if partner is not None:
             real = ops.concatenate([real, partner], axis=1)
@@ -94,15 +94,15 @@ class ModalForm(NamedTuple):
         return ops.reshape(coordinates, (-1, self.systems * self.size))
 
     def read_out(self, kernel):
-        """A kernel (states, units) of modal coordinates as one of channels.
+        """Convert a kernel (states, units) from modal coordinates to channels.
 
         Returns:
-            A pair (channels, units): the real part of a product with it is
-            what `kernel` makes of the coordinates.
+            A pair (channels, units). The real part of the channels' product
+            with it is the product of the coordinates with `kernel`.
         """
         real, imag = self.into_channels(ops.transpose(kernel))
         if self.spectrum.partner is not None:
-            # u and v are half the sum and half the difference of two numbers.
+            # u and v are half the sum and half the difference of two channels.
             half = 1.0 - 0.5 * self._is_split()
             ones = ops.ones_like(self.spectrum.real[:, self.pairs :])
             scale = ops.concatenate([half, ones, half], axis=-1)
@@ -110,24 +110,24 @@ class ModalForm(NamedTuple):
         return ops.transpose(real), -ops.transpose(imag)
 
     def _is_split(self):
-        """1 for a pair of two real numbers and 0 for a conjugate one."""
+        """1 for pairs of real numbers, 0 for conjugate pairs."""
         imag = self.spectrum.imag[:, : self.pairs]
         return ops.where(imag == 0.0, ops.ones_like(imag), 0.0)
 
     def companion_basis(self):
-        """Each system's companion form, in terms of its modal coordinates.
+        """The matrix S from modal coordinates m to companion states S m.
 
-        Its states, in the transpose form of equation (2) with B = (0, ...,
-        0, 1), are S m where m are the modal coordinates, into which an input
-        enters as (1, 0): the columns of S are the eigenvectors (1, z, z^2,
-        ...) times lemma 3's input 1 / prod (z - z_j), by real and imaginary
-        parts.
+        The companion form is the transpose form of equation (2), with
+        B = (0, ..., 0, 1); in modal coordinates, the input enters every pair
+        as (1, 0). The columns of S are the eigenvectors (1, z, z^2, ...)
+        times lemma 3's input 1 / prod (z - z_j), split into real and
+        imaginary parts.
 
         Returns:
-            A tensor (systems, size, size), S. Where two eigenvalues are the
-            same it is not finite.
+            A tensor (systems, size, size), S; not finite where two
+            eigenvalues are equal.
         """
-        first, second, leftover = self._all()
+        first, second, leftover = self._eigenvalues()
         eigenvalues = tuple(
             ops.concatenate(parts, axis=1)
             for parts in zip(first, second, leftover)
@@ -156,8 +156,8 @@ class ModalForm(NamedTuple):
             self.size,
         )
 
-    def _all(self):
-        """The firsts and seconds of all pairs, and what is left over."""
+    def _eigenvalues(self):
+        """The first and second of all pairs, and the unpaired eigenvalues."""
         real, imag, partner = self.spectrum
         first = real[:, : self.pairs], imag[:, : self.pairs]
         second = first[0], -first[1]

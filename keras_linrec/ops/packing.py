@@ -1,13 +1,21 @@
-"""Picking time steps of a batch of sequences."""
+"""Selecting, moving and masking time steps in batches of sequences."""
 
 from keras import ops
 
 
 def take(sequences, index):
-    """Steps `index` of each row: (batch, time, ...) at (batch, count)."""
+    """Gather the steps `index` of each row.
+
+    Args:
+        sequences: (batch, time, ...).
+        index: integers (batch, count).
+
+    Returns:
+        A tensor (batch, count, ...).
+    """
     shape = ops.shape(sequences)
     if 0 in sequences.shape[:2]:
-        # JAX takes nothing out of no rows.
+        # JAX cannot gather from an empty tensor.
         return ops.zeros(
             (*ops.shape(index), *sequences.shape[2:]), sequences.dtype
         )
@@ -17,11 +25,11 @@ def take(sequences, index):
 
 
 def pack(sequences, lengths, order):
-    """The steps that count moved to the front of each row, zeros behind.
+    """Move unmasked steps to the front of each row, followed by zeros.
 
     Args:
         sequences: (batch, time, features), or (batch, time).
-        lengths: integers (batch,), how many steps of each row count.
+        lengths: integers (batch,), the number of unmasked steps in each row.
         order: integers (batch, time), from `order`.
     """
     counts = before(lengths, ops.shape(sequences)[1])
@@ -31,53 +39,54 @@ def pack(sequences, lengths, order):
 
 
 def order(mask):
-    """The steps of each row, (batch, time): first those where it is true."""
+    """The indices (batch, time) that put steps with a true mask first."""
     time = ops.shape(mask)[1]
     step = ops.arange(time, dtype="int32")
-    # Distinct keys, so that the order does not hang on how ties are sorted.
+    # Distinct keys, so that the order does not depend on how ties are sorted.
     return ops.argsort(ops.where(mask, step, step + time), axis=1)
 
 
 def to_front(mask):
-    """How the steps that count move to the front of each row, and back.
+    """The moves of unmasked steps to the front of each row, and back.
 
     Args:
-        mask: boolean, (batch, time), true where a step counts.
+        mask: boolean, (batch, time), false at masked steps.
 
     Returns:
-        `(position, lengths, order)`: where each step goes, one that does not
-        count with the last before it that does, -1 where there is none; how
-        many count; and what `order` gives.
+        `(position, lengths, order)`. `position` (batch, time) is where each
+        step goes; a masked step has the position of the last unmasked one
+        before it, or -1 if there is none. `lengths` (batch,) are the numbers
+        of unmasked steps, and `order` is the result of `order`.
     """
     position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
     return position, position[:, -1] + 1, order(mask)
 
 
 def segment_ids(resets):
-    """How many sequences have begun by each step behind the first's."""
+    """The number of resets up to and including each step, (batch, time)."""
     return ops.cumsum(ops.cast(resets, "int32"), axis=1)
 
 
 def changes(segments, lengths):
-    """The resets of the first steps, by which so many sequences have begun."""
+    """The resets (batch, time) of segment ids, within the first `lengths`."""
     earlier = ops.zeros_like(segments[:, :1])
     earlier = ops.concatenate([earlier, segments[:, :-1]], axis=1)
     return (segments != earlier) & before(lengths, ops.shape(segments)[1])
 
 
 def moved_resets(resets, lengths, order):
-    """The resets of steps that were moved to the front of each row.
+    """The resets after unmasked steps have moved to the front of each row.
 
     Args:
         resets: boolean, (batch, time).
-        lengths: integers (batch,), how many steps of each row count.
+        lengths: integers (batch,), the number of unmasked steps in each row.
         order: integers (batch, time), from `order`.
     """
     return changes(take(segment_ids(resets), order), lengths)
 
 
 def before(lengths, time):
-    """Which steps each row has: boolean (batch, time), the first ones true."""
+    """A boolean mask (batch, time) of the first `lengths` steps of each row."""
     return (
         ops.arange(time, dtype="int32")[None]
         < (ops.cast(lengths, "int32")[:, None])
@@ -85,7 +94,7 @@ def before(lengths, time):
 
 
 def restart(decay, resets):
-    """A decay that is zero where a recurrence is to start anew.
+    """Set the decay to zero where a recurrence starts again from zero.
 
     Args:
         decay: tuple of tensors (channels,) or (batch, time, channels).
@@ -99,17 +108,17 @@ def restart(decay, resets):
 
 
 def backward_resets(resets):
-    """Where a recurrence that runs from the last step to the first restarts.
+    """The resets of a recurrence that runs from the last step to the first.
 
-    The step before one at which a sequence begins is the last of another, and
-    so the first that is read of that.
+    The step before the beginning of one sequence is the last step of another,
+    which the reversed recurrence reads first.
     """
     nowhere = ops.zeros_like(resets[:, :1])
     return ops.concatenate([resets[:, 1:], nowhere], axis=1)
 
 
 def stop(decay, lengths, time):
-    """A complex decay (channels,) that is 1 after so many steps of each row.
+    """Set a complex decay (channels,) to 1 after `lengths` steps of each row.
 
     Returns:
         A pair of tensors (batch, time, channels).
@@ -120,11 +129,11 @@ def stop(decay, lengths, time):
 
 
 def last(outputs, mask):
-    """The last step that counts of each row, (batch, features); else zeros.
+    """The last unmasked step of each row, (batch, features), or zeros.
 
     Args:
         outputs: (batch, time, features).
-        mask: boolean, (batch, time), true where a step counts.
+        mask: boolean, (batch, time), false at masked steps.
     """
     steps_back = ops.argmax(ops.cast(ops.flip(mask, axis=1), "int32"), axis=1)
     index = ops.shape(mask)[1] - 1 - ops.cast(steps_back, "int32")
@@ -132,11 +141,11 @@ def last(outputs, mask):
 
 
 def first(outputs, mask):
-    """The first step that counts of each row, (batch, features); else zeros.
+    """The first unmasked step of each row, (batch, features), or zeros.
 
     Args:
         outputs: (batch, time, features).
-        mask: boolean, (batch, time), true where a step counts.
+        mask: boolean, (batch, time), false at masked steps.
     """
     index = ops.argmax(ops.cast(mask, "int32"), axis=1)
     return _picked(outputs, mask, ops.cast(index, "int32"))
@@ -148,11 +157,13 @@ def _picked(outputs, mask, index):
 
 
 def mean(outputs, mask):
-    """The mean of the steps that count of each row, (batch, features).
+    """The mean over the unmasked steps of each row, (batch, features).
+
+    It is zero in a row that is masked throughout.
 
     Args:
         outputs: (batch, time, features).
-        mask: boolean, (batch, time), true where a step counts.
+        mask: boolean, (batch, time), false at masked steps.
     """
     total = ops.sum(ops.where(mask[:, :, None], outputs, 0.0), axis=1)
     counts = ops.sum(ops.cast(mask, outputs.dtype), axis=1)[:, None]
@@ -160,13 +171,13 @@ def mean(outputs, mask):
 
 
 def max_pool(outputs, mask):
-    """Each feature's largest at the steps that count, (batch, features).
+    """The maximum over the unmasked steps of each row, (batch, features).
 
-    Zeros in a row where none does.
+    It is zero in a row that is masked throughout.
 
     Args:
         outputs: (batch, time, features).
-        mask: boolean, (batch, time), true where a step counts.
+        mask: boolean, (batch, time), false at masked steps.
     """
     outputs = ops.where(mask[:, :, None], outputs, float("-inf"))
     outputs = ops.max(outputs, axis=1)

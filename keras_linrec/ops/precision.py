@@ -1,11 +1,11 @@
-"""In which precision recurrences are computed."""
+"""The precision of recurrences."""
 
 import keras
 from keras import ops
 
 
 def accumulation_dtype(*tensors):
-    """float64 if a tensor is, else float32, whatever came in."""
+    """float64 if any tensor is float64, else float32."""
     dtypes = (
         keras.backend.standardize_dtype(ops.convert_to_tensor(tensor).dtype)
         for tensor in tensors

@@ -1,14 +1,14 @@
-"""Orthogonal matrices from free ones, and rotations as complex numbers."""
+"""Rotation matrices from unconstrained ones; rotations as complex numbers."""
 
 import math
 
 from keras import ops
 
-# The Taylor polynomial of degree 16 on matrices of norm 2 is exact to 4e-10.
+# On matrices of norm 2, the Taylor polynomial of degree 16 is exact to 4e-10.
 _DEGREE = 16
 _NORM = 2.0
-# Twelve squarings reach norm 8,192, where float32 knows angles to 5e-4. Each
-# costs two products and, under torch.compile, seconds.
+# Twelve squarings reach norm 8,192, where float32 resolves angles to 5e-4. Each
+# costs two products and, under torch.compile, seconds of compilation.
 _SQUARINGS = 12
 
 
@@ -20,9 +20,9 @@ def rotation_matrix(matrix):
 
     Returns:
         A tensor of the same shape, orthogonal with determinant 1 (RotRNN,
-        section 3.1, lemma 1), differentiable in M. Where a row of M - M^T
-        sums to more than 8,192 in absolute value, beyond which float32 cannot
-        tell angles apart, the result is NaN.
+        section 3.1, lemma 1), differentiable in M. If the absolute values in
+        a row of M - M^T sum to more than 8,192, beyond which float32 cannot
+        resolve angles, the result is NaN.
 
     Example: a quarter turn.
 
@@ -40,7 +40,7 @@ def rotation_matrix(matrix):
     skew = matrix - ops.swapaxes(matrix, -1, -2)
     norm = ops.max(ops.sum(ops.abs(skew), axis=-1), axis=-1)[..., None, None]
     norm = ops.stop_gradient(norm)
-    # Each matrix is scaled by its own power of two; powers of two are exact.
+    # Each matrix is scaled by a power of two of its own, which is exact.
     squarings = ops.ceil(ops.log2(ops.where(norm > _NORM, norm / _NORM, 1.0)))
     squarings = ops.cast(squarings, skew.dtype)
     result = _taylor(skew * ops.power(2.0, -squarings))
@@ -51,7 +51,7 @@ def rotation_matrix(matrix):
 
 
 def _taylor(matrix):
-    """sum_k matrix^k / k!, with the powers up to 4 as the digits of k."""
+    """sum_k matrix^k / k!, by Horner's scheme in matrix^4."""
     size = matrix.shape[-1]
     identity = ops.eye(size, dtype=matrix.dtype)
     square = matrix @ matrix
@@ -70,18 +70,18 @@ def _taylor(matrix):
 def _orthonormalise(matrix):
     """One Newton-Schulz step, which squares the distance to orthogonality.
 
-    Squaring s times lets rounding grow by 2^s. The recurrence multiplies by P
-    and P^T at every step of a stream, so what is left of it would add up.
+    Squaring s times amplifies rounding by 2^s. A stream multiplies by P and
+    P^T at every step, so these errors would accumulate.
     """
     gram = ops.swapaxes(matrix, -1, -2) @ matrix
     return 1.5 * matrix - 0.5 * (matrix @ gram)
 
 
 def complex_from_pairs(vectors):
-    """Neighbours (2i, 2i+1) of the last axis as the parts of complex numbers.
+    """View the pairs (2i, 2i+1) of the last axis as complex numbers.
 
-    Rotating such a pair by theta is multiplying by exp(i theta). An odd last
-    entry becomes a complex number of its own, with imaginary part 0.
+    Rotating a pair by theta is a multiplication by exp(i theta). If the size
+    is odd, the last entry becomes a complex number with imaginary part 0.
 
     Args:
         vectors: float tensor, (..., size).

@@ -1,4 +1,4 @@
-"""The doors of the hot path: recurrences over time."""
+"""Recurrences over time: the entry points to the kernels."""
 
 import keras
 from keras import ops
@@ -36,24 +36,25 @@ def linear_scan(
     Args:
         decay: float tensor, (channels,) for a time-invariant system, or
             (batch, time, channels).
-        inputs: float tensor, (batch, time, channels); any time from 1 on.
+        inputs: float tensor, (batch, time, channels), with at least one step.
         initial_state: float tensor, (batch, channels), the state before the
-            first step. Defaults to `None`, which is zero.
-        reverse: whether the recurrence runs from the last step to the first,
-            h_t = decay_t * h_{t+1} + inputs_t. Defaults to `False`.
-        reset_mask: boolean tensor, (batch, time), true where the recurrence
-            starts anew from zero before that step, so that several sequences
-            share a row. In reverse it starts anew behind the last step of
-            each. A NaN or an infinity is not stopped there: the state is
-            multiplied by zero. Defaults to `None`, nowhere.
+            first step. Defaults to `None`: zero.
+        reverse: boolean. If `True`, the recurrence runs from the last step to
+            the first, h_t = decay_t * h_{t+1} + inputs_t. Defaults to
+            `False`.
+        reset_mask: boolean tensor, (batch, time), true at steps before which
+            the state is reset to zero, so that several sequences can share a
+            row. In reverse, the state is reset after the last step of each
+            sequence. Resets do not stop NaN or infinity: they multiply the
+            state by zero. Defaults to `None`: no resets.
 
     Returns:
         `(outputs, final_state)`: the states of all steps, (batch, time,
-        channels), and that of the step taken last, (batch, channels). Both
-        are float32, or float64 if an argument is: sums of thousands of terms
-        are never kept in 16 bits. Differentiable in every argument, in
-        reverse mode, to any order. `keras_linrec.config.set_kernel` chooses
-        how it is computed.
+        channels), and the state after the last step computed, (batch,
+        channels). Both are float32, or float64 if an argument is: sums of
+        thousands of terms are never accumulated in 16 bits. They are
+        differentiable in every argument, in reverse mode, to any order.
+        `keras_linrec.config.set_kernel` chooses the kernel.
 
     Raises:
         ValueError: if shapes do not agree or there is no time step.
@@ -88,21 +89,21 @@ def complex_linear_scan(
             or (batch, time, channels).
         inputs: pair of float tensors, (batch, time, channels).
         initial_state: pair of float tensors, (batch, channels). Defaults to
-            `None`, which is zero.
-        reverse: whether the recurrence runs from the last step to the first.
-            Defaults to `False`.
+            `None`: zero.
+        reverse: boolean, whether the recurrence runs from the last step to
+            the first. Defaults to `False`.
         reset_mask: boolean tensor, (batch, time), as in `linear_scan`.
-            Defaults to `None`.
+            Defaults to `None`: no resets.
 
     Returns:
-        `(outputs, final_state)`, both pairs, with shapes and dtypes as in
-        `linear_scan`.
+        `(outputs, final_state)`, both pairs, with shapes, dtypes and
+        derivatives as in `linear_scan`.
 
     Raises:
-        ValueError: if an argument is no pair, shapes do not agree, or there
-            is no time step.
+        ValueError: if one of these arguments is not a pair, shapes do not
+            agree, or there is no time step.
 
-    Example: a quarter turn a step.
+    Example: each step is a quarter turn.
 
     >>> import numpy as np
     >>> from keras_linrec import ops
@@ -139,36 +140,38 @@ def projected_scan(
     outputs = Re(scan(inputs @ input_kernel) @ output_kernel)
               + inputs[..., :count] @ feedthrough
 
-    Every layer whose recurrence is diagonal in some basis calls this, and so
-    never holds the projected inputs or the states of all steps itself: the
-    native kernel computes them block by block and writes them nowhere.
+    Here, scan is `linear_scan` or `complex_linear_scan`. All layers whose
+    recurrence is diagonal in some basis call this function. The native kernel
+    computes projected inputs and states block by block and never stores those
+    of all steps.
 
-    In a complex system `decay`, the kernels and the states are `(real, imag)`
-    pairs of float tensors; in a real one they are float tensors.
+    In a complex system, `decay`, the kernels and the states are `(real,
+    imag)` pairs of float tensors; in a real system they are float tensors.
 
     Args:
         decay: pair or tensor, (channels,) or (batch, time, channels).
         inputs: float tensor, (batch, time, features).
         input_kernel: pair or tensor, (features, channels).
         output_kernel: pair or tensor, (channels, units).
-        initial_state: pair or tensor, (batch, channels). Defaults to `None`,
-            which is zero.
-        reverse: whether the recurrence runs from the last step to the first.
-            Defaults to `False`.
-        keep_all: whether the outputs are wanted, or only the final state. A
-            time-invariant system then takes the inputs in blocks, one product
-            a block, and has the states of single steps nowhere. Defaults to
-            `True`.
-        feedthrough: float tensor, (count, units), what the first features add
-            to the outputs at once. Defaults to `None`, nothing.
-        reset_mask: boolean tensor, (batch, time), as in `linear_scan`.
-            A time-invariant system becomes one that is not, which costs the
-            memory of a decay of its own for every step. Defaults to `None`.
+        initial_state: pair or tensor, (batch, channels). Defaults to `None`:
+            zero.
+        reverse: boolean, whether the recurrence runs from the last step to
+            the first. Defaults to `False`.
+        keep_all: boolean, whether to return the outputs, or only the final
+            state. A time-invariant system whose outputs are not needed
+            reduces its inputs in blocks, with one product per block and no
+            states of single steps. Defaults to `True`.
+        feedthrough: float tensor, (count, units), applied to the first
+            `count` features. Defaults to `None`: no feedthrough.
+        reset_mask: boolean tensor, (batch, time), as in `linear_scan`. With
+            it, a time-invariant system runs as a time-varying one, which
+            takes the memory of a decay for every step. Defaults to `None`: no
+            resets.
 
     Returns:
         `(outputs, final_state)`: a float tensor (batch, time, units), or
-        `None` unless `keep_all`, and a pair or a tensor (batch, channels);
-        dtypes and derivatives as in `linear_scan`.
+        `None` if `keep_all` is `False`; and a pair or a tensor (batch,
+        channels). Dtypes and derivatives are those of `linear_scan`.
 
     Raises:
         ValueError: if some arguments are pairs and others are not, shapes do
@@ -196,11 +199,8 @@ def projected_scan(
         initial_state = require_parts(
             "initial_state", initial_state, is_complex
         )
-    dtype = accumulation_dtype(
-        inputs,
-        *(*decay, *input_kernel, *output_kernel),
-        *(initial_state or ()),
-    )
+    weights = (*decay, *input_kernel, *output_kernel)
+    dtype = accumulation_dtype(inputs, *weights, *(initial_state or ()))
     inputs = ops.cast(inputs, dtype)
     decay = _cast(decay, dtype)
     input_kernel = _cast(input_kernel, dtype)
@@ -248,61 +248,63 @@ def nonlinear_scan(
     keep_all=True,
     reset_mask=None,
 ):
-    """A recurrence that is nonlinear in its state, one step after another.
+    """A recurrence that is nonlinear in its state, computed step by step.
 
     Without a solver, with z_t = inputs_t @ input_kernel + bias,
 
-        h_t = activation(h_{t-1} @ recurrent_kernel + z_t),
+        h_t = activation(h_{t-1} @ recurrent_kernel + z_t).
 
-    and with one, a step of the length `step_size` along
+    With a solver, each step integrates
 
-        h' = h @ linear_kernel + activation(h @ recurrent_kernel + z_t).
+        h' = h @ linear_kernel + activation(h @ recurrent_kernel + z_t)
 
-    Such a recurrence cannot run in parallel over time. The native kernel runs
-    all of it in one call, with the state in the cache.
+    over a time of `step_size`. Such a recurrence cannot run in parallel over
+    time. The native kernel computes all steps in one call, with the state in
+    the processor's cache.
 
     Args:
-        inputs: float tensor, (batch, time, features); any time from 1 on.
-        input_kernel: float tensor, (features, units), or (features, 2 units)
-            if `gated`, the gate's behind.
-        recurrent_kernel: float tensor, (units, units); or a pair of them,
+        inputs: float tensor, (batch, time, features), with at least one step.
+        input_kernel: float tensor, (features, units); if `gated`, (features,
+            2 units) with the gate's columns last.
+        recurrent_kernel: float tensor, (units, units); or a pair of tensors
             (units, rank) and (rank, units), which stands for I - first @
-            second and costs less where `rank` is small.
-        bias: float tensor, as long as `input_kernel` is wide. Defaults to
-            `None`, zero.
-        initial_state: float tensor, (batch, units). Defaults to `None`, zero.
-        activation: a name that `keras_linrec.activations.get` knows, or a
+            second and costs less if `rank` is small.
+        bias: float tensor, one entry for each column of `input_kernel`.
+            Defaults to `None`: zero.
+        initial_state: float tensor, (batch, units). Defaults to `None`: zero.
+        activation: a name that `keras_linrec.activations.get` accepts, or a
             function of a tensor (batch, units). Defaults to `"tanh"`. The
             native kernel has `"linear"`, `"relu"`, `"leaky_relu"`, `"tanh"`,
-            `"sigmoid"`, `"oplu"` and `"modrelu"`; with others the recurrence
-            runs in a portable loop.
+            `"sigmoid"`, `"oplu"` and `"modrelu"`; for any other activation
+            the recurrence runs in a portable loop.
         modulus_bias: float tensor (units // 2,), the second argument of an
-            activation that takes one, as `"modrelu"` does. Defaults to
+            activation that takes one, such as `"modrelu"`. Defaults to
             `None`.
-        solver: `None` (the default), or the explicit Runge-Kutta method of
-            the step: `"euler"`, `"rk2"` (midpoint) or `"rk4"`. Inputs are
-            held within a step.
-        linear_kernel: float tensor, (units, units), with a solver only.
-            Defaults to `None`, zero.
-        step_size: float, scalar tensor, or tensor (batch, time). Defaults to
-            1. Differentiated where it is a tensor.
-        gated: whether h' is multiplied by sigmoid(h @ recurrent_kernel +
-            z'_t), with the gate's z'. With a solver only. Defaults to
+        solver: `None`, or the explicit Runge-Kutta method: `"euler"`, `"rk2"`
+            (midpoint) or `"rk4"`. Inputs are constant within a step. Defaults
+            to `None`.
+        linear_kernel: float tensor, (units, units); requires a solver.
+            Defaults to `None`: zero.
+        step_size: float, scalar tensor, or tensor (batch, time). A tensor is
+            differentiated. Defaults to 1.
+        gated: boolean, whether h' is multiplied by sigmoid(h @
+            recurrent_kernel + z'_t), where z' comes from the gate's columns
+            of `input_kernel` and `bias`; requires a solver. Defaults to
             `False`.
-        keep_all: whether the outputs are wanted, or only the final state.
-            Defaults to `True`.
-        reset_mask: boolean tensor, (batch, time), true where the state is
-            zero before that step. The recurrence then runs in the portable
-            loop. Defaults to `None`, nowhere.
+        keep_all: boolean, whether to return the outputs, or only the final
+            state. Defaults to `True`.
+        reset_mask: boolean tensor, (batch, time), true at steps before which
+            the state is reset to zero. With it, the recurrence runs in the
+            portable loop. Defaults to `None`: no resets.
 
     Returns:
         `(outputs, final_state)`: the states of all steps, (batch, time,
-        units), or `None` unless `keep_all`, and the last one, (batch, units);
-        dtypes and derivatives as in `linear_scan`.
+        units), or `None` if `keep_all` is `False`; and the last state,
+        (batch, units). Dtypes and derivatives are those of `linear_scan`.
 
     Raises:
-        ValueError: if shapes do not agree, there is no time step, or what
-            needs a solver is given without one.
+        ValueError: if shapes do not agree, there is no time step, or an
+            argument that requires a solver is given without one.
 
     Example:
 
@@ -323,15 +325,13 @@ def nonlinear_scan(
         trained_steps=not isinstance(step_size, (int, float)),
     )
     require_solver(dynamics, linear_kernel, step_size)
-    pair = isinstance(recurrent_kernel, (tuple, list))
-    if pair:
+    factored = isinstance(recurrent_kernel, (tuple, list))
+    if factored:
         require_pair_of_factors(recurrent_kernel, linear_kernel)
-    given = [
-        *(inputs, input_kernel, bias, initial_state, modulus_bias),
-        *(recurrent_kernel if pair else (recurrent_kernel,)),
-        linear_kernel,
-    ]
-    dtype = accumulation_dtype(*(part for part in given if part is not None))
+    factors = tuple(recurrent_kernel) if factored else (recurrent_kernel,)
+    weights = (input_kernel, bias, modulus_bias, linear_kernel, *factors)
+    tensors = (inputs, initial_state, *weights)
+    dtype = accumulation_dtype(*(part for part in tensors if part is not None))
 
     def cast(tensor, *shape):
         if tensor is None:
@@ -340,11 +340,9 @@ def nonlinear_scan(
 
     inputs, input_kernel = cast(inputs), cast(input_kernel)
     require_rank("inputs", inputs, 3, "(batch, time, features)")
-    recurrent_kernel, *expansion = map(
-        cast, recurrent_kernel if pair else (recurrent_kernel,)
-    )
+    recurrent_kernel, *expansion = map(cast, factors)
     units = recurrent_kernel.shape[0]
-    expansion = expansion[0] if pair else cast(None, 0, units)
+    expansion = expansion[0] if factored else cast(None, 0, units)
     operands = Operands(
         inputs,
         input_kernel,
@@ -368,15 +366,15 @@ def nonlinear_scan(
     if reset_mask is not None:
         reset_mask = _resets(reset_mask, operands.inputs.shape[:2])
     run = _nonlinear_kernel(dynamics, operands, reset_mask is not None)
-    # Only the loop knows of resets.
+    # Only the portable loop takes resets.
     resets = () if reset_mask is None else (reset_mask,)
     outputs, final_state = run(dynamics, operands, keep_all, *resets)
     return outputs if keep_all else None, final_state
 
 
 def _step_sizes(step_size, dtype):
-    """The lengths of the steps, (1, 1) or (batch, time)."""
-    # A number, cast, would have been a float32 one on the way.
+    """The step sizes as a tensor (1, 1) or (batch, time)."""
+    # `ops.cast` would convert a float by way of float32.
     step_size = ops.convert_to_tensor(step_size, dtype)
     if len(step_size.shape) == 0:
         return ops.reshape(step_size, (1, 1))
@@ -404,16 +402,17 @@ def _scan(decay, inputs, initial_state, reverse, reset_mask):
 
 
 def kernel_for(operation, sequences, decay=None, **facts):
-    """What computes an operation on such tensors: the one place that asks.
+    """The function that computes an operation on tensors of these shapes.
+
+    All operations resolve their kernel here.
 
     Args:
         operation: `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"` or
             `"impulse_response"`.
-        sequences: tensor (batch, time, features); those of a scan are its
-            inputs.
-        decay: tuple of tensors, of a linear or projected scan. Defaults to
-            `None`.
-        **facts: what else a `keras_linrec.kernels.resolver.Case` holds.
+        sequences: tensor (batch, time, features), the inputs of a scan.
+        decay: tuple of tensors, the decay of a linear or projected scan.
+            Defaults to `None`.
+        **facts: other fields of `keras_linrec.kernels.resolver.Case`.
     """
     if decay is not None:
         facts["channels"] = len(decay) * decay[0].shape[-1]
@@ -443,7 +442,7 @@ def _nonlinear_kernel(dynamics, operands, resets):
 
 
 def _restarted(decay, reset_mask, shape, reverse):
-    """The decay, zero where `reset_mask` wants the recurrence to restart."""
+    """The decay, set to zero at resets."""
     if reset_mask is None:
         return decay
     resets = _resets(reset_mask, shape)

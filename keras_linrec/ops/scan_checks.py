@@ -1,4 +1,4 @@
-"""What the doors of the hot path ask of their arguments."""
+"""Checks of the arguments of recurrences."""
 
 from keras_linrec import activations
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
@@ -64,8 +64,8 @@ def require_pairs(activation, modulus_bias, units):
         require_shape("modulus_bias", modulus_bias, (units // 2,))
     elif modulus_bias.shape[0] and activation in activations.OF_NUMBERS:
         raise ValueError(
-            "`modulus_bias` belongs to an activation that takes it, as "
-            f"'modrelu' does. Received: activation={activation.__name__}"
+            "`modulus_bias` requires an activation that takes it, such as "
+            f"'modrelu'. Received: activation={activation.__name__}"
         )
 
 
@@ -115,7 +115,7 @@ def require_alike(name, parts):
 
 
 def agree(one, other):
-    """Whether two shapes are the same, as far as they are known."""
+    """Whether two shapes are equal where both are known."""
     return len(one) == len(other) and all(
         a == b for a, b in zip(one, other) if a is not None and b is not None
     )

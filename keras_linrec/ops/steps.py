@@ -1,4 +1,4 @@
-"""What a batch of sequences holds step by step, moved together."""
+"""The time steps of a batch of sequences, with all that belongs to each."""
 
 from typing import NamedTuple
 
@@ -8,15 +8,16 @@ from keras_linrec.ops import packing
 
 
 class Steps(NamedTuple):
-    """What each step of a batch of sequences holds.
+    """The time steps of a batch of sequences.
 
     Attributes:
         sequences: (batch, time, features).
-        mask: boolean, (batch, time), true where a step counts, or `None`:
-            all do.
-        resets: boolean, (batch, time), true where a sequence begins, or
-            `None`: only at the first step.
-        time_deltas: (batch, time), how long a step lasts, or `None`: all 1.
+        mask: boolean, (batch, time), false at masked steps; or `None` if no
+            step is masked.
+        resets: boolean, (batch, time), true where a new sequence begins; or
+            `None` if a row holds a single sequence.
+        time_deltas: (batch, time), the durations of the steps; or `None` if
+            all are 1.
     """
 
     sequences: object
@@ -25,9 +26,9 @@ class Steps(NamedTuple):
     time_deltas: object = None
 
     def by_name(self):
-        """What a recurrence takes beside the sequences, where it is there."""
-        given = {"resets": self.resets, "time_deltas": self.time_deltas}
-        return {name: part for name, part in given.items() if part is not None}
+        """The resets and `time_deltas` that are given, by name."""
+        parts = {"resets": self.resets, "time_deltas": self.time_deltas}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def backward(self):
         """The steps from the last to the first."""
@@ -44,22 +45,23 @@ class Steps(NamedTuple):
 
 
 def run_masked(run, steps, keep_all, zero_output, reset_states=None):
-    """Move the steps that count to the front, run, and spread back.
+    """Run a recurrence on the unmasked steps only.
 
-    To the recurrence a masked step does not happen. Without it, the steps
-    that count follow one another, whatever the pattern of the mask, and what
-    is left at the end of a row can no longer reach an output.
+    The recurrence skips masked steps: the unmasked steps of each row are
+    moved to the front, and the outputs back to their places. This works for
+    any mask, and the padding at the end of a row cannot affect an output.
 
     Args:
-        run: function of `Steps` without a mask and the number of steps of
-            each row, (batch,), to `(outputs, final_states)`; of what is left
-            behind those, sequences and `time_deltas` are zero. The states may
-            be `None`.
+        run: function of `Steps` without a mask and of the number of unmasked
+            steps in each row, (batch,); returns `(outputs, final_states)`.
+            Beyond the unmasked steps, sequences and `time_deltas` are zero.
+            The states may be `None`.
         steps: `Steps` with a mask.
-        keep_all: whether the outputs of all steps are wanted, or the last.
-        zero_output: whether masked steps give zeros instead of repeating the
-            previous output.
-        reset_states: list of the states after a reset. Defaults to `None`,
+        keep_all: boolean, whether to return the outputs of all steps, or of
+            the last.
+        zero_output: boolean, whether outputs at masked steps are zero instead
+            of repeating the previous output.
+        reset_states: list of the states after a reset. Defaults to `None`:
             zeros.
 
     Returns:

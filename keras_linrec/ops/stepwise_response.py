@@ -1,7 +1,7 @@
-"""Outputs of state-space systems step by step.
+"""Outputs of state-space systems, computed step by step.
 
-This is for what JAX exports with a length that is a symbol: no Fourier
-transform takes one, and no blocks of powers are known for it.
+JAX needs this form to export sequences of symbolic length, which neither a
+Fourier transform nor blocks of powers support.
 """
 
 from keras import ops
@@ -26,16 +26,16 @@ def stepwise_response(
         output_matrix: tensor (features, channels, N), C.
         inputs: tensor (batch, time, features), u.
         states: tensor (batch, features, N), x before the first step.
-        lengths: integer tensor (batch,), the steps after which the states are
-            wanted. Defaults to `None`, all of them.
-        resets: boolean (batch, time), true where x is zero before a step.
-            Defaults to `None`, nowhere.
+        lengths: integer tensor (batch,), the step after which to return each
+            row's states. Defaults to `None`: the last.
+        resets: boolean (batch, time), true where x is set to zero before the
+            step. Defaults to `None`: no resets.
 
     Returns:
         `(outputs, final_states)`: (batch, time, features, channels) and
         (batch, features, N).
 
-    Example: an integrator that forgets.
+    Example: a leaky integrator.
 
     >>> import numpy as np
     >>> from keras import ops

@@ -1,7 +1,8 @@
-"""Steps of systems with A = P (D + T^-1) Q, at O(N) a step and feature.
+"""Steps of systems with A = P (D + T^-1) Q, in O(N) per step and feature.
 
-A whole sequence with one timescale is a convolution (`impulse_response`).
-What is here is for streams, and for sequences whose steps differ in length.
+A whole sequence with a constant timescale is a convolution
+(`impulse_response`). The functions here serve streams, and sequences whose
+steps differ in length.
 """
 
 import math
@@ -15,8 +16,8 @@ from keras_linrec.kernels.tridiagonal import from_below
 from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.scan import kernel_for
 
-# Steps of which all states are kept at a time, for the gradient. Of the others
-# only every so many is, and they are computed again.
+# The gradient recomputes states in blocks of this many steps; the forward pass
+# stores only the state before each block.
 _BLOCK = 16
 
 
@@ -34,17 +35,17 @@ class Factors(NamedTuple):
 
 
 def factorise(transition, timescale, alpha):
-    """The factors of every system.
+    """Factorise M for every feature.
 
     Args:
         transition: `StructuredTransition` of tensors.
         timescale: tensor (..., features), dt.
-        alpha: float, the discretisation.
+        alpha: float, the parameter of the bilinear transform.
     """
     p, d, q, t, _ = transition
     timescale = alpha * timescale[..., None, :]
     scale = 1.0 / (p * q)[:, None] - timescale * d[:, None]
-    # Not divided by dt, as `discretise` does: it may be zero here.
+    # Unlike `discretise`, do not divide by dt, which may be zero here.
     above = t[0, :-1, None] * scale[..., 1:, :]
     diagonal = t[1][:, None] * scale - timescale
     below = t[2, :-1, None] * scale[..., :-1, :]
@@ -59,7 +60,7 @@ def factorise(transition, timescale, alpha):
 def _solve(factors, right):
     """M^-1 right, tensors (batch, N, features)."""
     above, below, pivots, _ = factors
-    # Along the states, and not along time, which devices may share.
+    # The scan runs along the states, not along time; it must not be sharded.
     scan = kernel_for("linear_scan", right, not_time=True)
     return tridiagonal.substitute(scan, above, below, pivots, right)
 
@@ -80,10 +81,10 @@ def _right_side(transition, inputs, state):
 
 
 def step(transition, factors, timescale, inputs, state):
-    """x + dt Q^-1 M^-1 [(T D + I) Q x + T P^-1 B u], one step.
+    """One step: x + dt Q^-1 M^-1 [(T D + I) Q x + T P^-1 B u].
 
-    The change is added to the state, and not the state transformed, so that
-    rounding does not grow with the number of steps.
+    Adding the change to the state, instead of transforming the state, keeps
+    rounding from growing with the number of steps.
 
     Args:
         transition: `StructuredTransition` of tensors.
@@ -96,7 +97,7 @@ def step(transition, factors, timescale, inputs, state):
 
 
 def _solution_and_state(transition, factors, timescale, inputs, state):
-    """What `step` solves for, and what it returns."""
+    """The solution of the linear system in `step`, and the new state."""
     solution = _solve(factors, _right_side(transition, inputs, state))
     change = timescale[..., None, :] / transition.q[:, None] * solution
     return solution, state + change
@@ -111,21 +112,21 @@ def varying_response(
     alpha,
     resets=None,
 ):
-    """C x_t of systems whose steps differ in length.
+    """The outputs C x_t of systems whose steps differ in length.
 
-    Memory is that of the states of every 16th step. It is differentiable in
-    every argument, twice.
+    Only the states of every 16th step are stored. Twice differentiable in
+    every argument.
 
     Args:
         transition: `StructuredTransition` of tensors.
-        time_deltas: tensor (batch, time, features), dt of each step; one of
-            zero leaves the state as it is.
+        time_deltas: tensor (batch, time, features), dt of each step; a dt of
+            zero leaves the state unchanged.
         inputs: tensor (batch, time, features), u.
         state: tensor (batch, features, N), x before the first step.
         output_matrix: tensor (features, channels, N), C.
-        alpha: float, the discretisation.
-        resets: boolean (batch, time), true where x is zero before a step.
-            Defaults to `None`, nowhere.
+        alpha: float, the parameter of the bilinear transform.
+        resets: boolean (batch, time), true where x is set to zero before the
+            step. Defaults to `None`: no resets.
 
     Returns:
         `(outputs, final_state)`: (batch, time, features, channels) and
@@ -145,8 +146,8 @@ def varying_response(
         return ops.reshape(tensor, (blocks, _BLOCK, batch, count))
 
     system = _VaryingSystem(alpha, blocks, batch, size, features, channels)
-    # Copies of weights: to TensorFlow, a variable that comes in as it is, is
-    # one that the function uses behind its caller's back.
+    # Pass copies of the weights: TensorFlow treats a variable that is passed to
+    # `custom_gradient` as one that the function captures.
     result = system.response()(
         in_blocks(time_deltas),
         in_blocks(inputs),
@@ -154,8 +155,8 @@ def varying_response(
         ops.transpose(state, (0, 2, 1)),
         *map(ops.copy, (output_matrix, *transition)),
     )
-    # One result, for `custom_gradient` of PyTorch knows no more: the outputs
-    # and, behind them, the state.
+    # PyTorch's `custom_gradient` supports one result only, so the outputs and
+    # the state come concatenated.
     outputs, state = system.parts(result)
     outputs = ops.reshape(
         outputs, (blocks * _BLOCK, batch, features, channels)
@@ -169,8 +170,8 @@ def varying_response(
 class _VaryingSystem:
     """The recurrence in blocks of steps, and its adjoint.
 
-    In what follows, for a step of the length dt, with s = Q x, v = P^-1 B,
-    z = D s + v u and r = s + T z, the new state is x + dt Q^-1 y, M y = r.
+    For a step of length dt, with s = Q x, v = P^-1 B, z = D s + v u and
+    r = s + T z, the new state is x + dt Q^-1 y, where M y = r.
     """
 
     def __init__(self, alpha, blocks, batch, size, features, channels):
@@ -192,16 +193,16 @@ class _VaryingSystem:
 
             def gradient(*args, upstream=None):
                 if upstream is None:
-                    upstream, found = args[-1], states
+                    upstream, known = args[-1], states
                 else:
-                    # PyTorch, whose second derivatives see through what is
-                    # computed here, and not above.
-                    _, found = self._forward(
+                    # PyTorch differentiates a second time only through what
+                    # is computed in this function.
+                    _, known = self._forward(
                         steps, state, output_matrix, transition
                     )
                 return self._backward(
                     steps,
-                    ops.concatenate([state[None], found[:-1]]),
+                    ops.concatenate([state[None], known[:-1]]),
                     output_matrix,
                     transition,
                     upstream,
@@ -244,8 +245,8 @@ class _VaryingSystem:
     def _forward(self, steps, state, output_matrix, transition):
         """The outputs, and the states after each block."""
 
-        # On TensorFlow what a scan stacks has the shapes of what it carries,
-        # and of an unknown number of steps it takes only one tensor.
+        # On TensorFlow, the stacked results of a scan must have the shapes of
+        # the carry, and a scan of unknown length takes a single tensor.
         def body(carry, index):
             block = [part[index] for part in steps]
             factors = factorise(transition, block[0], self.alpha)
@@ -262,7 +263,7 @@ class _VaryingSystem:
         return outputs, states
 
     def _backward(self, steps, starts, output_matrix, transition, upstream):
-        """The gradients of what `run` takes, from the states before blocks."""
+        """The gradients of `run`'s arguments, from the states before blocks."""
         d_outputs, d_state = self.parts(upstream)
 
         def body(carry, index):
@@ -276,25 +277,26 @@ class _VaryingSystem:
             )
             return carry, carry
 
-        nothing = ops.zeros_like
-        (d_state, _, _, d_output_matrix, *sums), ys = ops.scan(
+        (d_state, _, _, d_output_matrix, *sums), stacked = ops.scan(
             body,
             (
                 d_state,
-                nothing(steps[0][0]),
-                nothing(steps[1][0]),
-                nothing(output_matrix),
-                *map(nothing, transition),
+                ops.zeros_like(steps[0][0]),
+                ops.zeros_like(steps[1][0]),
+                ops.zeros_like(output_matrix),
+                *map(ops.zeros_like, transition),
             ),
             ops.arange(self.blocks),
             reverse=True,
         )
+        _, d_time_deltas, d_inputs, *_ = stacked
         return (
-            *ys[1:3],
-            nothing(steps[2]),
+            d_time_deltas,
+            d_inputs,
+            ops.zeros_like(steps[2]),
             d_state,
             d_output_matrix,
-            *self._of_parameters(transition, *sums),
+            *self._gradients_of_parameters(transition, *sums),
         )
 
     def _block_backward(
@@ -317,7 +319,7 @@ class _VaryingSystem:
             through = _transposed(t, adjoint)
             before = d_state + q * (adjoint + d * through)
             carry = _kept(before, restarts), adjoint
-            # Stacked are the gradients by the state after the step.
+            # Stack the gradient with respect to the state after the step.
             return carry, (d_state, adjoint)
 
         (d_state, _), (d_states, adjoints) = ops.scan(
@@ -338,7 +340,7 @@ class _VaryingSystem:
         error = d * scaled + b / p * inputs - factors.scale * solutions
         change = d_states * solutions / q
         both = solutions * through
-        of_transition = (
+        additions = (
             -_total(both),
             _total(through * scaled + self.alpha * time_deltas * both),
             _total(
@@ -360,11 +362,13 @@ class _VaryingSystem:
             ),
             ops.sum(b / p * through, axis=2),
             d_output_matrix + ops.einsum("sbfc,sbnf->fcn", d_outputs, states),
-            *(one + other for one, other in zip(sums, of_transition)),
+            *map(ops.add, sums, additions),
         )
 
-    def _of_parameters(self, transition, d_scale, d_d, d_q, d_t, d_input):
-        """From those by scale, D, Q, T and v = P^-1 B to those by P ... B."""
+    def _gradients_of_parameters(
+        self, transition, d_scale, d_d, d_q, d_t, d_input
+    ):
+        """Convert gradients of scale, D, Q, T and P^-1 B to those of P to B."""
         p, _, q, _, b = transition
         d_log = d_scale / (p * q)
         return (
@@ -387,5 +391,5 @@ def _transposed(t, tensor):
 
 
 def _total(tensor):
-    """The sum over all but the state, (steps, batch, N, features)."""
+    """The sum over all axes but N of (steps, batch, N, features)."""
     return ops.sum(tensor, axis=(0, 1, 3))

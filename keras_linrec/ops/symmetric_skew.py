@@ -1,4 +1,4 @@
-"""Matrices whose symmetric part is small: LipschitzRNN, equation 6."""
+"""Matrices with a bounded symmetric part: LipschitzRNN, equation 6."""
 
 import numpy as np
 from keras import ops
@@ -7,14 +7,17 @@ from keras import ops
 def symmetric_skew(matrix, beta, gamma):
     """S = (1 - beta) (M + M^T) + beta (M - M^T) - gamma I.
 
-    `beta` moves S from symmetric, at 0, to skew-symmetric, at 1, and so
-    narrows the range of its eigenvalues' real parts; `gamma` shifts that
-    range to the left (Erichson et al. 2021, section 4).
+    `beta` interpolates between a symmetric S, at 0, and a skew-symmetric one,
+    at 1, which narrows the range of the real parts of S's eigenvalues;
+    `gamma` shifts that range to the left (Erichson et al. 2021, section 4).
 
     Args:
         matrix: float tensor (n, n), M.
         beta: float in [0, 1].
         gamma: float.
+
+    Returns:
+        A tensor (n, n).
 
     Example:
 
@@ -27,7 +30,7 @@ def symmetric_skew(matrix, beta, gamma):
     """
     matrix = ops.convert_to_tensor(matrix)
     identity = ops.cast(np.eye(matrix.shape[0]), matrix.dtype)
-    # M (1 - beta + beta) and M^T (1 - beta - beta).
+    # M has the factor (1 - beta) + beta, M^T the factor (1 - beta) - beta.
     return (
         matrix + (1.0 - 2.0 * beta) * ops.transpose(matrix) - gamma * identity
     )

@@ -1,8 +1,7 @@
-"""Powers of the transitions of state-space systems, and what they answer to.
+"""Powers of the transitions of state-space systems, and their responses.
 
-All that follows works with Abar - I and never forms Abar: close to the
-identity, where small timescales put it, float32 would keep few digits of the
-difference that matters.
+All functions work with Abar - I and never form Abar: small timescales put Abar
+close to the identity, where float32 would retain few digits of the difference.
 """
 
 import math
@@ -11,30 +10,30 @@ from keras import ops
 
 from keras_linrec.ops import packing
 
-# Where the number of steps is unknown until it runs: the steps in a chunk, and
-# how often chunks may double, which reaches 4 million steps.
+# If the number of steps is known at run time only: the steps in a chunk, and
+# the number of times chunks may double, which reaches 4 million steps.
 _CHUNK = 64
 _CHUNK_DOUBLINGS = 16
 
 
 class TransitionPowers:
-    """The powers of Abar that sequences of some length need.
+    """The powers of Abar for sequences of a given length.
 
-    Step jS + i of a sequence is reached by i steps within a chunk of S and j
-    steps of a whole chunk, so that sqrt(time) of each are enough.
+    Step jS + i of a sequence is reached by i single steps and j steps of a
+    whole chunk of S, so that sqrt(time) of each suffice.
 
     Args:
         transition_minus_identity: tensor (features, N, N), Abar - I.
-        time: the number of steps; an integer, or a tensor if it is unknown
-            until it runs.
-        size: integer, S, a power of 2. Defaults to `None`: sqrt(time), or 64
-            where that is unknown.
+        time: the number of steps; an integer, or a tensor if it is known at
+            run time only.
+        size: integer, S, a power of 2. Defaults to `None`: about sqrt(time),
+            or 64 if `time` is a tensor.
 
     Attributes:
         intra_chunk: list of tensors, Abar^(2^k) - I for 2^k < S.
         inter_chunk: list of tensors, Abar^(S 2^k) - I.
         size: integer, S.
-        count: how many chunks the sequences have.
+        count: the number of chunks.
     """
 
     def __init__(self, transition_minus_identity, time, size=None):
@@ -57,15 +56,15 @@ class TransitionPowers:
             self.inter_chunk.append(doubled(last))
 
     def _unless_too_long(self, chunks, delta):
-        """Zero, which stays as it is, where no sequence is so many chunks.
+        """`delta`, or zero if the sequences have fewer chunks than this.
 
-        An unstable system would overflow there, and infinity times the zero
-        gradients of what is not used is NaN.
+        Powers that are not needed could overflow in an unstable system, and
+        infinity times their zero gradients is NaN.
         """
         return ops.where(chunks <= self.count, delta, 0.0)
 
     def columns(self, vectors):
-        """Abar^i v for i < S: (..., features, N) to (..., features, N, S)."""
+        """Abar^i v for i < S, (..., features, N, S)."""
         columns = vectors[..., None]
         for delta in self.intra_chunk:
             columns = ops.concatenate(
@@ -74,11 +73,11 @@ class TransitionPowers:
         return columns
 
     def rows(self, vectors):
-        """c Abar^(jS) for j < count: (features, M, N) to (count, ...)."""
+        """c Abar^(jS) for j < count, (count, features, M, N)."""
         return rows_of_powers(self.inter_chunk, vectors, self.count)
 
     def fold(self, states):
-        """sum_j Abar^(S (count - j)) x_j over the first axis, count + 1 long.
+        """sum_j Abar^(S (count - j)) x_j over the count + 1 states x_j.
 
         Args:
             states: tensor (count + 1, batch, features, N).
@@ -90,7 +89,7 @@ class TransitionPowers:
         return states[0]
 
     def apply(self, states, exponents):
-        """Abar^e x for exponents (batch,) below S."""
+        """Abar^e x for exponents e (batch,) below S."""
         for bit, delta in enumerate(self.intra_chunk):
             applies = (exponents // 2**bit) % 2 == 1
             states = ops.where(
@@ -100,12 +99,12 @@ class TransitionPowers:
 
 
 def rows_of_powers(deltas, vectors, count):
-    """c Abar^(jS) for j < count: (features, M, N) to (count, ...).
+    """c Abar^(jS) for j < count, (count, features, M, N).
 
     Args:
         deltas: list of tensors, Abar^(S 2^k) - I.
         vectors: tensor (features, M, N), c.
-        count: how many rows are wanted, an integer or a tensor.
+        count: integer or tensor, the number of powers.
     """
     rows = vectors[None]
     for delta in deltas:
@@ -122,8 +121,8 @@ def doubled(delta):
 
 def advanced(delta, states, columns=""):
     """Abar x for states (..., features, N), or (..., features, N, columns)."""
-    # Not by `matmul`: where an operand of rank 4 meets one of rank 3,
-    # TensorFlow 2.20 and 2.21 write beyond their buffer (tensorflow#117700).
+    # Not `matmul`: with operands of ranks 4 and 3, TensorFlow 2.20 and 2.21
+    # write beyond their buffer (tensorflow#117700).
     return states + ops.einsum(
         f"fnm,...fm{columns}->...fn{columns}", delta, states
     )
@@ -148,7 +147,7 @@ def chunked_response(powers, input_vector, output_matrix):
 
 
 def free_response(powers, states, output_matrix):
-    """C Abar^(k+1) x, the output at step k of a system left to itself.
+    """C Abar^(k+1) x, the output at step k of a system without input.
 
     Args:
         powers: `TransitionPowers` of Abar.
@@ -181,8 +180,8 @@ def final_states(powers, input_vector, inputs, states, lengths):
     """
     size, count = powers.size, powers.count
     lengths = ops.cast(lengths, "int32")
-    # Moved to the end of the last chunk, all rows end together, and the zeros
-    # before them leave a state of zero as it is.
+    # Align the rows at the end of the last chunk; the zeros before them leave
+    # a state of zero unchanged.
     source = ops.arange(count * size, dtype="int32") - count * size
     source = source[None] + lengths[:, None]
     aligned = packing.take(inputs, ops.maximum(source, 0))
@@ -193,8 +192,8 @@ def final_states(powers, input_vector, inputs, states, lengths):
     additions = ops.einsum("fni,bjif->jbfn", columns, aligned)
     additions = ops.pad(additions, [[1, 0], [0, 0], [0, 0], [0, 0]])
 
-    # The state before the first step makes the steps that fill no chunk by
-    # itself, and joins behind the chunk that they are in.
+    # The initial state first makes the steps that do not fill a chunk, and is
+    # added after the chunk that contains them.
     full = lengths // size
     joining = powers.apply(states, lengths - full * size)
     place = ops.arange(count + 1, dtype="int32")[:, None]

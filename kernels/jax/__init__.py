@@ -9,7 +9,8 @@ from keras_linrec.kernels.jax.scan import associative as associative
 from keras_linrec.kernels.jax.scan import portable as portable
 from keras_linrec.kernels.jax.scan import sequential as sequential
 
-settings.tell_compiler.update(trace_contexts.CONTEXTS)
+settings.compiler_scope = trace_contexts.portable_kernels
+settings.sequence_parallel = trace_contexts.sequence_parallel
 
 
 def preferred():
@@ -51,14 +52,12 @@ def exporting():
 
 def over_devices(kernel):
     """The `Kernel`, split over time if `sequence_parallel` is active."""
-    mesh = settings.current_mesh()
-    if mesh is None:
+    devices = trace_contexts.current_devices()
+    if devices is None:
         return kernel
-    from keras_linrec.kernels.jax import sequence_parallel
+    from keras_linrec.kernels.jax.sequence_parallel import over_devices
 
-    return sequence_parallel.over_devices(
-        kernel, sequence_parallel.devices(*mesh)
-    )
+    return over_devices(kernel, devices)
 
 
 def checking():

@@ -8,13 +8,9 @@ from functools import partial
 
 import jax
 
-from keras_linrec.kernels import impulse_response as plain
-from keras_linrec.kernels import nonlinear_recurrence
-from keras_linrec.kernels import projected_scan as projection
-from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax import portable_calls
 from keras_linrec.kernels.jax.batch_partitioning import by_rows
-from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.jax.lowering import native_or_portable
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.native import block_length
@@ -193,15 +189,11 @@ def _scan_backward(reverse, kept, cotangents):
     )
 
 
-def _plain_scan_backward(reverse, kept, cotangents):
-    d_outputs, d_final_state = cotangents
-    return adjoint(
-        lambda *call: scan(*call)[0], *kept, d_outputs, reverse, d_final_state
-    )
-
-
 _scan = twice_differentiable(
-    _scan_forward, _remember_scan, _scan_backward, _plain_scan_backward
+    _scan_forward,
+    _remember_scan,
+    _scan_backward,
+    partial(plain_gradients.of_scan, scan),
 )
 
 
@@ -211,10 +203,6 @@ _scan = twice_differentiable(
 def _rows_of_operands(decay):
     """Which operands of a projected scan have rows."""
     return _per_step(decay), True, False, False, True
-
-
-def _plain_projected_scan(reverse, *arguments):
-    return projection.projected_scan(scan, *arguments, reverse)
 
 
 def _projected_forward(
@@ -262,8 +250,9 @@ def _projected_backward(reverse, kept, cotangents):
 
 def _plain_projected_backward(reverse, kept, cotangents):
     arguments, _ = kept
-    plain = partial(_plain_projected_scan, reverse)
-    return jax.vjp(plain, *arguments)[1](cotangents)
+    return plain_gradients.of_projected_scan(
+        scan, reverse, arguments, cotangents
+    )
 
 
 _projected_scan = twice_differentiable(
@@ -308,10 +297,10 @@ def _response_backward(time, alpha, arguments, d_response):
 
 
 def _plain_response_backward(time, alpha, arguments, d_response):
-    def response(arguments):
-        return plain.impulse_response(scan, *arguments, time, alpha)
-
-    return jax.vjp(response, arguments)[1](d_response)
+    gradients = plain_gradients.of_impulse_response(
+        scan, time, alpha, arguments, d_response
+    )
+    return (gradients,)
 
 
 _impulse_response = twice_differentiable(
@@ -368,15 +357,10 @@ def _nonlinear_backward(flags, _, kept, cotangents):
 
 def _plain_nonlinear_backward(flags, _, kept, cotangents):
     operands, _ = kept
-    steps = cotangents[0].shape[1]
-
-    def states(operands):
-        outputs, final_state = nonlinear_recurrence.with_last_state(
-            loop, dynamics_of(*flags), nonlinear_recurrence.Operands(*operands)
-        )
-        return outputs[:, :steps], final_state
-
-    return jax.vjp(states, operands)[1](cotangents)
+    gradients = plain_gradients.of_nonlinear_scan(
+        dynamics_of(*flags), operands, cotangents
+    )
+    return (gradients,)
 
 
 _nonlinear_scan = twice_differentiable(

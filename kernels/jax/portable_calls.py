@@ -1,23 +1,19 @@
-"""What a call of the core computes, in portable form.
+"""The portable form of each call of the core.
 
-It runs where a program is lowered for another platform than the CPU, or for a
-file. Forward and backward pass run on the same platform, so that what one
-hands to the other beside its results may differ from what the core does.
+It runs in programs that are lowered for another platform than the CPU, or for a
+file. Forward and backward pass run on the same platform, so that the residuals
+may differ from those of the core.
 """
 
-import jax
 import jax.numpy as jnp
 
 from keras_linrec.kernels import impulse_response as structured
 from keras_linrec.kernels import projected_scan as projection
-from keras_linrec.kernels.adjoint import adjoint
-from keras_linrec.kernels.jax.loop import loop
+from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.scan import portable
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
-from keras_linrec.kernels.nonlinear_recurrence import Operands
-from keras_linrec.kernels.nonlinear_recurrence import with_last_state
 
 _scan = projection.with_final_state(portable)
 
@@ -27,22 +23,14 @@ def _linear(results, decay, inputs, initial_state, flags):
 
 
 def _linear_backward(results, kept, cotangents, flags):
-    d_outputs, d_final_state = cotangents
     reverse = bool(flags & REVERSE)
-    return adjoint(portable, *kept, d_outputs, reverse, d_final_state)
-
-
-def _plain_projected(flags):
-    def run(*arguments):
-        return projection.projected_scan(
-            _scan, *arguments, bool(flags & REVERSE)
-        )
-
-    return run
+    return plain_gradients.of_scan(_scan, reverse, kept, cotangents)
 
 
 def _projected(results, *arguments, flags, block):
-    outputs, final_state = _plain_projected(flags)(*arguments)
+    outputs, final_state = projection.projected_scan(
+        _scan, *arguments, bool(flags & REVERSE)
+    )
     *_, checkpoints = results
     # The backward pass of this form needs no state but the first.
     first = jnp.stack(arguments[-1], axis=1)
@@ -55,9 +43,9 @@ def _projected_backward(
 ):
     parts = len(operands[0])
     initial_state = tuple(checkpoints[:, 0, part] for part in range(parts))
-    operands = [tuple(o) if isinstance(o, list) else o for o in operands]
-    _, pull_back = jax.vjp(_plain_projected(flags), *operands, initial_state)
-    return pull_back(cotangents)
+    return plain_gradients.of_projected_scan(
+        _scan, bool(flags & REVERSE), (*operands, initial_state), cotangents
+    )
 
 
 def _response(results, *arguments, time, alpha):
@@ -67,34 +55,24 @@ def _response(results, *arguments, time, alpha):
 
 
 def _response_backward(results, arguments, d_response, time, alpha):
-    def run(*arguments):
-        return _response(None, *arguments, time=time, alpha=alpha)
-
-    return jax.vjp(run, *arguments)[1](d_response)
-
-
-def _states(flags, leak, kept):
-    def run(operands):
-        outputs, final_state = with_last_state(
-            loop, dynamics_of(flags, number_of(leak)), Operands(*operands)
-        )
-        return outputs[:, :kept], final_state
-
-    return run
+    return plain_gradients.of_impulse_response(
+        _scan, time, number_of(alpha), arguments, d_response
+    )
 
 
 def _nonlinear(results, *operands, flags, leak):
-    kept = results[0].shape[1]
-    return _states(flags, leak, kept)(operands)
+    dynamics, kept = dynamics_of(flags, number_of(leak)), results[0].shape[1]
+    return plain_gradients.nonlinear_states(dynamics, operands, kept)
 
 
 def _nonlinear_backward(results, operands, outputs, cotangents, flags, leak):
-    run = _states(flags, leak, cotangents[0].shape[1])
-    return jax.vjp(run, tuple(operands))[1](tuple(cotangents))
+    return plain_gradients.of_nonlinear_scan(
+        dynamics_of(flags, number_of(leak)), operands, cotangents
+    )
 
 
-# By the core's name: functions of the results' shapes, the arguments and, by
-# name, the attributes of a call.
+# By the core's name: functions of the shapes of the results, the arguments and,
+# by name, the attributes of a call.
 CALLS = {
     "keras_linrec_scan": _linear,
     "keras_linrec_scan_backward": _linear_backward,

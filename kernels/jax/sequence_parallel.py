@@ -41,7 +41,7 @@ class Devices(NamedTuple):
         return axis if axis and batch % self.mesh.shape[axis] == 0 else None
 
 
-def devices(mesh, time_axis, batch_axis):
+def devices_of(mesh, time_axis, batch_axis):
     """`Devices` from a mesh of Keras or of JAX."""
     mesh = getattr(mesh, "backend_mesh", mesh)
     if not isinstance(mesh, jax.sharding.Mesh):

@@ -1,19 +1,8 @@
-r"""The scans and some layers on cases that nobody chose.
+"""The linear scans equal their definition on cases that Hypothesis draws.
 
-Hypothesis draws sizes, dtypes, decays and what goes wrong in a row. Without
-more said it draws 200 cases, the same ones as long as the code is the same. As
-many others as wanted, new ones each time, come with
-
-    KERAS_BACKEND=torch KERAS_LINREC_CASES=10000 \
-        python -m pytest tests/test_properties.py
-
-which takes minutes. JAX, which compiles a program for each combination of
-sizes and options, has 20 of these, and 200 where more cases are asked for. A
-case that fails is printed in its smallest form.
+`drawn_cases.py` explains how many cases there are.
 """
 
-import os
-from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
@@ -24,18 +13,19 @@ import scipy.signal
 from autodiff import BACKEND
 from autodiff import compiled
 from definitions import scan as definition
-from hypothesis import HealthCheck
+from drawn_cases import CASES
+from drawn_cases import NOT_FINITE
+from drawn_cases import SEEDS
+from drawn_cases import cases
+from drawn_cases import kernel
+from drawn_cases import rounded
+from drawn_cases import tensors
 from hypothesis import given
-from hypothesis import settings
 from hypothesis import strategies as st
-from units import UNITS
 from units import array
-from units import randomise
 
-import keras_linrec
 from keras_linrec import ops
 
-CASES = int(os.environ.get("KERAS_LINREC_CASES", "0"))
 KERNELS = ["native", "associative", "sequential", "reference"]
 SCANS = ["real", "complex", "projected", "complex_projected", "last"]
 # Without a setting of its own JAX has no float64.
@@ -45,27 +35,10 @@ FEATURES = 2
 # Decays above 1 multiply a state by at most this much over all steps: a
 # product of decays, which blocks of steps need, has to be finite.
 GROWTH = 1e15
-NOT_FINITE = st.sampled_from([np.nan, np.inf, -np.inf])
-SEEDS = st.integers(0, 2**32 - 1)
-
-
-def cases(share):
-    """How many cases a test draws, of 200 or as many as are asked for."""
-    return settings(
-        max_examples=max(1, round(share * (CASES or 200))),
-        derandomize=not CASES,
-        database=None,
-        deadline=None,
-        suppress_health_check=[
-            # Seeds are set anew for each test, and no case needs them.
-            HealthCheck.function_scoped_fixture,
-            HealthCheck.too_slow,
-        ],
-    )
 
 
 class Form(NamedTuple):
-    """What JAX compiles a program for."""
+    """The options and sizes for which JAX compiles a program."""
 
     kernel: str
     scan: str
@@ -105,7 +78,7 @@ FREE_FORMS = st.builds(
 
 
 def some_forms(count):
-    """Forms for every scan on every kernel, and all else by chance."""
+    """Forms for every scan on every kernel; the rest is random."""
     generator = np.random.default_rng(0)
     sizes = [(2, 1, 3), (3, 7, 17), (2, 65, 4)]
     return [
@@ -120,7 +93,7 @@ def some_forms(count):
     ]
 
 
-# JAX compiles each form: there are few of them there.
+# JAX compiles each form, so it has few.
 FORMS = (
     st.sampled_from(some_forms(200 if CASES else 20))
     if BACKEND == "jax"
@@ -128,21 +101,12 @@ FORMS = (
 )
 
 
-# Those that are quick enough for very many steps.
+# Kernels that are fast enough for 100,000 steps.
 LONG = ["native", "sequential" if BACKEND == "jax" else "associative"]
 
 
-@contextmanager
-def kernel(name):
-    keras_linrec.config.set_kernel(name)
-    try:
-        yield
-    finally:
-        keras_linrec.config.set_kernel(None)
-
-
 class Case(NamedTuple):
-    """The numbers of a scan; those of a real one are real."""
+    """The arguments of a scan, real or complex arrays."""
 
     decay: np.ndarray
     inputs: np.ndarray
@@ -163,7 +127,7 @@ DECAYS = st.lists(st.tuples(MAGNITUDES, ANGLES), min_size=1, max_size=5)
 
 
 def case_of(form, decays, scale, resets, seed):
-    """The numbers, rounded to what the scan is given."""
+    """The arguments, rounded to the dtypes in which the scan gets them."""
     generator = np.random.default_rng(seed)
     magnitude, angle = np.transpose(decays)
     magnitude = np.where(
@@ -200,18 +164,8 @@ def case_of(form, decays, scale, resets, seed):
     )
 
 
-def rounded(numbers, dtype="float32"):
-    """The numbers of a dtype that are next to these, in float64."""
-    if np.iscomplexobj(numbers):
-        return rounded(numbers.real, dtype) + 1j * rounded(numbers.imag, dtype)
-    if dtype == "bfloat16":
-        bits = np.asarray(numbers, "float32").view("uint32")
-        return (bits & 0xFFFF0000).view("float32").astype("float64")
-    return np.asarray(numbers).astype(dtype).astype("float64")
-
-
 def arguments_of(form, case):
-    """The tensors that the program of a form takes."""
+    """The arguments of a form's program, as tensors."""
     given = {"decay": tensors(case.decay, form.is_complex)}
     pairs = form.is_complex and not form.is_projected
     given["inputs"] = tensors(case.inputs, pairs, form.dtype)
@@ -223,18 +177,6 @@ def arguments_of(form, case):
         for name in ("input_kernel", "output_kernel"):
             given[name] = tensors(getattr(case, name), form.is_complex)
     return given
-
-
-def tensors(numbers, pair, dtype="float32"):
-    if pair:
-        return tuple(
-            tensors(part, False, dtype)
-            for part in (np.real(numbers), np.imag(numbers))
-        )
-    wide = "float64" if dtype == "float64" else "float32"
-    return keras.ops.cast(
-        keras.ops.convert_to_tensor(numbers.astype(wide)), dtype
-    )
 
 
 @cache
@@ -250,7 +192,7 @@ def program(form):
 
 
 def run(form, case):
-    """Outputs (`None` where none are wanted) and the final state."""
+    """The outputs, or `None` if the form keeps none, and the final state."""
     with kernel(form.kernel):
         outputs, state = program(form)(arguments_of(form, case))
     return number(outputs), number(state)
@@ -261,7 +203,7 @@ def number(parts):
         return None
     if isinstance(parts, (tuple, list)):
         real, imag = (array(part) for part in parts)
-        # A sum would make NaN of 1j times infinity.
+        # real + 1j * imag would be NaN for infinite parts.
         result = np.empty(real.shape, np.result_type(real, "complex64"))
         result.real, result.imag = real, imag
         return result
@@ -272,14 +214,14 @@ def starts(form, case):
     """The steps before which the state is zero."""
     if not form.reverse:
         return case.resets
-    # What is read first of a sequence is its last step.
+    # In reverse, the first step that is read of a sequence is its last.
     begins = np.roll(case.resets, -1, axis=1)
     begins[:, -1:] = False
     return begins
 
 
 def define(form, case):
-    """The same in float64, from the definition."""
+    """The expected result in float64, from the definition."""
     shape = (form.batch, form.time, form.channels)
     decay = np.broadcast_to(case.decay, shape)
     decay = np.where(starts(form, case)[..., None], 0.0, decay)
@@ -299,11 +241,11 @@ def define(form, case):
 
 
 def bounds_of(form, case, dtype):
-    """How far rounding may take each number of the outputs and the state.
+    """Bounds on the rounding errors of outputs and state, entry by entry.
 
-    The scan of all magnitudes bounds the size of every sum on the way; of
-    it, each step may lose some units in the last place. And numbers below the
-    least normal one may become zero at any step.
+    The scan of all magnitudes bounds every intermediate sum; each step may
+    lose a few units in the last place of it. In addition, subnormal numbers
+    may become zero at any step.
     """
     limits = np.finfo(dtype)
     share = limits.eps * (8 * form.time + 8 * form.channels + 32)
@@ -388,7 +330,14 @@ def test_what_is_not_finite_stays_behind_it_in_its_row(
 def test_a_scan_takes_a_batch_of_no_rows_and_no_time_is_named(name, scan):
     for varying in (False, True):
         form = Form(
-            *(name, scan, 0, 5, 3, "float32", varying, varying),
+            name,
+            scan,
+            batch=0,
+            time=5,
+            channels=3,
+            dtype="float32",
+            varying=varying,
+            reverse=varying,
             with_state=varying,
             with_resets=False,
         )
@@ -419,8 +368,14 @@ def test_a_hundred_thousand_steps_equal_the_definition(
     name, decays, is_complex, reverse, seed
 ):
     form = Form(
-        *(name, "complex" if is_complex else "real", 1, 100_000, 3),
-        *("float32", False, reverse),
+        name,
+        "complex" if is_complex else "real",
+        batch=1,
+        time=100_000,
+        channels=3,
+        dtype="float32",
+        varying=False,
+        reverse=reverse,
         with_state=False,
         with_resets=False,
     )
@@ -434,154 +389,3 @@ def test_a_hundred_thousand_steps_equal_the_definition(
         size = scipy.signal.lfilter([1.0], [1.0, -abs(decay)], abs(inputs))
         assert (np.abs(got - expected) <= 2e-3 * size).all()
         assert np.median(np.abs(got - expected) / size) < 1e-4
-
-
-ACTIVATIONS = {
-    "linear": lambda x: x,
-    "tanh": np.tanh,
-    "relu": lambda x: np.maximum(x, 0),
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
-# Units, time and whether steps are reset.
-NONLINEAR_SIZES = (
-    st.sampled_from([(3, 6, False), (17, 33, True)])
-    if BACKEND == "jax"
-    else st.tuples(st.integers(1, 20), st.integers(1, 40), st.booleans())
-)
-
-
-@cache
-def nonlinear_program(name, activation, solver, keep_all):
-    options = {} if solver is None else {"step_size": 0.1}
-
-    def run(given):
-        return ops.nonlinear_scan(
-            **given,
-            activation=activation,
-            solver=solver,
-            keep_all=keep_all,
-            **options,
-        )
-
-    return compiled(run)
-
-
-def define_nonlinear(given, resets, activation, solver):
-    activate = ACTIVATIONS[activation]
-    state, weights = given["initial_state"], given["recurrent_kernel"]
-    states = []
-    for step, inputs in enumerate(given["inputs"].swapaxes(0, 1)):
-        drive = inputs @ given["input_kernel"]
-
-        def slope(state, drive=drive):
-            return activate(state @ weights + drive)
-
-        state = np.where(resets[:, step, None], 0.0, state)
-        if solver is None:
-            state = slope(state)
-        else:
-            state = state + 0.1 * slope(state + 0.05 * slope(state))
-        states.append(state)
-    return np.stack(states, axis=1), state
-
-
-@cases(0.17)
-@given(
-    name=st.sampled_from(["native", "reference"]),
-    size=NONLINEAR_SIZES,
-    activation=st.sampled_from(
-        ["relu", "tanh"] if BACKEND == "jax" else sorted(ACTIVATIONS)
-    ),
-    solver=st.sampled_from([None, "rk2"]),
-    radius=st.sampled_from([0.0, 0.5, 1.0, 1e-40]),
-    value=st.one_of(st.none(), NOT_FINITE),
-    seed=SEEDS,
-)
-def test_a_nonlinear_scan_equals_its_definition(
-    name, size, activation, solver, radius, value, seed
-):
-    units, time, with_resets = size
-    if BACKEND == "jax":
-        solver = None if units == 3 else "rk2"
-    generator = np.random.default_rng(seed)
-    basis, _ = np.linalg.qr(generator.standard_normal((units, units)))
-    numbers = {
-        "inputs": generator.standard_normal((3, time, FEATURES)),
-        "input_kernel": generator.standard_normal((FEATURES, units)),
-        "recurrent_kernel": radius * basis,
-        "initial_state": generator.standard_normal((3, units)),
-    }
-    numbers = {name: rounded(part) for name, part in numbers.items()}
-    resets = (generator.random((3, time)) < 0.1) & with_resets
-    expected = define_nonlinear(numbers, resets, activation, solver)
-    step = time // 2
-    others = np.arange(3) != 1 if value is not None else slice(None)
-    if value is not None:
-        numbers["inputs"][1, step] = value
-    given = {name: tensors(part, False) for name, part in numbers.items()}
-    if with_resets:
-        given["reset_mask"] = keras.ops.convert_to_tensor(resets)
-    with kernel(name):
-        got = nonlinear_program(name, activation, solver, True)(given)
-    outputs, state = (array(part) for part in got)
-    for one, other in zip((outputs, state), expected):
-        one, other = one[others], other[others]
-        bound = 1e-6 * (time + 10) * (1 + np.abs(other).max())
-        assert (np.abs(one - other) <= bound).all()
-    if value is None:
-        return
-    before = expected[0][1, :step]
-    bound = 1e-6 * (time + 10) * (1 + np.abs(before).max(initial=0))
-    assert (np.abs(outputs[1, :step] - before) <= bound).all()
-    if np.isnan(value):
-        assert np.isnan(outputs[1, step]).all()
-
-
-# JAX compiles each: a convolution and a loop; others are scans.
-LAYERS = ["lssl", "orthogonal_rnn"] if BACKEND == "jax" else sorted(UNITS)
-
-
-@cache
-def built(name):
-    layer = UNITS[name]()
-    layer.build((None, None, 3))
-    randomise(layer)
-    return compiled(lambda given: layer(given[0], mask=given[1]))
-
-
-@cases(0.13)
-@given(
-    name=st.sampled_from(LAYERS),
-    scale=st.sampled_from([0.0, 1e-40, 1e-20, 1.0, 1e6]),
-    value=NOT_FINITE,
-    row=st.integers(0, 2),
-    step=st.integers(0, 8),
-    seed=SEEDS,
-)
-def test_one_bad_row_of_a_layer_does_not_reach_the_others(
-    name, scale, value, row, step, seed
-):
-    generator = np.random.default_rng(seed)
-    inputs = scale * generator.standard_normal((3, 9, 3)).astype("float32")
-    mask = generator.random((3, 9)) < 0.7
-    call = built(name)
-    clean = array(call([tensors(inputs, False), mask]))
-    assert np.isfinite(clean).all()
-    inputs[row, step] = value
-    got = array(call([tensors(inputs, False), mask]))
-    others = np.arange(3) != row
-    np.testing.assert_array_equal(got[others], clean[others])
-    # And what is masked is not seen.
-    assert np.isfinite(got[row]).all() == (not mask[row, step])
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_takes_a_batch_of_no_rows(name):
-    layer = UNITS[name](return_state=True)
-    layer.build((None, 5, 3))
-    marks = np.zeros((0, 5), bool)
-    for options in ({}, {"mask": marks}, {"reset_mask": marks}):
-        call = compiled(lambda given, options=options: layer(given, **options))
-        outputs, *states = call(np.zeros((0, 5, 3), "float32"))
-        assert tuple(outputs.shape) == (0, 5, 4)
-        assert all(state.shape[0] == 0 for state in states)

@@ -1,0 +1,65 @@
+"""The gradients of the core's functions, in operations that JAX differentiates.
+
+With the native scan they give second derivatives of native calls. With the
+portable scan they are the portable forms of native gradients.
+"""
+
+import jax
+
+from keras_linrec.kernels import impulse_response
+from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.kernels import projected_scan
+from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.jax.loop import loop
+
+
+def of_scan(scan, reverse, kept, cotangents):
+    """Cotangents of `(decay, inputs, initial_state)`.
+
+    Args:
+        scan: `scan(decay, inputs, initial_state, reverse)`, which returns
+            `(outputs, final_state)`.
+        reverse: the direction of the forward pass.
+        kept: decay, outputs and initial state of the forward pass.
+        cotangents: those of `(outputs, final_state)`.
+    """
+    d_outputs, d_final_state = cotangents
+    return adjoint(
+        lambda *call: scan(*call)[0], *kept, d_outputs, reverse, d_final_state
+    )
+
+
+def of_projected_scan(scan, reverse, arguments, cotangents):
+    """Cotangents of the tensor arguments of a projected scan."""
+
+    def plain(*arguments):
+        return projected_scan.projected_scan(scan, *arguments, reverse)
+
+    return jax.vjp(plain, *arguments)[1](cotangents)
+
+
+def of_impulse_response(scan, time, alpha, arguments, d_response):
+    """Cotangents of the tensor arguments of an impulse response."""
+
+    def plain(*arguments):
+        return impulse_response.impulse_response(scan, *arguments, time, alpha)
+
+    return jax.vjp(plain, *arguments)[1](d_response)
+
+
+def of_nonlinear_scan(dynamics, operands, cotangents):
+    """Cotangents of the operands of a nonlinear scan."""
+    kept = cotangents[0].shape[1]
+
+    def plain(*operands):
+        return nonlinear_states(dynamics, operands, kept)
+
+    return jax.vjp(plain, *operands)[1](tuple(cotangents))
+
+
+def nonlinear_states(dynamics, operands, kept):
+    """The states of the first `kept` steps, and the final state."""
+    outputs, final_state = nonlinear_recurrence.with_last_state(
+        loop, dynamics, nonlinear_recurrence.Operands(*operands)
+    )
+    return outputs[:, :kept], final_state

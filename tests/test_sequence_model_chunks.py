@@ -1,0 +1,158 @@
+"""Sequence models continue from states over chunks, as over single steps."""
+
+import numpy as np
+import pytest
+from autodiff import compiled
+from units import array
+from units import randomise
+from units import sequences
+
+from keras_linrec.layers import RotRNN
+from keras_linrec.models import SequenceClassifier
+
+TIME = 7
+# The first and the third chunk have a single step.
+CHUNKS = [slice(0, 1), slice(1, 4), slice(4, 5), slice(5, TIME)]
+# The second row starts masked and has a chunk of one masked step; the third
+# row is masked throughout.
+MASK = np.array(
+    [
+        [1, 1, 0, 1, 1, 1, 0],
+        [0, 1, 0, 0, 0, 1, 1],
+        [0, 0, 0, 0, 0, 0, 0],
+    ],
+    "bool",
+)
+
+
+def make_model(pooling):
+    unit = RotRNN(state_size=4, num_heads=2)
+    model = SequenceClassifier(
+        2,
+        num_layers=2,
+        units=4,
+        unit=unit,
+        pooling=pooling,
+        activation=None,
+    )
+    model.build((None, None, 3))
+    return randomise(model)
+
+
+def in_chunks(model, inputs, mask=None):
+    """The outputs at all steps, and the states after the last."""
+    states, outputs = model.get_initial_state(len(inputs)), []
+    for chunk in CHUNKS:
+        chunk_mask = None if mask is None else mask[:, chunk]
+        output, states = model.call_with_states(
+            inputs[:, chunk], states, chunk_mask
+        )
+        outputs.append(output)
+    return outputs, states
+
+
+def in_steps(model, inputs):
+    states, outputs = model.get_initial_state(len(inputs)), []
+    for time in range(TIME):
+        output, states = model.step(inputs[:, time], states)
+        outputs.append(output)
+    return outputs, states
+
+
+def run(function):
+    """The function of seven steps of three rows, in one program on JAX."""
+    return compiled(lambda given: function(given[0]))([sequences(TIME, 3)])
+
+
+def joined(outputs):
+    return np.concatenate([array(output) for output in outputs], axis=1)
+
+
+def close(got, expected):
+    np.testing.assert_allclose(array(got), array(expected), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "last", None])
+def test_chunks_give_the_outputs_of_steps_and_of_the_whole(pooling):
+    model = make_model(pooling)
+    (chunks, _), (steps, _), whole = run(
+        lambda inputs: (
+            in_chunks(model, inputs),
+            in_steps(model, inputs),
+            model(inputs),
+        )
+    )
+    chunks = joined(chunks)
+    close(chunks, np.stack([array(step) for step in steps], axis=1))
+    close(chunks if pooling is None else chunks[:, -1], whole)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", None])
+def test_masked_chunks_equal_the_masked_whole(pooling):
+    model = make_model(pooling)
+    (chunks, _), whole = run(
+        lambda inputs: (
+            in_chunks(model, inputs, MASK),
+            model(inputs, mask=MASK),
+        )
+    )
+    chunks, whole = joined(chunks), array(whole)
+    if pooling is None:
+        close(chunks[MASK], whole[MASK])
+    else:
+        close(chunks[:, -1], whole)
+
+
+def test_the_last_output_is_that_of_the_last_unmasked_step():
+    model = make_model("last")
+    (chunks, _), whole = run(
+        lambda inputs: (
+            in_chunks(model, inputs, MASK),
+            model(inputs, mask=MASK),
+        )
+    )
+    close(joined(chunks)[[0, 1], [5, 6]], array(whole)[:2])
+
+
+def test_the_running_mean_skips_masked_steps():
+    model = make_model("mean")
+    (_, states), (_, steps) = run(
+        lambda inputs: (in_chunks(model, inputs, MASK), in_steps(model, inputs))
+    )
+    *_, (mean, count) = states
+    close(count, MASK.sum(axis=1, keepdims=True))
+    # Without a step there is no mean, and the state stays at zero.
+    close(mean[2], np.zeros(4))
+    *_, (_, count) = steps
+    close(count, np.full((3, 1), TIME))
+
+
+def test_the_running_mean_is_the_mean_of_the_features_before_the_head():
+    model = make_model("mean")
+    features = make_model(None)
+    for weight, value in zip(features.weights, model.weights, strict=True):
+        weight.assign(array(value))
+    features.head.kernel.assign(np.eye(4, 2, dtype="float32"))
+    features.head.bias.assign(np.zeros(2, "float32"))
+    (_, states), outputs = run(
+        lambda inputs: (in_chunks(model, inputs), features(inputs))
+    )
+    mean, _ = states[-1]
+    close(mean[:, :2], array(outputs).mean(axis=1))
+
+
+def test_a_masked_chunk_leaves_the_states_alone():
+    model = make_model("mean")
+
+    def advance(inputs):
+        _, before = model.call_with_states(
+            inputs[:, :4], model.get_initial_state(3)
+        )
+        nothing = np.zeros((3, 3), "bool")
+        _, after = model.call_with_states(inputs[:, 4:], before, nothing)
+        return before, after
+
+    before, after = run(advance)
+    for part_before, part_after in zip(before, after, strict=True):
+        for one, other in zip(part_before, part_after, strict=True):
+            close(one, other)
