@@ -162,10 +162,6 @@ class DiagonalLayer(SequenceLayer):
         """The outputs of the layer from those of its system."""
         return self.activation(outputs)
 
-    @property
-    def is_linear(self):
-        return self.activation is keras.activations.linear
-
     # Weights.
 
     def add_kernel(self, name, shape, initializer=None):
