@@ -111,6 +111,7 @@ def measured(options, unit, seed, train, images, classes):
     generator = np.random.default_rng(seed)
     model.fit(
         batches(*train, options.batch_size, generator),
+        shuffle=False,
         steps_per_epoch=options.iterations,
         callbacks=[watch],
         verbose=0,

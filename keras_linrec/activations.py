@@ -13,6 +13,9 @@ def leaky_relu(x):
     Args:
         x: float tensor of any shape.
 
+    Returns:
+        A tensor of the shape and dtype of `x`.
+
     Example:
 
     >>> import numpy as np
@@ -33,6 +36,9 @@ def oplu(x):
 
     Args:
         x: float tensor, (..., features); the number of features is even.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
 
     Raises:
         ValueError: if the number of features is odd.
@@ -71,6 +77,9 @@ def modrelu(x, bias):
     Args:
         x: float tensor, (..., 2 n).
         bias: float tensor, (n,).
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
 
     Raises:
         ValueError: if the number of features is odd.
@@ -135,8 +144,8 @@ def serialize(activation):
     if getattr(activation, "__name__", "") == "<lambda>":
         raise ValueError(
             "A lambda cannot be saved: give the activation a name and "
-            "`keras.saving.register_keras_serializable` it. Received: "
-            f"activation={activation}"
+            "register it with `keras.saving.register_keras_serializable`. "
+            f"Received: activation={activation}"
         )
     return keras.activations.serialize(activation)
 

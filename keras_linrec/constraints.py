@@ -6,8 +6,8 @@ which separate constraints on its weights can enforce:
 1. P Q < 0, entry by entry. Then W = (-Q / P)^(1/2) and R = (-P Q)^(1/2) give
    W A W^-1 = -R (D + T^-1) R.
 2. D >= c.
-3. T + T^T + 2 c T T^T is positive semidefinite, and so, from both sides by
-   T^-1, is T^-1 + T^-T + 2 c I.
+3. T + T^T + 2 c T T^T is positive semidefinite. So is then, by a product with
+   T^-1 from the left and T^-T from the right, T^-1 + T^-T + 2 c I.
 
 Then W A W^-1 + (W A W^-1)^T = -R (2 D + T^-1 + T^-T) R is negative
 semidefinite: without input, the norm of W x never grows, and no eigenvalue of A
@@ -164,8 +164,8 @@ class AccretiveBands(keras.constraints.Constraint):
 
     def __call__(self, weight):
         above, diagonal, below = ops.unstack(ops.convert_to_tensor(weight))
-        beside = 0.5 * (above[:-1] + below[:-1])
-        least = _row_sums(beside, ops.zeros_like(diagonal), beside)
+        off_diagonal = 0.5 * (above[:-1] + below[:-1])
+        least = _row_sums(off_diagonal, ops.zeros_like(diagonal), off_diagonal)
         diagonal = ops.where(diagonal < least, least, diagonal)
         return ops.stack([above, diagonal, below])
 

@@ -14,7 +14,7 @@ _VARIABLE = "KERAS_LINREC_KERNEL"
 kernel = None
 
 
-def wanted_kernel():
+def requested_kernel():
     """The requested kernel, from `set_kernel` or the environment, or "auto".
 
     Raises:

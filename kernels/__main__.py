@@ -64,7 +64,7 @@ def show():
     from keras_linrec import settings
 
     print(f"keras_linrec's kernels on the {keras.backend.backend()} backend:")
-    chosen = kernels.registry.choose(settings.wanted_kernel())
+    chosen = kernels.registry.choose(settings.requested_kernel())
     for name, availability in kernels.available().items():
         if not availability:
             state = f"not available: {availability.reason}"

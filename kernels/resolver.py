@@ -87,7 +87,7 @@ def _kernel(case):
         known = known and None not in (case.batch, case.channels)
         if known and case.batch * case.channels < 2**12 < case.time:
             return "associative", "few states and many steps"
-    requested = settings.wanted_kernel()
+    requested = settings.requested_kernel()
     name = registry.choose(requested)
     if name == requested:
         return name, "requested"
@@ -206,7 +206,7 @@ _FORMS = {
     },
 }
 
-# Where `explain` collects decisions.
+# The lists in which calls of `explain` collect decisions.
 _listeners = []
 
 

@@ -101,7 +101,7 @@ def pytest_sessionfinish():
 
 def columns():
     """The titles of the columns, by the names of the layers."""
-    # Not above: where tests are only started, Keras is not imported.
+    # Imported here: `run.py` starts tests without importing Keras.
     from units import UNITS
 
     titles = {name: unit.title for name, unit in UNITS.items()}

@@ -1,6 +1,6 @@
 """Scans in a process, forks it, and scans in both.
 
-With "torch", on the threads that PyTorch lends.
+With the argument "torch", on PyTorch's threads.
 """
 
 import os
@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_linrec.kernels.native import core
 
-# Frameworks warn of forks because of their own threads, which are idle here.
+# Frameworks warn about forks because of their threads, which are idle here.
 warnings.simplefilter("ignore")
 
 if "torch" in sys.argv:

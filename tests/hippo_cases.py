@@ -1,4 +1,4 @@
-"""Measures of HiPPO, and what their tests share."""
+"""Measures of HiPPO, and functions that their tests share."""
 
 import numpy as np
 from definitions import lssl as definition

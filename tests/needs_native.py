@@ -1,4 +1,4 @@
-"""For tests of native code, which not every machine can build."""
+"""Skips tests of native code on machines that cannot build it."""
 
 import keras
 import pytest
@@ -8,9 +8,9 @@ from keras_linrec.kernels.native import build
 
 
 def require_native():
-    """The backend's native module; where there is none, a test is skipped.
+    """The backend's native module; without one, the test is skipped.
 
-    Called at the top of a file, it skips the file.
+    A call at the top of a file skips the file.
     """
     native = kernels.available()["native"]
     if not native:
@@ -21,7 +21,7 @@ def require_native():
 
 
 def require_jit_compiler():
-    """Skips a test of PyTorch's compiler, which needs a C++ one itself."""
+    """Skip a test of PyTorch's compiler if it has no C++ compiler."""
     command = build.cxx()
     if keras.backend.backend() == "torch" and not build.version_of(command):
         pytest.skip(f"{command[0]}, which torch.compile needs, does not run")

@@ -117,6 +117,7 @@ def run_all(part, arguments, results):
 def check_readme(results, write):
     """Exit with an error unless the README's table matches the results."""
     text = README.read_text()
+    # The titles of the columns come from `units.py`, which imports Keras.
     os.environ.setdefault("KERAS_BACKEND", "torch")
     table = capabilities.table(results)
     expected = capabilities.with_table(text, table)

@@ -36,9 +36,12 @@ COMPILING = ("jax", "tensorflow")
 # processes of their own.
 ONLY_UNDER = {
     "test_cuda.py": "torch",
+    "test_cuda_nonlinear.py": "torch",
     "test_devices.py": "jax",
     "test_docs.py": "torch",
     "test_files_across_backends.py": "jax",
+    "test_hippo.py": "torch",
+    "test_hippo_windows.py": "torch",
     "test_native_build.py": "torch",
     "test_native_core.py": "torch",
     "test_native_jax.py": "jax",
@@ -78,6 +81,7 @@ SELECTED_UNDER = {
     "test_robustness.py": ("torch",),
     "test_sampling_rates.py": ("torch",),
     "test_saved_files.py": ("torch",),
+    "test_sequence_model_chunks.py": ("torch",),
     "test_sequential_digits.py": ("torch",),
     "test_spoken_digits.py": ("torch",),
     "test_stable_examples.py": ("torch",),

@@ -1,4 +1,4 @@
-"""Stability certificates, spectra, their monitor and their pictures."""
+"""Stability certificates, spectra, the monitor and the plots."""
 
 import keras
 import numpy as np
@@ -58,13 +58,13 @@ def test_case_a_compares_the_decay_of_A_with_the_growth_of_W():
 
 
 def test_an_A_that_grows_has_no_certificate():
-    # Its smallest singular value is large all the same.
+    # Its smallest singular value is large nonetheless.
     certificate = stability_certificate((2 * np.eye(3), 0.1 * np.eye(3)))
     assert certificate.smallest_symmetric_singular_value == 2
     assert not certificate.stable
 
 
-def test_case_b_wants_a_monotone_activation_and_directions_that_agree():
+def test_case_b_needs_a_monotone_activation_and_agreeing_directions():
     linear = -0.1 * np.eye(2) + 0.05 * ROTATION
     recurrent = np.diag([-3.0, -2.0])
     certificate = stability_certificate((linear, recurrent))
@@ -92,8 +92,8 @@ def test_case_b_as_printed_certifies_a_unit_that_is_not_stable():
     certificate = stability_certificate((linear, recurrent))
     assert certificate.case_b_as_printed
     assert not certificate.stable
-    # The bias can put an equilibrium where two of the units are saturated
-    # and one is not, and there the Jacobian has an eigenvalue to the right.
+    # With a suitable bias, two units are saturated at the equilibrium and one
+    # is not; the Jacobian there has an eigenvalue with positive real part.
     before = np.array([0.0, 20.0, -20.0])
     equilibrium = -np.linalg.solve(linear, np.tanh(before))
     bias = before - recurrent @ equilibrium
@@ -105,7 +105,7 @@ def test_case_b_as_printed_certifies_a_unit_that_is_not_stable():
     assert real_parts(linear + slopes[:, None] * recurrent)[-1] > 0.3
 
 
-def test_what_is_certified_has_stable_jacobians_at_any_slopes():
+def test_certified_units_have_stable_jacobians_at_any_slopes():
     generator = np.random.default_rng(0)
     certified = 0
     for _ in range(500):
@@ -125,7 +125,7 @@ def test_what_is_certified_has_stable_jacobians_at_any_slopes():
     assert certified > 20
 
 
-def test_what_rounding_hides_counts_as_zero():
+def test_values_within_rounding_count_as_zero():
     skew = normal(4) - normal(4).T
     nearly = skew - 1e-9 * np.eye(4)
     assert not stability_certificate((nearly, 1e-12 * np.eye(4))).stable
@@ -180,7 +180,7 @@ def test_without_a_linear_part_or_with_a_gate_there_is_no_certificate():
     assert "gated" in str(gated)
 
 
-def test_the_euler_factor_bounds_how_trajectories_come_closer():
+def test_the_euler_factor_bounds_the_contraction_of_trajectories():
     layer = stable_layer(step_size=0.1)
     certificate = stability_certificate(layer)
     assert certificate.euler_stable
@@ -214,7 +214,7 @@ def test_the_euler_factor_bounds_how_trajectories_come_closer():
         LipschitzRNN(2),
     ],
 )
-def test_no_certificate_of_what_has_no_matrices(matrices):
+def test_an_object_without_matrices_has_no_certificate(matrices):
     with pytest.raises(ValueError, match="Received"):
         stability_certificate(matrices)
 
@@ -229,7 +229,7 @@ def test_real_parts_lie_in_the_bounds(beta):
         low, high = spectrum_bounds(matrix, beta, gamma=0.3)
         parts = real_parts(skewed(matrix, beta, 0.3))
         assert low - 1e-9 <= parts[0] and parts[-1] <= high + 1e-9
-        # Nothing narrower will do for the symmetric part.
+        # For the symmetric part, the bounds are tight.
         symmetric = skewed(matrix, beta, 0.3)
         symmetric = np.linalg.eigvalsh(symmetric + symmetric.T) / 2
         np.testing.assert_allclose([low, high], symmetric[[0, -1]], atol=1e-9)
@@ -255,14 +255,14 @@ def test_bands_close_as_beta_grows():
     assert (again.largest == bands.largest).all()
 
 
-def test_bounds_want_a_square_matrix_and_a_share():
+def test_bounds_need_a_square_matrix_and_a_beta_in_range():
     with pytest.raises(ValueError, match="Received: matrix.shape"):
         spectrum_bounds(np.ones((2, 3)), 0.5, 0.0)
     with pytest.raises(ValueError, match="Received: beta=1.5"):
         spectrum_bounds(np.eye(2), 1.5, 0.0)
 
 
-def test_the_defect_measures_how_far_from_orthogonal():
+def test_the_defect_measures_the_deviation_from_orthogonality():
     assert orthogonality_defect(ROTATION) == 0
     shear = np.array([[1.0, 0.5], [0.0, 1.0]])
     assert orthogonality_defect(shear) == pytest.approx(0.5)
@@ -276,7 +276,7 @@ def test_the_defect_measures_how_far_from_orthogonal():
 
 
 def monitored(model, **arguments):
-    """What the monitor adds to the logs of an epoch."""
+    """The monitor's additions to the logs of an epoch."""
     monitor = StabilityMonitor(**arguments)
     monitor.set_model(model)
     monitor.on_train_begin()
@@ -285,7 +285,7 @@ def monitored(model, **arguments):
     return logs
 
 
-def test_weights_that_are_not_numbers_are_logged_as_such():
+def test_weights_that_are_nan_are_logged():
     unit = LipschitzRNN(3, name="unit")
     model = keras.Sequential([keras.Input((None, 2)), unit])
     unit.recurrent_kernel.assign(np.full((3, 3), np.nan))
@@ -341,7 +341,7 @@ def test_units_are_found_in_models_wrappers_and_cells():
     )
 
 
-def test_the_monitor_logs_the_defect_and_takes_what_is_unknown():
+def test_the_monitor_logs_the_defect_and_takes_unknown_activations():
     model = keras.Sequential(
         [
             keras.Input((3, 3)),
@@ -355,7 +355,7 @@ def test_the_monitor_logs_the_defect_and_takes_what_is_unknown():
         monitored(model)
 
 
-def test_two_units_of_one_name_are_told_apart():
+def test_units_of_the_same_name_have_keys_of_their_own():
     units = [
         keras.Sequential(
             [
@@ -369,13 +369,13 @@ def test_two_units_of_one_name_are_told_apart():
     assert {"unit/stable", "unit_1/stable"} <= set(monitored(model))
 
 
-def test_the_monitor_wants_a_unit():
+def test_the_monitor_needs_a_unit():
     model = keras.Sequential([keras.Input((3, 3)), keras.layers.Dense(2)])
     with pytest.raises(ValueError, match="StabilityMonitor"):
         monitored(model)
 
 
-# Pictures.
+# Plots.
 
 
 def axes():
@@ -421,14 +421,14 @@ def test_bands_are_drawn_with_their_bounds():
 @pytest.mark.parametrize(
     "layer", [keras.layers.Dense(2), LipschitzRNN(2), LipschitzRNN(3)]
 )
-def test_only_two_states_make_a_picture(layer):
+def test_plots_need_two_states(layer):
     if getattr(layer, "units", None) == 3:
         built(layer)
     with pytest.raises(ValueError, match="Received: layer="):
         plot_vector_field(layer, axes=axes())
 
 
-def test_inputs_of_a_picture_should_fit():
+def test_plots_check_the_shapes_of_inputs():
     layer = built(LipschitzRNN(2), features=1)
     with pytest.raises(ValueError, match=r"Received: inputs.shape=\(2,\)"):
         plot_phase_portrait(layer, inputs=[1.0, 2.0], axes=axes())

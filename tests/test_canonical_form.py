@@ -20,7 +20,7 @@ def named(name, **options):
 
 
 def run(name, *numbers, **options):
-    """What a function makes of complex arrays, as a complex array."""
+    """Apply a function of pairs to complex arrays."""
     return array(named(name, **options)(*map(parts, numbers)))
 
 
@@ -42,7 +42,7 @@ def rounded(numbers):
 
 
 def roots(size, seed=0):
-    """Of a random polynomial, within the unit circle, as LAPACK orders them."""
+    """Roots of a random polynomial, in the unit circle and LAPACK's order."""
     generator = np.random.default_rng(seed)
     coefficients = generator.standard_normal(size) / np.sqrt(size)
     numbers = np.roots(np.concatenate([[1.0], coefficients])).astype(complex)
@@ -87,7 +87,7 @@ def test_input_of_hundreds_of_eigenvalues_does_not_overflow():
     eigenvalues = np.stack([circle(200), np.cos(angles)])
     got = run("canonical_input", eigenvalues)
     assert relative_error(got[0], circle(200) / 200) < 1e-4
-    # At Chebyshev nodes it has itself magnitudes beyond float32.
+    # At Chebyshev nodes the result itself overflows float32.
     assert not np.isfinite(got[1]).any()
     got = run("canonical_input", eigenvalues, normalized=True)
     assert relative_error(got[0], circle(200)) < 1e-4
@@ -137,7 +137,7 @@ def scaled_input(eigenvalues):
 
 
 def test_gradients():
-    # Magnitudes apart: the greatest one is not differentiable at a tie.
+    # With distinct magnitudes: the maximum is not differentiable at a tie.
     eigenvalues = rounded(
         [0.9, -0.7 + 0.2j, 0.1 + 0.8j, 0.3 - 0.6j, -0.2 - 0.9j]
     )

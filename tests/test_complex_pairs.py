@@ -1,4 +1,4 @@
-"""Numbers as tuples of tensors, against NumPy's own."""
+"""Numbers as tuples of tensors, against NumPy."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from keras_linrec import complex_pairs
 
 FIELDS = pytest.mark.parametrize("is_complex", [False, True])
 
-# By name, what NumPy makes of as many numbers.
+# The same functions for NumPy numbers, by name.
 FUNCTIONS = {
     "multiply": lambda a, b: a * b,
     "multiply_add": lambda a, b, c: a * b + c,
@@ -52,7 +52,7 @@ def test_a_function_is_numpys(name, is_complex):
 
 
 @FIELDS
-def test_what_is_carried_is_a_product_and_zero_where_the_state_is(is_complex):
+def test_carried_is_a_product_but_zero_where_the_state_is_zero(is_complex):
     product, state, addend = numbers(is_complex, 3, (4,))
     expected = product * state
     product[1], state[1], expected[1] = np.inf, 0.0, 0.0
@@ -73,7 +73,7 @@ def test_powers_are_numpys(count, is_complex):
     assert relative_error(joined(got, is_complex), expected) < 1e-5
 
 
-def test_no_power_is_computed_that_is_not_wanted():
+def test_no_unneeded_power_is_computed():
     # The square of the last one would be infinite.
     (got,) = complex_pairs.powers((keras.ops.full((1,), 1e15),), 3)
     assert np.allclose(array(got)[:, 0], [1.0, 1e15, 1e30])

@@ -1,4 +1,4 @@
-"""The parameterisations of eigenvalues, and where they start."""
+"""The parameterisations of eigenvalues, and their initial values."""
 
 import keras
 import numpy as np
@@ -39,7 +39,7 @@ def test_parameters_give_their_eigenvalues_back(parameterization, size):
     got = eigenvalues_of(parameterization, parameters, size)
     assert got.shape == (3, size)
     for one, other in zip(got, expected):
-        # As sets: each of one has its like in the other.
+        # Compare as sets: each eigenvalue has a counterpart.
         distances = np.abs(one[:, None] - other)
         assert distances.min(axis=0).max() < 1e-6
         assert distances.min(axis=1).max() < 1e-6
@@ -59,7 +59,7 @@ def test_a_hinge_holds_two_real_numbers(parameterization, eigenvalues):
     got = eigenvalues_of(parameterization, parameters, len(eigenvalues))
     difference = np.sort_complex(got[0]) - np.sort_complex(eigenvalues)
     assert np.abs(difference).max() < 1e-6 * np.abs(eigenvalues).max()
-    # Logarithms keep small magnitudes apart.
+    # Logarithms resolve small magnitudes.
     smallest = np.abs(got[0]).min() / np.abs(eigenvalues).min()
     assert abs(smallest - 1) < 1e-5
 
@@ -109,7 +109,7 @@ def test_polynomial_roots_start_on_the_unit_circle_or_inside(
     assert np.isreal(many).sum() > 20
 
 
-def test_low_discrepancy_angles_keep_away_from_one_another():
+def test_low_discrepancy_angles_are_well_separated():
     (drawn,) = initial_eigenvalues("uniform", "unit", 1, 400, seed=3)
     (spread,) = initial_eigenvalues("low_discrepancy", "unit", 1, 400)
     assert np.allclose(np.abs(spread), 1)
@@ -118,7 +118,7 @@ def test_low_discrepancy_angles_keep_away_from_one_another():
     assert separation(spread) > 0.8 * np.pi / 256 > 10 * separation(drawn)
 
 
-def test_chebyshev_nodes_are_real_for_a_hinge_and_else_on_the_circle():
+def test_chebyshev_nodes_are_real_for_a_hinge_otherwise_on_the_circle():
     (nodes,) = initial_eigenvalues("chebyshev", "hinge", 1, 6)
     polynomial = np.polynomial.chebyshev.Chebyshev.basis(6)
     assert np.abs(polynomial(nodes.real)).max() < 1e-12
@@ -152,7 +152,7 @@ def test_a_seed_gives_the_same_eigenvalues_again(kind):
         ("log_polar", [[-0.5]], "should be positive"),
     ],
 )
-def test_eigenvalues_without_a_place_are_named(
+def test_unsuitable_eigenvalues_are_refused(
     parameterization, eigenvalues, message
 ):
     with pytest.raises(ValueError, match=message):
@@ -163,7 +163,7 @@ def test_eigenvalues_without_a_place_are_named(
 def test_eigenvalues_have_the_dtype_of_the_parameters(parameterization):
     kind = "uniform" if parameterization == "unit" else "polynomial"
     drawn = initial_eigenvalues(kind, parameterization, 1, 5, seed=1)
-    # JAX has float64 where it is switched on.
+    # JAX has float64 only if it is enabled.
     dtype = "float32" if keras.backend.backend() == "jax" else "float64"
     parameters = {
         name: keras.ops.convert_to_tensor(values, dtype)

@@ -1,4 +1,4 @@
-"""What is written to a file holds no native code, however it was traced."""
+"""Exported files contain no native code, however they were traced."""
 
 import threading
 from pathlib import Path
@@ -22,7 +22,7 @@ under = {
     name: pytest.mark.skipif(name != BACKEND, reason=f"a way of {name}'s")
     for name in ("jax", "tensorflow", "torch")
 }
-# How a call of the core looks in a program of XLA.
+# The target of a call of the core in an XLA program.
 CORE = "custom_call @keras_linrec"
 DECAY = np.full(3, 0.5, "float32")
 
@@ -36,7 +36,7 @@ def outputs_of(inputs):
     return ops.linear_scan(DECAY, inputs)[0]
 
 
-def test_no_stack_frame_is_looked_at():
+def test_no_stack_frames_are_inspected():
     folders = keras_linrec.__file__, kernels.__file__
     for path in (p for f in folders for p in Path(f).parent.rglob("*.py")):
         text = path.read_text()
@@ -65,7 +65,7 @@ def test_a_function_that_was_called_before_exports_for_every_platform(name):
 
 
 @under["jax"]
-def test_the_scope_is_part_of_what_a_program_is_known_by():
+def test_the_scope_is_part_of_a_programs_cache_key():
     import jax
 
     function, inputs = jax.jit(outputs_of), sequences(20)
@@ -78,8 +78,8 @@ def test_the_scope_is_part_of_what_a_program_is_known_by():
 
 
 @under["jax"]
-def test_programs_for_another_platform_hold_its_own_code():
-    """Lowered here for a GPU, a program has no call of the C++ core."""
+def test_programs_for_another_platform_contain_its_code():
+    """A program that is lowered for a GPU has no call of the C++ core."""
     import jax
 
     lowered = (
@@ -91,7 +91,7 @@ def test_programs_for_another_platform_hold_its_own_code():
 
 
 @under["tensorflow"]
-def test_what_tensorflow_traces_while_it_saves_is_portable(tmp_path):
+def test_functions_that_tensorflow_traces_while_saving_are_portable(tmp_path):
     import tensorflow as tf
 
     signature = [tf.TensorSpec((None, None, 3))]
@@ -112,7 +112,7 @@ def test_what_tensorflow_traces_while_it_saves_is_portable(tmp_path):
 
 
 @under["torch"]
-def test_torch_export_keeps_operators_but_in_the_scope():
+def test_torch_export_keeps_operators_outside_the_scope():
     import torch
 
     class Scan(torch.nn.Module):
@@ -131,8 +131,8 @@ def test_torch_export_keeps_operators_but_in_the_scope():
 @pytest.mark.filterwarnings("ignore")
 @under["torch"]
 @pytest.mark.parametrize("name", ["linear_dynamical_system"])
-def test_what_is_written_out_for_one_size_fails_at_others(name, tmp_path):
-    """PyTorch's older exporter, told of dynamic axes that a loop has not."""
+def test_a_loop_unrolled_for_one_size_fails_at_others(name, tmp_path):
+    """PyTorch's older exporter, with dynamic axes that a loop cannot have."""
     import onnxruntime
     import torch
 

@@ -53,8 +53,8 @@ def test_lagt_is_the_matrix_of_section_e2():
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_measure_is_stable(measure, size):
     if measure == "legs":
-        # Triangular; the eigenvalues of a matrix so far from normal cannot be
-        # computed, but stand on its diagonal.
+        # Triangular. The eigenvalues of such a nonnormal matrix cannot be
+        # computed accurately, but they are its diagonal.
         eigenvalues = np.diag(system(measure, size)[0])
     elif measure == "lagt":
         eigenvalues = np.diag(system(measure, size)[0])
@@ -112,8 +112,8 @@ def test_the_structured_form_is_that_of_the_matrices(measure, parameters, size):
 def test_generalized_laguerre_has_the_impulse_response_of_its_basis(
     order, tilt
 ):
-    # The integral of lambda_n L_n(s) exp(-(1 + tilt) / 2 s) exp(-z s), which
-    # Gauss' quadrature gives exactly.
+    # The integral of lambda_n L_n(s) exp(-(1 + tilt) / 2 s) exp(-z s); Gauss'
+    # quadrature is exact.
     size, z = 12, 0.7
     rate = z + (1 + tilt) / 2
     nodes, weights = roots_laguerre(size)
@@ -170,7 +170,7 @@ def test_every_measure_with_parameters_is_stable(measure, parameters, size):
         eigenvalues = np.diag(matrix)
     else:
         eigenvalues = np.linalg.eigvals(matrix)
-        # A window forgets the faster, the more of it the state resolves.
+        # A window forgets faster for larger states, which resolve more of it.
         assert eigenvalues.real.max() < -0.9
     assert eigenvalues.real.max() < 0
 
@@ -194,8 +194,8 @@ def test_a_driven_system_remembers_its_past(measure, parameters):
     if measure == "legs":
         past, duration, support, bound = slow, 30.0, 30.0, 0.02
     elif measure in ("lagt", "generalized_laguerre"):
-        # A tilting by s^order is no power series of s at 0, where the
-        # polynomials are slow to follow it.
+        # A tilting by s^order is no power series at s = 0, where polynomials
+        # converge slowly.
         bound = 0.015 if parameters.get("order", 0) > 1 else 0.003
         past, duration, support = pulse, 30.0, 30.0
     matrix, vector = hippo_matrices(measure, size, **parameters)
@@ -235,7 +235,7 @@ def test_a_state_of_one_number_is_a_mean_of_the_past(measure, parameters):
     assert vector.shape == (1,)
     assert matrix[0, 0] < 0
     if "la" not in measure:
-        # Of a constant, that constant.
+        # A constant input is remembered exactly.
         assert -vector[0] / matrix[0, 0] == pytest.approx(1)
 
 

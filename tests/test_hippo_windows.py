@@ -52,7 +52,7 @@ def derivation(size, alpha, beta):
     total = alpha + beta + 1
 
     def log_norm(n):
-        # At n = 0 the paper's form is 0 times infinity for a total of 0.
+        # For n = 0 and a total of 0, the paper's form is 0 times infinity.
         tail = gammaln(total + 1)
         if n:
             tail = np.log(2 * n + total) + gammaln(n + total)
@@ -83,7 +83,7 @@ def test_a_window_moves_by_the_derivatives_of_equation_37(alpha, beta):
 @pytest.mark.parametrize(("alpha", "beta"), EXPONENTS)
 @pytest.mark.parametrize("size", [1, 2, 9])
 def test_polynomials_of_time_are_remembered_exactly(alpha, beta, size):
-    # Their coefficients solve x' = A x + B u.
+    # The coefficients of polynomials solve x' = A x + B u.
     matrix, vector = window_of(alpha, beta, size)
     time = 0.3
     for degree in range(size):
@@ -117,7 +117,7 @@ def test_a_window_of_a_sine_is_near_its_best_approximation(alpha, beta):
 
 
 def paper_window(alpha, beta, size):
-    """Corollary D.6 with theta = 1, for polynomials normalised as there."""
+    """Corollary D.6 with theta = 1, with the polynomials' norms used there."""
     mass = 2 ** (alpha + beta + 1) * beta_function(alpha + 1, beta + 1)
     now, end = jacobi(np.array([1.0, -1.0]), size, alpha, beta).T / mass**0.5
     lower = derivation(size, alpha, beta)
@@ -138,7 +138,7 @@ def test_corollary_d6_remembers_for_legendre_only(
     size = 16
 
     def errors(alpha, beta):
-        """Of a constant 1 at rest: by sum x_n p_n, and by omega times it."""
+        """The errors for a constant 1: of sum x_n p_n, and omega times it."""
         matrix, vector, mass = paper_window(alpha, beta, size)
         state = -np.linalg.solve(matrix, vector)
         z, weights = roots_jacobi(60, alpha, beta)
@@ -161,7 +161,7 @@ def test_corollary_d6_remembers_for_legendre_only(
 
 
 def off_diagonal_ranks(matrix):
-    """The highest rank of a block below the diagonal, and of one above."""
+    """The highest rank of blocks below the diagonal, and of blocks above."""
 
     def highest(blocks):
         singular = [np.linalg.svd(b, compute_uv=False) for b in blocks]
@@ -185,7 +185,7 @@ def test_gegenbauers_matrix_is_not_1_quasiseparable():
     ):
         matrix, _ = hippo_matrices(measure, 16, **parameters)
         assert off_diagonal_ranks(matrix) == ranks
-    # Nor is it in the paper's form.
+    # The paper's matrix is not either.
     assert off_diagonal_ranks(paper_window(0.5, 0.5, 16)[0]) == (2, 1)
 
 

@@ -40,7 +40,7 @@ def chunked(*arguments):
 
 
 def varying(*arguments):
-    """What systems answer to some inputs, at steps that differ in length."""
+    """The response of systems with steps of different lengths."""
     *transition, timescale, output_matrix, time, alpha = arguments
     generator = np.random.default_rng(0)
     shape = (1, time, output_matrix.shape[0])
@@ -63,7 +63,7 @@ forms = pytest.mark.parametrize("form", FORMS)
 
 
 def compiled(function):
-    """JAX runs loops outside of programs by one program each."""
+    """One program on JAX, which otherwise compiles a program per loop."""
     if BACKEND != "jax":
         return function
     import jax
@@ -112,7 +112,7 @@ def expected_response(arguments, time, alpha=0.5):
 
 
 def expected_change(arguments, directions, time, alpha=0.5, step=1e-6):
-    """The response's change by a change of all arguments, in float64."""
+    """The derivative of the response along a change of all arguments."""
 
     def moved(sign):
         return expected_response(
@@ -125,7 +125,7 @@ def expected_change(arguments, directions, time, alpha=0.5, step=1e-6):
 
 
 def by_feature_error(got, expected):
-    """Features' responses differ in size, so each is measured by its own."""
+    """Compare each feature relative to the size of its own response."""
     return max(relative_error(*pair) for pair in zip(got, expected))
 
 
@@ -175,7 +175,7 @@ def test_long_sequences(form):
 
 
 def directions_for(arguments, seed=2):
-    """Changes that leave the bands' unused entries out."""
+    """Random changes that leave the bands' unused entries at zero."""
     random = np.random.default_rng(seed)
     directions = [
         random.standard_normal(values.shape) * np.abs(values)
@@ -214,17 +214,17 @@ def test_gradients_of_every_argument(measure, size, channels, time, alpha):
         directions = [*nowhere[:index], direction, *nowhere[index + 1 :]]
         change = expected_change(arguments, directions, time, alpha)
         expected = np.sum(change * weights)
-        # What the parts of the sum might have added up to.
+        # An upper bound on the magnitude of the sum.
         scale = np.linalg.norm(got[index] * direction)
         error = abs(np.sum(got[index] * direction) - expected)
         assert error <= 1e-4 * max(scale, abs(expected)), (index, error, scale)
 
 
-# The last on PyTorch alone, which differentiates what a gradient by hand
-# computes and nothing before it; the others take a minute to compile it.
+# The last one runs on PyTorch only, which differentiates just the operations in
+# a custom gradient; the other backends take a minute to compile it.
 @pytest.mark.parametrize("form", [krylov] + [varying] * (BACKEND == "torch"))
 def test_second_derivatives(form):
-    # More than one of the blocks that a gradient takes the steps in.
+    # More steps than one block of the gradient.
     time = 18 if form is varying else 40
     arguments = systems(size=4, channels=2, time_deltas=[0.3, 0.1])
     arguments[3][0, :-1] = 0.2
@@ -302,7 +302,7 @@ def test_the_chosen_form_equals_the_definition(portable):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only there is it unknown")
-def test_a_length_that_is_known_only_when_it_runs():
+def test_a_length_that_is_known_at_run_time_only():
     import tensorflow as tf
 
     arguments = systems(size=7, channels=2)
@@ -320,7 +320,7 @@ def test_a_length_that_is_known_only_when_it_runs():
 
 
 def test_a_system_that_grows_keeps_its_digits():
-    """An unstable A: the largest number is the last."""
+    """An unstable A: the last entry is the largest."""
     arguments = systems(size=5, time_deltas=[0.02])
     arguments[0] *= -1.0
     for form in ("krylov", "chunked"):
@@ -379,7 +379,7 @@ def test_second_derivatives_of_the_convolution():
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="JAX and TensorFlow keep none")
-def test_what_is_kept_for_the_gradient_goes_with_the_result():
+def test_tensors_kept_for_the_gradient_are_freed_with_the_result():
     import gc
     import weakref
 

@@ -1,4 +1,4 @@
-"""Which kernel runs, and what happens to one that cannot."""
+"""Which kernel runs, and the replacement of kernels that cannot run."""
 
 import warnings
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from keras_linrec.kernels.native import UnsupportedPlatform
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Nothing remembered of checks and warnings, before and after."""
+    """Forget all checks and warnings, before and after a test."""
 
     def forget():
         registry._checked.clear()
@@ -38,12 +38,12 @@ def fresh(monkeypatch):
 
 
 def count(record, reason):
-    """How many warnings give that reason."""
+    """The number of warnings that contain the reason."""
     return sum(reason in str(warning.message) for warning in record)
 
 
 def scanned():
-    """The outputs of a scan: 1, 1.5, 1.75."""
+    """The outputs of a small scan: 1, 1.5, 1.75."""
     outputs, _ = ops.linear_scan(*tensors([[0.5], np.ones((1, 3, 1))]))
     return to_numpy([outputs])[0].ravel().tolist()
 
@@ -57,7 +57,7 @@ def wrong(decay, inputs, initial_state, reverse=False):
 
 
 def compiled():
-    """What stands for a module of compiled kernels."""
+    """A stand-in for a module of compiled kernels."""
     return SimpleNamespace(scan=broken)
 
 
@@ -73,7 +73,7 @@ def test_every_kernel_runs_here_or_says_why_not():
     assert set(available) == set(kernels.KERNELS)
     for name in kernels.KERNELS:
         assert bool(available[name]) == (not available[name].reason)
-        # That native code can be had at all, CI asks for.
+        # CI checks separately that native code is available at all.
         assert available[name] or name == "native"
 
 
@@ -111,7 +111,7 @@ def test_native_code_that_fails_is_replaced_with_one_warning(
     assert registry.choose("auto") == registry.portable()
 
 
-def test_native_code_for_another_device_is_news_only_to_who_asks(fresh):
+def test_missing_native_code_for_a_device_warns_only_if_requested(fresh):
     def elsewhere():
         raise UnsupportedPlatform("the accelerator has none")
 
@@ -157,7 +157,7 @@ def test_the_first_use_may_be_inside_a_compiled_model(fresh):
 
 
 def test_the_first_use_may_be_inside_a_checkpoint(fresh):
-    """Whose second pass computes again what it holds, and no check."""
+    """Its second pass must not recompute the self-test."""
 
     def run(inputs):
         return ops.linear_scan(np.ones(2, "float32"), inputs)[0]

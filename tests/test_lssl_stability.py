@@ -1,4 +1,4 @@
-"""What keeps an LSSL stable, and measures with parameters."""
+"""The stability of an LSSL, and measures with parameters."""
 
 import warnings
 

@@ -1,7 +1,7 @@
-"""How native code is built, kept and found again.
+"""Building native code, caching it and finding it again.
 
-Most of it with a stand-in for a compiler, which writes what it was called
-with into the file that it was asked for.
+Most tests use a stand-in for the compiler, which logs its arguments and writes
+a file instead of a library.
 """
 
 import os
@@ -32,7 +32,7 @@ with open(sys.argv[sys.argv.index("-o") + 1], "w") as file:
 
 
 class Workplace:
-    """A compiler, its log, and a cache of its own."""
+    """A stand-in for the compiler, its log, and a separate cache."""
 
     def __init__(self, folder, monkeypatch):
         self.folder, self.monkeypatch = folder, monkeypatch
@@ -55,7 +55,7 @@ class Workplace:
         self.monkeypatch.setenv("CXX", str(path))
 
     def links(self):
-        """How many libraries were made."""
+        """The number of libraries that were built."""
         if not self.log.exists():
             return 0
         return self.log.read_text().count("-shared")
@@ -63,7 +63,7 @@ class Workplace:
 
 @pytest.fixture
 def native():
-    """Asked for before the compiler is replaced."""
+    """The compiler's version, queried before the compiler is replaced."""
     return require_native()
 
 
@@ -74,14 +74,12 @@ def workplace(tmp_path, monkeypatch):
 
 def test_nothing_is_built_twice(workplace, capsys):
     first = build.library("core")
-    assert (
-        "compiling the native kernels (core), once" in capsys.readouterr().err
-    )
+    assert "compiling the native kernels (core) once" in capsys.readouterr().err
     assert build.library("core") == first and first.read_text() == "library"
     assert workplace.links() == 1 and not capsys.readouterr().err
 
 
-def test_another_compiler_or_other_flags_build_anew(workplace, monkeypatch):
+def test_another_compiler_or_other_flags_rebuild(workplace, monkeypatch):
     first = build.library("core")
     workplace.compiler(2)
     second = build.library("core")
@@ -92,7 +90,7 @@ def test_another_compiler_or_other_flags_build_anew(workplace, monkeypatch):
     assert workplace.links() == 3
 
 
-def test_without_a_compiler_what_another_one_built_will_do(
+def test_without_a_compiler_a_library_of_another_one_is_used(
     workplace, monkeypatch
 ):
     built = build.library("core")
@@ -100,13 +98,13 @@ def test_without_a_compiler_what_another_one_built_will_do(
     assert build.library("core") == built
 
 
-def test_without_a_compiler_the_mend_is_named(workplace, monkeypatch):
+def test_without_a_compiler_the_remedy_is_named(workplace, monkeypatch):
     monkeypatch.setenv("CXX", "/bin/false")
     with pytest.raises(build.BuildError, match="/bin/false.*install one"):
         build.library("core")
 
 
-def test_a_build_that_failed_is_not_tried_again_unasked(workplace):
+def test_a_failed_build_is_retried_only_on_request(workplace):
     workplace.compiler(1, broken=True)
     with pytest.raises(build.BuildError, match="something is missing"):
         build.library("core")
@@ -118,7 +116,9 @@ def test_a_build_that_failed_is_not_tried_again_unasked(workplace):
     assert build.library("core", retry=True) == build.library("core")
 
 
-def test_arguments_in_the_compilers_name_count(workplace, monkeypatch):
+def test_arguments_in_the_compiler_command_are_part_of_the_key(
+    workplace, monkeypatch
+):
     workplace.compiler(1, broken=True)
     with pytest.raises(build.BuildError, match="something is missing"):
         build.library("core")
@@ -128,19 +128,19 @@ def test_arguments_in_the_compilers_name_count(workplace, monkeypatch):
     assert build.library("core") != plain
 
 
-def test_a_compiler_that_fails_leaves_what_another_one_built(workplace):
+def test_a_failing_compiler_keeps_the_library_of_another_one(workplace):
     built = build.library("core")
     workplace.compiler(2, broken=True)
     assert build.library("core") == built
 
 
-def test_a_number_of_threads_that_is_none_is_named(workplace, monkeypatch):
+def test_a_wrong_number_of_threads_is_named(workplace, monkeypatch):
     monkeypatch.setenv("KERAS_LINREC_NUM_THREADS", "two")
     with pytest.raises(build.BuildError, match="NUM_THREADS=two"):
         build.core.__wrapped__()
 
 
-def test_a_damaged_library_is_built_anew_with_a_warning(workplace):
+def test_a_damaged_library_is_rebuilt_with_a_warning(workplace):
     path = build.library("core")
     path.write_text("libr")
     with pytest.warns(RuntimeWarning, match="was damaged"):
@@ -154,7 +154,7 @@ def test_a_cache_that_cannot_be_written_is_named(workplace, monkeypatch):
         build.library("core")
 
 
-def test_the_cache_lies_where_such_things_do(monkeypatch):
+def test_the_cache_follows_the_xdg_conventions(monkeypatch):
     monkeypatch.delenv("KERAS_LINREC_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert build.cache_folder() == Path("/somewhere/keras_linrec")
@@ -182,7 +182,7 @@ def test_processes_that_start_at_once_build_once(workplace):
     assert workplace.links() == 1
 
 
-def test_building_ahead_says_what_could_not_be_built(workplace):
+def test_building_ahead_reports_failures(workplace):
     workplace.compiler(1, broken=True)
     process = start("-m", "keras_linrec.kernels", "build", "core")
     _, errors = process.communicate(timeout=120)
@@ -211,7 +211,7 @@ print(bool(kernels.available()["native"]))
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
-        ({"CC": "/bin/false", "CXX": "/bin/false"}, "no compiler that"),
+        ({"CC": "/bin/false", "CXX": "/bin/false"}, "no working compiler"),
         ({"KERAS_LINREC_CACHE_DIR": "", "HOME": os.devnull}, "cannot be writ"),
     ],
     ids=["no_compiler", "read_only_home"],

@@ -1,6 +1,6 @@
 """The C++ core against float64 loops, called with plain NumPy arrays.
 
-It knows no framework, so these tests run once, under PyTorch.
+The core is independent of frameworks, so these tests run under PyTorch only.
 """
 
 import os
@@ -21,7 +21,7 @@ require_native()
 
 FIELDS = {"real": 1, "complex": 2}
 DTYPES = ["float32", "float64"]
-# Eight times the rounding of a single number, and the gradients' long sums.
+# Eight times the rounding error of one number; more for the gradients' sums.
 TOLERANCE = {"float32": 2e-6, "float64": 2e-14}
 
 # groups, batch, time, channels
@@ -53,7 +53,7 @@ def flags_of(field, per_step, reverse, dtype):
 
 
 class Numbers:
-    """Random quantities of one field: lists of one or two arrays."""
+    """Random real or complex quantities: lists of one or two arrays."""
 
     def __init__(self, field, dtype, seed=0):
         self.parts, self.dtype = FIELDS[field], dtype
@@ -67,7 +67,7 @@ class Numbers:
 
 
 def number(parts):
-    """One float64 or complex128 array of a quantity."""
+    """A quantity as one float64 or complex128 array."""
     parts = [part.astype("float64") for part in parts]
     return parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
 
@@ -130,7 +130,7 @@ def test_scan_equals_its_definition(sizes, dtype, field, per_step, reverse):
         )
         assert_close(groups_of(gradients, group), expected, dtype)
 
-    # Results may take the place of what they are computed from.
+    # Results may overwrite the arrays from which they are computed.
     call("scan", flags, sizes, (decay, inputs, initial), (inputs, final))
     assert all(np.array_equal(*pair) for pair in zip(inputs, outputs))
     wanted = gradients[1]
@@ -227,7 +227,7 @@ def test_no_rows_give_no_outputs_and_no_gradient():
 
 
 def test_a_decay_close_to_one_does_not_stall():
-    # In float32 the sum would stop growing 3% short of its limit.
+    # A float32 sum would stop growing 3% short of its limit.
     decay = np.array([1 - 1e-6], "float32")
     inputs = np.full((1, 1_000_000, 1), 1e-6, "float32")
     start, outputs = np.zeros((1, 1), "float32"), np.empty_like(inputs)
@@ -244,8 +244,8 @@ def test_a_decay_close_to_one_does_not_stall():
 
 
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
-def test_silence_stays_silent_under_a_decay_that_grows(per_step):
-    # Threads share a long row, and 1.2^32768 is infinite.
+def test_zeros_stay_zero_under_a_growing_decay(per_step):
+    # Threads share a long row, and 1.2^32768 overflows.
     sizes = (1, 1, 65536, 1)
     zeros = np.zeros(sizes[1:], "float32")
     decay = np.full((1,) if not per_step else sizes[1:], 1.2, "float32")
@@ -307,12 +307,12 @@ def run_anew(code, **environment):
 @pytest.mark.parametrize(
     ("instructions", "threads"),
     [
-        # The sanitizers' run has all sets.
+        # The sanitizers' run covers all instruction sets.
         pytest.param("avx2", "3", marks=pytest.mark.slow),
         ("baseline", "5"),
     ],
 )
-def test_less_of_a_processor_and_more_threads_give_the_same(
+def test_fewer_instructions_and_more_threads_give_the_same(
     instructions, threads
 ):
     answer = run_anew(
@@ -333,7 +333,7 @@ def test_less_of_a_processor_and_more_threads_give_the_same(
     assert f"{threads} threads" in answer.stdout, answer.stderr
 
 
-def test_a_forked_process_has_threads_of_its_own():
+def test_a_forked_process_has_its_own_threads():
     answer = run_anew(["fork_worker.py"])
     assert answer.stdout.split() == ["child", "same", "parent", "same"], (
         answer.stderr

@@ -1,7 +1,7 @@
 """The native impulse response of structured state-space systems.
 
-Its numbers, through the core with plain NumPy arrays and through whichever
-backend runs, against `definitions.lssl` in float64.
+It is compared with `definitions.lssl` in float64, through the core with plain
+NumPy arrays and through the current backend.
 """
 
 import os
@@ -29,7 +29,7 @@ from keras_linrec.ops.hippo import hippo
 
 native = require_native()
 
-# Sums are float64 inside: what is left is the rounding of results.
+# All sums are float64, so that only the rounding of results is left.
 TOLERANCE = {"float32": 1e-6, "float64": 1e-11}
 NAMES = ("p", "d", "q", "t", "b", "timescale", "output_matrix")
 
@@ -47,7 +47,7 @@ SIZES = [
 
 
 def system(measure, features, channels, state, moved=0.0, seed=0):
-    """Arguments, in float64: a measure's with every number moved at random."""
+    """Arguments in float64: those of a measure, randomly perturbed."""
     generator = np.random.default_rng(seed)
     weights = [np.array(part) for part in hippo(measure, state)]
     weights = [
@@ -59,7 +59,7 @@ def system(measure, features, channels, state, moved=0.0, seed=0):
     steps = np.exp(generator.uniform(np.log(1e-3), np.log(1e-1), features))
     read_out = generator.uniform(-1, 1, (features, channels, state))
     given = (*weights, steps, read_out)
-    # What float32 holds, so that only what is computed with it differs.
+    # Rounded to float32, so that only the computation differs.
     return [part.astype("float32").astype("float64") for part in given]
 
 
@@ -77,8 +77,8 @@ def response_of(p, d, q, t, b, timescale, output_matrix, time, alpha):
 
 
 def slope_of(arguments, index, direction, weights, time, alpha):
-    """Of sum(weights * response), along a direction of one argument."""
-    # A small step along the imaginary axis: no difference, no rounding.
+    """The derivative of sum(weights * response) along one direction."""
+    # The complex-step derivative, which subtracts nothing.
     moved = list(arguments)
     moved[index] = moved[index] + 1e-30j * direction
     return np.sum(weights * response_of(*moved, time, alpha).imag) / 1e-30
@@ -90,7 +90,7 @@ def assert_gradients(gradients, arguments, weights, time, alpha, tolerance):
         for _ in range(3):
             direction = generator.choice([-1.0, 1.0], slopes.shape)
             if NAMES[index] == "t":
-                # The outer bands' last numbers belong to no weight.
+                # The last entries of the outer bands are not part of T.
                 direction[[0, 2], -1] = 0.0
                 assert not slopes[[0, 2], -1].any()
             expected = slope_of(
@@ -127,7 +127,9 @@ def core_gradients(arguments, weights, alpha=0.5, block=0, dtype="float32"):
         [*arguments, weights],
         [np.full(array.shape, np.nan, dtype) for array in arguments],
         (1, *arguments[-1].shape, weights.shape[-1]),
-        *(alpha, block, dtype),
+        alpha,
+        block,
+        dtype,
     )
 
 
@@ -140,7 +142,7 @@ def test_the_core_equals_the_definition_either_way(sizes, dtype, alpha):
     expected = response_of(*arguments, time, alpha)
     weights = np.random.default_rng(1).uniform(-1, 1, expected.shape)
     weights = weights.astype("float32").astype("float64")
-    # As the core chooses, step by step, and in blocks of so many.
+    # As the core chooses, step by step, and in blocks of several lengths.
     for block in (0, -1, 1, 2, 16, 64):
         given = alpha, block, dtype
         response = core_response(arguments, time, *given)
@@ -156,7 +158,7 @@ def test_the_core_equals_the_definition_either_way(sizes, dtype, alpha):
 def test_it_is_accurate_far_from_the_measures_too(measure, moved):
     sizes = 2, 1, 64, 300
     if (measure, moved) == ("legs", 0.3):
-        # Unstable, and 1e20 after so many steps.
+        # Unstable: it grows to 1e20 over these steps.
         sizes = 2, 1, 64, 20
     arguments = system(measure, *sizes[:3], moved=moved)
     time = sizes[-1]
@@ -170,7 +172,7 @@ def test_it_is_accurate_far_from_the_measures_too(measure, moved):
 
 
 def test_long_responses_are_as_accurate():
-    # Two ways that share little: step by step, and in blocks.
+    # Two algorithms that share little code: step by step, and in blocks.
     arguments = system("legs", 17, 1, 256, moved=0.1)
     response = core_response(arguments, 5000, block=-1)
     expected = core_response(arguments, 5000, block=16, dtype="float64")
@@ -197,7 +199,7 @@ def test_sizes_that_do_not_fit_are_named():
         with pytest.raises(ValueError, match="sizes that fit together"):
             call("impulse_response", [], [], sizes, 0.5, 0, "float32")
     with pytest.raises(ValueError, match="sizes that fit together"):
-        # No power of two.
+        # A block's length that is not a power of two.
         call("impulse_response", [], [], (1, 2, 1, 3, 5), 0.5, 3, "float32")
 
 
@@ -292,7 +294,7 @@ def compiled(function):
         import tensorflow as tf
 
         return tf.function(function, jit_compile=True)
-    # Autograd compiles what its graph holds: see test_native_torch.py.
+    # test_native_torch.py has the tests of `torch.compile`.
     return function
 
 
@@ -314,7 +316,7 @@ def test_the_second_derivative_is_that_of_the_plain_form():
         assert relative_error(one, other) < 1e-4
 
 
-def test_only_the_native_kernel_has_one():
+def test_only_the_native_kernel_has_an_impulse_response():
     assert kernels.registry.load("native").impulse_response
     for name in ("associative", "sequential", "reference"):
         assert kernels.registry.load(name).impulse_response is None

@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 from autodiff import relative_error
@@ -13,6 +14,9 @@ from needs_native import require_native
 import keras_linrec
 from keras_linrec import ops
 from keras_linrec.kernels import projected_scan as projection
+from keras_linrec.kernels.native.call_shapes import operand_shapes
+from keras_linrec.kernels.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.nonlinear_recurrence import Operands
 
 native = require_native()
 
@@ -37,9 +41,23 @@ def test_the_native_kernel_is_in_the_program(numbers):
     assert "keras_linrec_scan" in text
 
 
+def assert_vmap_equals_a_loop(run, axes, given, count):
+    """Compare `run` under `jax.vmap` and called for each of `count` systems."""
+    got = jax.jit(jax.vmap(run, axes))(*given)
+    for index in range(count):
+        one_system = [
+            array[index] if axis == 0 else array
+            for array, axis in zip(given, axes)
+        ]
+        expected = run(*one_system)
+        for one, other in zip(*map(jax.tree.leaves, (got, expected))):
+            assert relative_error(one[index], other) < 1e-5
+
+
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
 def test_vmap_over_any_argument_equals_a_loop(numbers, per_step):
-    decay = uniform(numbers, 4, *((BATCH, TIME) if per_step else ()), CHANNELS)
+    sequence = BATCH, TIME, CHANNELS
+    decay = uniform(numbers, 4, *(sequence if per_step else sequence[2:]))
     inputs = uniform(numbers, 4, BATCH, TIME, CHANNELS)
     state = uniform(numbers, 4, BATCH, CHANNELS)
 
@@ -53,16 +71,7 @@ def test_vmap_over_any_argument_equals_a_loop(numbers, per_step):
             array if axis == 0 else array[0]
             for array, axis in zip((decay, inputs, state), axes)
         ]
-        got = jax.jit(jax.vmap(run, axes))(*given)
-        for index in range(4):
-            expected = run(
-                *(
-                    array[index] if axis == 0 else array
-                    for array, axis in zip(given, axes)
-                )
-            )
-            for one, other in zip(*map(jax.tree.leaves, (got, expected))):
-                assert relative_error(one[index], other) < 1e-5
+        assert_vmap_equals_a_loop(run, axes, given, 4)
 
 
 def test_vmap_of_the_projected_scan_equals_a_loop(numbers):
@@ -85,7 +94,7 @@ def test_vmap_of_the_projected_scan_equals_a_loop(numbers):
 
 
 def systems(numbers, several):
-    """Arguments of so many impulse responses at once."""
+    """Arguments of several impulse responses at once."""
     bands = 1.5 + uniform(numbers, several, 3, 3)
     vectors = [1.5 + uniform(numbers, several, 3) for _ in range(4)]
     p, d, q, b = vectors
@@ -106,16 +115,7 @@ def test_vmap_of_the_impulse_response_equals_a_loop(numbers, batched):
         return jnp.sum(native.impulse_response(*given, 6, 0.5) ** 2)
 
     run = jax.value_and_grad(loss, tuple(range(7)))
-    got = jax.jit(jax.vmap(run, axes))(*given)
-    for index in range(4):
-        expected = run(
-            *(
-                array[index] if axis == 0 else array
-                for array, axis in zip(given, axes)
-            )
-        )
-        for one, other in zip(*map(jax.tree.leaves, (got, expected))):
-            assert relative_error(one[index], other) < 1e-5
+    assert_vmap_equals_a_loop(run, axes, given, 4)
 
 
 def test_the_native_impulse_response_is_in_the_program(numbers):
@@ -154,6 +154,34 @@ def test_the_second_derivative_is_that_of_the_plain_form(numbers):
         assert relative_error(one, other) < 1e-5
 
 
+def test_arrays_of_other_counts_or_shapes_are_refused(numbers):
+    decay = (uniform(numbers, CHANNELS),)
+    inputs = (uniform(numbers, BATCH, TIME, CHANNELS),)
+    state = (uniform(numbers, BATCH, CHANNELS),)
+    kernel = (uniform(numbers, CHANNELS, CHANNELS),)
+    *given, output_matrix = [array[0] for array in systems(numbers, 1)]
+    dynamics = Dynamics(keras.activations.tanh)
+    operands = [
+        jnp.ones(shape)
+        for shape in operand_shapes(0, BATCH, TIME, FEATURES, UNITS, 0)
+    ]
+    wide = Operands(*operands)._replace(bias=jnp.ones(2 * UNITS))
+    calls = {
+        "inputs": lambda: native.scan(2 * decay, inputs, 2 * state),
+        "decay": lambda: native.scan(kernel[0][:, :1], inputs, state),
+        "output_kernel": lambda: native.projected_scan(
+            decay, inputs[0], kernel, 2 * kernel, state
+        ),
+        "arguments": lambda: native.impulse_response(
+            *given, output_matrix[..., 1:], 6, 0.5
+        ),
+        "operands": lambda: native.nonlinear_scan(dynamics, wide),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"Received: shapes of {name}="):
+            call()
+
+
 def test_an_exported_program_needs_no_native_code(numbers):
     shape = jax.ShapeDtypeStruct((BATCH, TIME, CHANNELS), "float32")
     decay = jnp.full(CHANNELS, 0.5)
@@ -175,7 +203,7 @@ def test_float64_is_computed_in_float64(numbers):
         assert abs(float(final_state[0][0, 0]) / expected - 1) < 1e-14
 
 
-def test_the_kernel_that_is_chosen_runs(numbers):
+def test_the_chosen_kernel_runs(numbers):
     keras_linrec.config.set_kernel("associative")
     text = (
         jax.jit(lambda d, x: ops.linear_scan(d, x))

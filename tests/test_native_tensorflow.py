@@ -25,7 +25,7 @@ def uniform(seed, *shape):
 
 
 def arguments(per_step):
-    """A flat list: decay, inputs, two kernels, state; pairs but for inputs."""
+    """A flat list: decay, inputs, two kernels, state; all but inputs pairs."""
     decay = (BATCH, TIME, CHANNELS) if per_step else (CHANNELS,)
     shapes = (decay, (FEATURES, CHANNELS), (CHANNELS, UNITS), (BATCH, CHANNELS))
     parts = [uniform(i, *s) for s in shapes for i in range(2)]
@@ -71,7 +71,7 @@ def test_gradients_are_those_of_the_plain_form(mode, per_step, order):
     given = arguments(per_step)
     run = order(loss_of(native.projected_scan, per_step))
     if mode != "eager":
-        # Neither the batch nor the length is known.
+        # With unknown batch and length.
         unknown = [None, None, None]
         signature = [
             tf.TensorSpec(unknown[: t.shape.rank - 1] + [t.shape[-1]], t.dtype)
@@ -89,10 +89,10 @@ def test_gradients_are_those_of_the_plain_form(mode, per_step, order):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_an_argument_that_is_used_again_is_not_overwritten(jit_compile):
+def test_an_argument_that_is_reused_is_not_overwritten(jit_compile):
     @tf.function(jit_compile=jit_compile)
     def run(decay, inputs):
-        # An intermediate, whose memory the outputs may take.
+        # An intermediate result, which the outputs may overwrite.
         doubled = 2.0 * inputs
         state = (tf.zeros((BATCH, CHANNELS)),)
         outputs, _ = native.scan((decay,), (doubled,), state)
@@ -197,7 +197,7 @@ def test_an_exported_model_runs_where_the_library_is_not(tmp_path):
 
 
 def test_xla_knows_operations_that_are_loaded_late():
-    """Its own kernels TensorFlow counts once, before its first operation."""
+    """TensorFlow collects its XLA kernels once, before its first operation."""
     code = (
         "import tensorflow as tf\n"
         "assert float(tf.constant(1.0) + 1.0) == 2.0\n"

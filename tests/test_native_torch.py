@@ -14,7 +14,7 @@ from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_encoding import COMPLEX
 from keras_linrec.kernels.native.call_encoding import PER_STEP
 from keras_linrec.kernels.native.call_encoding import flags_of
-from keras_linrec.kernels.native.call_encoding import operand_shapes
+from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.ops.impulse_response import impulse_response
 
 native = require_native()
@@ -126,7 +126,7 @@ def test_vmap_of_the_impulse_response_equals_a_loop():
 
 
 def test_torch_func_differentiates_the_impulse_response():
-    """Which its operators do not let it: another form takes their place."""
+    """The operators do not allow it, so the plain form runs instead."""
     *given, output_matrix = systems()
 
     def energy(output_matrix):
@@ -195,8 +195,8 @@ def test_functional_derivatives_equal_autograd():
     assert torch.allclose(got[0], expected)
 
 
-def test_a_lazily_negated_tensor_is_read_as_what_it_means():
-    # The imaginary part of a conjugate only says that it is negative.
+def test_a_lazily_negated_tensor_is_read_with_its_sign():
+    # The imaginary part of a conjugate has only a flag that negates it.
     numbers = torch.rand(BATCH, TIME, CHANNELS, dtype=torch.complex64).conj()
     assert numbers.imag.is_neg()
     decay = torch.full((CHANNELS,), 0.5)
@@ -289,7 +289,7 @@ def test_operands_of_other_shapes_are_refused():
         )
 
 
-def test_it_is_checked_in_inference_mode_too():
+def test_the_self_test_runs_in_inference_mode_too():
     registry._checked.pop("native", None)
     registry._chosen.clear()
     with torch.inference_mode():
@@ -297,7 +297,7 @@ def test_it_is_checked_in_inference_mode_too():
     assert registry._checked["native"]
 
 
-def test_a_forked_process_has_threads_of_its_own():
+def test_a_forked_process_has_its_own_threads():
     answer = subprocess.run(
         [sys.executable, Path(__file__).parent / "fork_worker.py", "torch"],
         capture_output=True,
@@ -326,7 +326,7 @@ class Both(torch.nn.Module):
         return outputs + ops.linear_scan(rates, inputs, reverse=True)[0]
 
 
-def test_pytorchs_own_setting_of_threads_is_heeded():
+def test_pytorchs_number_of_threads_is_used():
     before = torch.get_num_threads()
     torch.set_num_threads(7)
     described = core.description()
@@ -334,7 +334,7 @@ def test_pytorchs_own_setting_of_threads_is_heeded():
     assert "7 threads" in described
 
 
-# Dynamo warns of PyTorch's own code while it traces.
+# Dynamo warns about PyTorch's own code while it traces.
 @pytest.mark.filterwarnings("ignore")
 def test_it_compiles_without_a_graph_break():
     given = [
@@ -343,8 +343,8 @@ def test_it_compiles_without_a_graph_break():
     ]
     model = Both()
     model(*given)
-    # The core itself is compiled already: Inductor would take half a minute
-    # to compile the addition beside it.
+    # The core itself is compiled already; Inductor would take half a minute to
+    # compile the addition beside it.
     run = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert torch.equal(run(*given), model(*given))
     got = torch.autograd.grad(run(*given).square().sum(), given)

@@ -1,4 +1,4 @@
-"""The door of nonlinear recurrences, on whichever kernel runs."""
+"""`ops.nonlinear_scan`, with the kernel that runs by default."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def scanned(arrays, **options):
 
 
 def simple_rnn(arrays):
-    """Outputs and final state of a plain tanh recurrence."""
+    """Outputs and final state of a tanh recurrence without a solver."""
     inputs, kernel, recurrent, bias, state = arrays
     outputs = []
     for step in range(inputs.shape[1]):
@@ -64,7 +64,7 @@ def test_a_recurrence_without_a_solver_is_a_simple_rnn(kernel):
         assert relative_error(one, other) < 1e-5, name
 
 
-def test_the_last_state_alone_is_that_of_all(kernel):
+def test_the_final_state_alone_equals_that_of_all_states(kernel):
     arrays = tensors(operands(time=6))
     every, final_state = scanned(arrays)
     nothing, alone = scanned(arrays, keep_all=False)
@@ -103,14 +103,14 @@ def numerical_slope(slope, array, step=1e-2):
     return [difference]
 
 
-def test_an_activation_of_ones_own_is_taken():
+def test_a_custom_activation_is_accepted():
     arrays = operands()
     got, _ = scanned(arrays, activation=lambda x: keras.ops.tanh(1.0 * x))
     expected, _ = scanned(arrays)
     assert relative_error(*to_numpy([got, expected])) < 1e-6
 
 
-def test_factors_of_a_transition_are_that_transition():
+def test_the_factors_of_a_transition_give_that_transition():
     inputs, kernel, _, bias, state = operands(units=4, time=7)
     generator = np.random.default_rng(3)
     left = generator.standard_normal((4, 2)).astype("float32") / 3
@@ -153,18 +153,18 @@ def test_a_wrong_shape_is_named(name, shape):
         ({"modulus_bias": np.ones(1, "float32")}, "activation=tanh"),
     ],
 )
-def test_what_does_not_go_together_is_named(options, message):
+def test_options_that_exclude_each_other_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         scanned(operands(), **options)
 
 
-def test_modrelu_wants_its_bias():
+def test_modrelu_requires_its_bias():
     arrays = operands(units=4)
     with pytest.raises(ValueError, match=r"`modulus_bias` .* \(2,\)"):
         scanned(arrays, activation="modrelu")
 
 
-def test_activations_of_pairs_want_an_even_number():
+def test_activations_of_pairs_require_an_even_number():
     with pytest.raises(ValueError, match="even number of features"):
         activations.oplu(np.ones((2, 3), "float32"))
 

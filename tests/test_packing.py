@@ -1,4 +1,4 @@
-"""Several sequences in a row, told apart by a `reset_mask`."""
+"""Several sequences in a row, separated by a `reset_mask`."""
 
 from itertools import pairwise
 
@@ -22,12 +22,12 @@ from keras_linrec import ops
 from keras_linrec.models import SequenceRegressor
 
 pytestmark = pytest.mark.capability("several sequences in a row, `reset_mask`")
-# A linear recurrence, a nonlinear one and a convolution restart each in a way
-# of its own: in the selection these stand for all, where frameworks compile.
+# A linear recurrence, a nonlinear one and a convolution each restart in their
+# own way; where frameworks compile, the selection runs only these.
 EVERY_UNIT = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
 TIME = 36
-# Sequences of 12 and of 24 steps, which are long enough for two blocks of an
-# LSSL. The states before the first step count in rows 0 and 4.
+# Rows of 12 and of 24 steps; the latter are long enough for two blocks of an
+# LSSL. In rows 0 and 4, the states before the first step matter.
 RESETS = np.zeros((5, TIME), bool)
 RESETS[0, [12, 24]] = True
 RESETS[1, [0, 24]] = True
@@ -35,7 +35,8 @@ RESETS[2, [0, 12]] = True
 RESETS[3, [0, 12, 24]] = True
 RESETS[4, 24] = True
 RNG = np.random.default_rng(0)
-# Holes; the last sequence of row 2 is masked, the first of row 0, all of row 3.
+# Masks with holes. The last sequence of row 2, the first of row 0 and all of
+# row 3 are masked.
 MASK = RNG.random(RESETS.shape) < 0.6
 MASK[2, 12:] = MASK[0, :12] = MASK[3] = False
 
@@ -47,7 +48,7 @@ def built(name, **arguments):
 
 
 def apart(layer, inputs, states, **others):
-    """Outputs and final states of every sequence run by itself."""
+    """Outputs and final states of every sequence, run separately."""
     outputs = np.zeros((*RESETS.shape, layer.output_units))
     finals = [np.zeros_like(state) for state in states]
     for length in (12, 24):
@@ -69,7 +70,7 @@ def apart(layer, inputs, states, **others):
 
 
 def all_of(length):
-    """The rows and the first steps of all sequences of a length."""
+    """The rows and the first steps of all sequences of a given length."""
     found = [
         (row, first)
         for row, resets in enumerate(RESETS)
@@ -100,7 +101,7 @@ def assert_close(got, expected, tolerance=1e-4):
 
 
 @EVERY_UNIT
-def test_packed_equals_apart(name):
+def test_packed_equals_separate(name):
     layer = built(name, return_state=True)
     inputs = sequences(TIME, batch=5)
     states = initial_states(layer, batch=5)
@@ -111,7 +112,7 @@ def test_packed_equals_apart(name):
 
 
 @EVERY_UNIT
-def test_packed_equals_apart_without_a_mask(name):
+def test_packed_equals_separate_without_a_mask(name):
     layer = built(name, return_state=True)
     inputs = sequences(TIME, batch=5)
     states = initial_states(layer, batch=5)
@@ -122,7 +123,7 @@ def test_packed_equals_apart_without_a_mask(name):
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 @EVERY_UNIT
-def test_packed_equals_apart_without_states_too(name, masked):
+def test_packed_equals_separate_without_states_too(name, masked):
     layer = built(name)
     inputs = sequences(TIME, batch=5)
     mask = MASK if masked else None
@@ -137,7 +138,7 @@ def test_packed_equals_apart_without_states_too(name, masked):
 
 
 @pytest.mark.parametrize("name", ["lipschitz_rnn", "lssl"])
-def test_packed_equals_apart_for_irregular_steps(name):
+def test_packed_equals_separate_for_irregular_steps(name):
     layer = built(name, return_state=True)
     inputs = sequences(TIME, batch=5)
     states = initial_states(layer, batch=5)
@@ -150,7 +151,7 @@ def test_packed_equals_apart_for_irregular_steps(name):
 
 
 @EVERY_UNIT
-def test_gradients_of_packed_equal_those_of_apart(name):
+def test_gradients_of_packed_equal_those_of_separate(name):
     layer = built(name, return_state=True)
     resets = np.zeros((1, 9), bool)
     resets[0, [3, 6]] = True
@@ -243,7 +244,7 @@ def test_the_last_output_is_that_of_the_last_sequence(name):
     assert_close([run([inputs])], [outputs_of(layer, inputs[:, 6:].copy())])
 
 
-# Where the time is unknown; the others' scans are those of these.
+# With unknown time; other units use the same scans.
 @pytest.mark.parametrize("name", ["lssl", "orthogonal_rnn", "rotrnn"])
 def test_a_functional_model_takes_a_reset_mask(name):
     inputs = keras.Input((None, 3))
@@ -271,7 +272,7 @@ def test_a_reset_mask_that_does_not_fit_is_named(name):
 
 
 @pytest.mark.parametrize("name", ["lipschitz_rnn", "lssl", "orthogonal_rnn"])
-def test_what_is_not_finite_stays_in_its_sequence(name):
+def test_nan_and_infinity_stay_in_their_sequence(name):
     layer = built(name)
     inputs = sequences(TIME, batch=5)
     run = compiled(lambda given: layer(given[0], reset_mask=RESETS))
@@ -285,7 +286,7 @@ def test_what_is_not_finite_stays_in_its_sequence(name):
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("varying", [False, True])
-def test_scans_start_anew_where_they_are_told(varying, reverse):
+def test_scans_restart_at_resets(varying, reverse):
     generator = np.random.default_rng(1)
 
     def pair(*shape):

@@ -10,6 +10,8 @@ from autodiff import relative_error
 from autodiff import tensors
 from autodiff import to_numpy
 from definitions import scan as definition
+from nonlinear_cases import ACTIVATIONS
+from nonlinear_cases import random_operands
 
 if keras.backend.backend() != "jax":
     pytest.skip("Pallas kernels are for JAX", allow_module_level=True)
@@ -18,7 +20,6 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import tpu
 
-from keras_linrec import activations
 from keras_linrec.kernels.jax import pallas
 from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.jax.scan import sequential
@@ -37,14 +38,14 @@ fields = pytest.mark.parametrize("field", ["real", "complex"])
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Several blocks of time, the last of them shorter, and of channels."""
+    """Several blocks of channels and of time, the last of them shorter."""
     monkeypatch.setattr(
         pallas, "_block_size", lambda time, channels: (min(time, 16), 2)
     )
 
 
 def system(field, time, per_step, leading=(), batch=2, channels=3):
-    """Real parts of decay, inputs and initial state, then imaginary ones."""
+    """Decay, inputs and initial state; if complex, each as two parts."""
     rng = np.random.default_rng([time, per_step])
     shape = (batch, time, channels) if per_step else (channels,)
     radius = rng.uniform(0.5, 0.999, (*leading, *shape))
@@ -63,7 +64,7 @@ def triples(arguments):
 
 
 def run(scan, reverse, **options):
-    """The scan as a function of a list, to a flat tuple."""
+    """The scan as a function of a list that returns a flat tuple."""
 
     def function(arguments):
         outputs, final = scan(*triples(arguments), reverse, **options)
@@ -77,7 +78,7 @@ def interpreted(reverse):
 
 
 def portable(reverse):
-    """A kernel that other tests have shown to be right."""
+    """A kernel that other tests compare with the definition."""
 
     def scan(decay, inputs, initial_state, reverse):
         outputs = sequential(decay, inputs, initial_state, reverse)
@@ -102,7 +103,7 @@ def defined(reverse):
 
 
 def weighted(function, arguments):
-    """A sum over all outputs, of each entry times a number of its own."""
+    """The sum over all outputs, with a different weight for each entry."""
     outputs = function(arguments)
     return sum(jnp.sum(o * cosines(jnp, o.shape)) for o in outputs)
 
@@ -131,7 +132,7 @@ def test_the_scan_equals_its_definition(small_blocks, field, per_step, reverse):
 def test_every_gradient_equals_that_of_the_definition(
     small_blocks, field, per_step
 ):
-    # The gradient of a scan is a scan the other way round.
+    # The gradient of a scan is a scan in the opposite direction.
     reverse = per_step
     arrays = system(field, 35, per_step, batch=1)
     gradient = jax.jit(jax.grad(lambda a: weighted(interpreted(reverse), a)))
@@ -169,7 +170,7 @@ def test_second_derivatives_are_those_of_a_portable_kernel(
 
 def test_vmap_gives_each_system_its_own(small_blocks):
     arrays = tensors(system("complex", 20, False, leading=(3,)))
-    # The decay's real part is everyone's.
+    # All systems share the decay's real part.
     arrays[0] = arrays[0][0]
     axes = [None, *[0] * (len(arrays) - 1)]
 
@@ -184,11 +185,11 @@ def test_vmap_gives_each_system_its_own(small_blocks):
         compare([g[index] for g in got], to_numpy(expected), 1e-4)
 
 
-def test_blocks_of_a_tpu_hand_the_state_on(monkeypatch):
+def test_blocks_on_a_tpu_pass_on_the_state(monkeypatch):
     monkeypatch.setattr(pallas, "_platform", lambda: "tpu")
     arrays = tensors(system("real", 270, False, batch=2, channels=3))
-    # It keeps copies of blocks as a TPU does, and finds what is read without
-    # having been written.
+    # This mode copies blocks as a TPU does, and shows reads of memory that was
+    # never written.
     interpret = tpu.InterpretParams(uninitialized_memory="nan")
     got, expected = (
         jax.jit(jax.grad(lambda a, f=function: weighted(f, a)))(arrays)
@@ -210,7 +211,7 @@ def test_it_lowers_without_the_device(monkeypatch, platform, field, per_step):
     def loss(arguments):
         return weighted(run(pallas.scan, reverse), arguments)
 
-    # A single step, and blocks that are not full in time and channels.
+    # A single step, and partial blocks of time and channels.
     for time, channels in ((1, 3), (600, 300)):
         arrays = tensors(system(field, time, per_step, channels=channels))
         traced = jax.jit(jax.grad(loss)).trace(arrays)
@@ -247,15 +248,7 @@ def test_on_an_accelerator(per_step):
 
 # The nonlinear scan.
 
-ACTIVATIONS = {
-    "linear": keras.activations.linear,
-    "relu": keras.activations.relu,
-    "leaky_relu": activations.leaky_relu,
-    "tanh": keras.activations.tanh,
-    "sigmoid": keras.activations.sigmoid,
-}
-# activation, solver, whether there is A, whether there is a gate, the rank of
-# I - R
+# activation, solver, whether there is A, whether there is a gate, rank of I - R
 FORMS = [
     ("tanh", None, False, False, 2),
     ("leaky_relu", "euler", True, False, 0),
@@ -267,19 +260,8 @@ FORMS = [
 def nonlinear_operands(
     dynamics, linear=False, rank=0, batch=2, time=6, units=5
 ):
-    """With a step size for each step if there is a gate."""
-    rng = np.random.default_rng(0)
-    shapes = (
-        (batch, time, 3),
-        (3, (1 + dynamics.gated) * units),
-        ((1 + dynamics.gated) * units,),
-        (units, rank or (1 + linear) * units),
-        (rank, units),
-        (batch, time) if dynamics.gated else (1, 1),
-        (0,),
-        (batch, units),
-    )
-    return tensors([rng.uniform(-0.7, 0.7, shape) for shape in shapes])
+    sizes = batch, time, 3, units
+    return tensors(random_operands(dynamics, sizes, linear, rank))
 
 
 def nonlinear_interpreted(dynamics):
@@ -374,7 +356,7 @@ def test_a_nonlinear_scan_lowers_without_a_gpu(activation):
 
         traced = jax.jit(jax.grad(loss)).trace(operands)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
-        # The scan and its gradient.
+        # One for the scan and one for its gradient.
         assert text.count("custom_call @__gpu$xla.gpu.triton") == 2
 
 
@@ -384,7 +366,6 @@ def test_the_nonlinear_scan_on_a_gpu():
     for solver, units in (("euler", 128), ("rk4", 100)):
         dynamics = Dynamics(keras.activations.tanh, solver, True)
         operands = nonlinear_operands(dynamics, True, 0, 5, 50, units)
-        operands[3] = operands[3] / units**0.5
         got, expected = (
             jax.jit(jax.grad(lambda o, f=function: weighted(f, o)))(operands)
             for function in (

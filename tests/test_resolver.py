@@ -1,4 +1,4 @@
-"""What runs, and why: the table of `kernels/resolver.py`."""
+"""The decisions of `kernels/resolver.py`."""
 
 import keras
 import pytest
@@ -13,7 +13,7 @@ from keras_linrec.kernels.resolver import Case
 from keras_linrec.kernels.resolver import resolve
 
 JAX = keras.backend.backend() == "jax"
-# The units of a nonlinear scan on a GPU.
+# Units of a nonlinear scan on a GPU.
 MOST = 128 if JAX else 512
 LONG = {"batch": 2, "time": 100, "channels": 8}
 
@@ -62,7 +62,7 @@ def test_the_form_follows_the_case(operation, facts, form):
     assert chosen(operation, **facts) == ("native", form)
 
 
-def test_portable_kernels_have_no_forms_of_their_own():
+def test_portable_kernels_have_no_fused_forms():
     with config.portable_kernels():
         for operation, form in (
             ("linear_scan", "scan"),
@@ -73,7 +73,7 @@ def test_portable_kernels_have_no_forms_of_their_own():
             assert chosen(operation) == (registry.portable(), form)
 
 
-def test_where_custom_operators_do_not_run_portable_ones_do():
+def test_portable_kernels_replace_custom_operators_that_cannot_run():
     assert chosen("linear_scan", operators=False)[0] == registry.portable()
 
 

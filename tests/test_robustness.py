@@ -68,7 +68,7 @@ def mean_loss(loss, labels, model, inputs):
 
 
 def differences(model, matrix, directions, step=1e-2):
-    """H v for some v, as differences of the gradient."""
+    """H v for several v, by differences of the gradient."""
     start = weights_of(model)
     columns = []
     for direction in directions:
@@ -171,7 +171,7 @@ def test_both_ends_and_the_trace_are_those_of_the_matrix(matrix, columns):
     assert ends.condition_number == ends.largest / ends.smallest
     trace = summary.trace
     assert abs(trace.value - np.trace(columns)) < 4 * trace.standard_error
-    # Hutchinson's variance with random signs: what is beside the diagonal.
+    # With random signs, Hutchinson's variance is that of off-diagonal entries.
     beside = columns - np.diag(np.diag(columns))
     assert trace.standard_error == pytest.approx(
         np.sqrt(2 / 200) * np.linalg.norm(beside), rel=0.3
@@ -302,7 +302,7 @@ def test_deepfool_keeps_to_its_radius_and_range(norm):
     assert clipped.inputs.min() >= 0.3 - 1e-6
 
 
-def test_deepfool_fools_what_is_not_linear():
+def test_deepfool_fools_a_nonlinear_model():
     model, (inputs, _) = dense_model(), data(9, 3)
     labels = np.asarray(model.predict(inputs, verbose=0)).argmax(axis=-1)
     attacked = deepfool(model, inputs, np.eye(3)[labels], loss=LOGITS)
@@ -310,7 +310,7 @@ def test_deepfool_fools_what_is_not_linear():
     assert attacked.accuracy == 0
 
 
-def test_a_score_that_nothing_moves_is_left_alone():
+def test_deepfool_leaves_constant_scores_alone():
     model = linear_model(np.zeros((2, 3)))
     attacked = deepfool(model, np.ones((2, 2)), [0, 1], loss=LOGITS)
     assert (attacked.inputs == 1).all()
@@ -325,7 +325,7 @@ def test_noise_costs_accuracy():
     inputs, labels = np.tile(np.eye(2), (100, 1)), np.tile([0, 1], 100)
     white = white_noise_response(model, inputs, labels, [0, 0.5, 50], seed=0)
     assert white.accuracies[0] == 1
-    # P(noise of variance 2 * 0.25 stays below 1), and a coin.
+    # P(noise of variance 2 * 0.25 stays below 1), and the chance of guessing.
     np.testing.assert_allclose(white.accuracies[1:], [0.92, 0.5], atol=0.08)
     salted = salt_and_pepper_response(
         model, inputs, labels, [0, 0.5, 1], seed=0
@@ -392,7 +392,7 @@ def test_other_bad_arguments_are_named():
         )
 
 
-def test_outputs_of_a_sequence_are_no_classifiers():
+def test_a_model_of_sequences_is_not_a_classifier():
     model = keras.Sequential([keras.Input((4, 2)), keras.layers.Dense(3)])
     with pytest.raises(ValueError, match="outputs.shape"):
         Hessian(model, *data(2, 4, 2), LOGITS).gradient()

@@ -1,4 +1,4 @@
-"""The map onto rotations, against SciPy."""
+"""The map to rotation matrices, against SciPy."""
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ def test_rotation_matrix_is_the_exponential_of_the_skew_part(size, scale):
     got = keras.ops.convert_to_numpy(
         rotation_matrix(matrices.astype("float32"))
     )
-    # Rounding the angles, which grow with the matrix, is not avoidable.
+    # The rounding of angles, which grow with the matrix, is unavoidable.
     largest = np.abs(matrices).sum(axis=-1).max()
     assert np.abs(got - define([matrices])[0]).max() < 1e-6 + 1e-7 * largest
 

@@ -1,5 +1,6 @@
 """Files of earlier versions, damaged files and malicious ones."""
 
+import inspect
 import io
 import json
 import zipfile
@@ -29,6 +30,14 @@ def test_this_version_has_files_of_its_own():
         "Run `python tests/fixtures/make.py`: later versions must read the "
         "files of this one."
     )
+
+
+def test_the_files_of_this_version_hold_every_public_layer():
+    file = FIXTURES / keras_linrec.__version__ / "model.keras"
+    config = zipfile.ZipFile(file).read("config.json").decode()
+    for name, value in vars(keras_linrec.layers).items():
+        if inspect.isclass(value):
+            assert f'"keras_linrec>{name}"' in config
 
 
 @pytest.mark.parametrize("folder", VERSIONS, ids=lambda folder: folder.name)

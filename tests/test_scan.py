@@ -1,4 +1,4 @@
-"""The scans against their float64 definition, on every kernel."""
+"""The scans against their float64 definition, with every kernel."""
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ def kernel(request):
 
 
 def system(time, per_step, batch=2, channels=3, seed=0):
-    """Random complex decay, inputs and initial state, real parts first."""
+    """Random complex decay, inputs and initial state, in two parts each."""
     generator = np.random.default_rng([seed, time])
     shape = (batch, time, channels) if per_step else (channels,)
     radius = generator.uniform(0.5, 0.999, shape)
@@ -113,8 +113,8 @@ def test_every_gradient_equals_that_of_the_definition(
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("per_step", [False, True])
-def test_silence_stays_silent_where_growth_overflows(kernel, per_step, reverse):
-    """Whose product over the steps is beyond all floats, times nothing."""
+def test_zeros_stay_zero_where_growth_overflows(kernel, per_step, reverse):
+    """The product of the decays overflows, and is multiplied by zero."""
     time = 1000
     decay = np.full((2, time, 3) if per_step else (3,), 10.0, "float32")
     inputs = np.zeros((2, time, 3), "float32")
@@ -298,10 +298,10 @@ def test_gradients_of_a_final_state_alone_are_those_of_the_definition(reverse):
     ("name", "tolerance"),
     [
         ("native", 1e-4),
-        # Minutes, where a step is a call of the framework.
+        # It takes minutes if each step is a call of the framework.
         pytest.param("sequential", 1e-4, marks=pytest.mark.slow),
-        # Powers of the decay, in float32: the 500,000th of a number that is
-        # off by 6e-8 is off by 3%, and the sums even most of that out.
+        # Powers of the decay in float32: the 500,000th power of a number that
+        # is off by 6e-8 is off by 3%, most of which averages out in the sums.
         pytest.param("associative", 1e-2, marks=pytest.mark.slow),
     ],
 )
@@ -323,7 +323,7 @@ def test_a_million_steps_stay_accurate(name, tolerance):
     )
 
     def recurrence(rate, rows):
-        """The same loop in SciPy's float64, for each channel."""
+        """The same recurrence by SciPy in float64, channel by channel."""
         return np.stack(
             [
                 scipy.signal.lfilter([1], [1, -rate[c]], rows[0, :, c])
@@ -349,7 +349,7 @@ def test_a_million_steps_stay_accurate(name, tolerance):
     keras_linrec.config.set_kernel(None)
     for index, expected in enumerate((outputs, outputs[:, -1])):
         pair = got[2 * index] + 1j * got[2 * index + 1]
-        # Every channel by itself: the slowest decay has the largest numbers.
+        # Channel by channel, because the slowest decay has the largest numbers.
         for c in range(channels):
             assert relative_error(pair[..., c], expected[..., c]) < tolerance
     for index, expected in enumerate(gradients):
@@ -370,24 +370,22 @@ def test_half_precision_inputs_are_accumulated_in_float32(dtype):
     assert abs(to_numpy([final])[0][0, 0] / expected - 1) < 1e-5
 
 
-# Dynamo warns of PyTorch's own code while it traces.
+# Dynamo warns about PyTorch's own code while it traces.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "jit_compile"),
-    [
-        *((name, False) for name in KERNELS),
-        # The reference is there to be read: XLA cannot differentiate its loop
-        # on TensorFlow, and Dynamo would unroll it.
-        ("native", True),
-        *(
-            pytest.param(
-                name,
-                True,
-                # PyTorch's compiler takes a minute for the portable ones.
-                marks=[pytest.mark.slow] * (BACKEND == "torch"),
-            )
-            for name in KERNELS[1:-1]
-        ),
+    [(name, False) for name in KERNELS]
+    # Not the reference: XLA cannot differentiate its loop on TensorFlow, and
+    # Dynamo would unroll it.
+    + [("native", True)]
+    + [
+        pytest.param(
+            name,
+            True,
+            # PyTorch compiles the portable kernels for a minute.
+            marks=[pytest.mark.slow] * (BACKEND == "torch"),
+        )
+        for name in KERNELS[1:-1]
     ],
 )
 def test_scan_runs_in_a_functional_model_of_any_length(name, jit_compile):

@@ -60,6 +60,18 @@ class Form(NamedTuple):
         return self.scan in ("projected", "complex_projected", "last")
 
 
+PLAIN_FORM = Form(
+    kernel="native",
+    scan="real",
+    batch=2,
+    time=5,
+    channels=3,
+    dtype="float32",
+    varying=False,
+    reverse=False,
+    with_state=False,
+    with_resets=False,
+)
 FREE_FORMS = st.builds(
     Form,
     kernel=st.sampled_from(KERNELS),
@@ -293,7 +305,7 @@ def test_a_scan_equals_its_definition(form, decays, scale, resets, seed):
     place=st.tuples(st.floats(0, 1), st.floats(0, 1)),
     seed=SEEDS,
 )
-def test_what_is_not_finite_stays_behind_it_in_its_row(
+def test_nan_and_infinity_reach_only_later_steps_of_their_row(
     form, decays, resets, where, value, place, seed
 ):
     if form.dtype == "int32":
@@ -329,17 +341,13 @@ def test_what_is_not_finite_stays_behind_it_in_its_row(
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_scan_takes_a_batch_of_no_rows_and_no_time_is_named(name, scan):
     for varying in (False, True):
-        form = Form(
-            name,
-            scan,
+        form = PLAIN_FORM._replace(
+            kernel=name,
+            scan=scan,
             batch=0,
-            time=5,
-            channels=3,
-            dtype="float32",
             varying=varying,
             reverse=varying,
             with_state=varying,
-            with_resets=False,
         )
         case = case_of(form, [(0.5, 0.0)], 1.0, 0.0, 0)
         outputs, state = run(form, case)
@@ -367,17 +375,12 @@ def test_a_scan_takes_a_batch_of_no_rows_and_no_time_is_named(name, scan):
 def test_a_hundred_thousand_steps_equal_the_definition(
     name, decays, is_complex, reverse, seed
 ):
-    form = Form(
-        name,
-        "complex" if is_complex else "real",
+    form = PLAIN_FORM._replace(
+        kernel=name,
+        scan="complex" if is_complex else "real",
         batch=1,
         time=100_000,
-        channels=3,
-        dtype="float32",
-        varying=False,
         reverse=reverse,
-        with_state=False,
-        with_resets=False,
     )
     case = case_of(form, decays, 1.0, 0.0, seed)
     backwards = slice(None, None, -1 if reverse else 1)

@@ -28,7 +28,7 @@ def threads_that_take_turns_often():
 
 
 def in_threads(work):
-    """`work(index)` of every thread, which all begin at once."""
+    """The results of `work(index)` from threads that begin together."""
     barrier = Barrier(THREADS)
 
     def begin(index):
@@ -40,7 +40,7 @@ def in_threads(work):
 
 
 def ways_to_call(layer):
-    """What one thread does: whole sequences, parts of them, single steps."""
+    """One thread's calls: whole sequences, parts of them, single steps."""
     inputs = sequences(7)
     states = layer.get_initial_state(2)
     return (
@@ -51,7 +51,7 @@ def ways_to_call(layer):
 
 
 @EVERY_PATH
-def test_each_thread_gets_what_it_gets_alone(name):
+def test_each_thread_gets_the_results_of_a_single_thread(name):
     layer = built(name)
     ways = ways_to_call(layer)
     expected = [keras.tree.map_structure(array, way()) for way in ways]

@@ -101,7 +101,7 @@ def test_gradients_are_those_of_the_dense_solution(solver):
     )
     for slope, reference in zip(got, expected):
         assert relative_error(slope, reference) < 1e-4
-    # The last entries beside the diagonal count for nothing.
+    # The last off-diagonal entries have no effect.
     assert not got[0][-1].any() and not got[2][-1].any()
 
 

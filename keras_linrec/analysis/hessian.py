@@ -286,7 +286,7 @@ def lanczos(product, start, iterations, tolerance):
         tolerance: float.
     """
     basis = np.zeros((iterations, len(start)))
-    diagonal, beside = [], []
+    diagonal, off_diagonal = [], []
     vector = start / np.linalg.norm(start)
     for index in range(iterations):
         basis[index] = vector
@@ -297,18 +297,20 @@ def lanczos(product, start, iterations, tolerance):
         for _ in range(2):
             image = image - known.T @ (known @ image)
         length = np.linalg.norm(image)
-        ends = _ends(diagonal, beside, length)
+        ends = _ends(diagonal, off_diagonal, length)
         scale = max(abs(ends.smallest), abs(ends.largest))
         worst = max(ends.smallest_residual, ends.largest_residual)
         if worst <= tolerance * scale:
             break
-        beside.append(length)
+        off_diagonal.append(length)
         vector = image / length
     return ends
 
 
-def _ends(diagonal, beside, length):
-    matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+def _ends(diagonal, off_diagonal, length):
+    matrix = (
+        np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
+    )
     values, vectors = np.linalg.eigh(matrix)
     residuals = length * np.abs(vectors[-1])
     return ExtremeEigenvalues(

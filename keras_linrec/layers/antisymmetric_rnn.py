@@ -26,9 +26,9 @@ class AntisymmetricUnit(LipschitzUnit):
         gated=False,
         trainable_step_size=False,
         use_bias=True,
-        kernel_initializer="glorot_uniform",
+        kernel_initializer=None,
         recurrent_initializer=None,
-        bias_initializer="zeros",
+        bias_initializer=None,
         kernel_regularizer=None,
         recurrent_regularizer=None,
         bias_regularizer=None,
@@ -99,10 +99,12 @@ if `gated` |
         trainable_step_size: whether dt is trained, as its logarithm. Defaults
             to `False`.
         use_bias: whether there are b and b'. Defaults to `True`.
-        kernel_initializer: for U and U'. Defaults to `"glorot_uniform"`.
+        kernel_initializer: for U and U'. Defaults to `None`, uniform in
+            +-1 / sqrt(features).
         recurrent_initializer: for M. Defaults to normal numbers of standard
             deviation 1 / units.
-        bias_initializer: Defaults to `"zeros"`.
+        bias_initializer: for b and b'. Defaults to `None`, also uniform in
+            +-1 / sqrt(features).
         kernel_regularizer, recurrent_regularizer, bias_regularizer,
             kernel_constraint, bias_constraint: Default to `None`.
         dropout: float in [0, 1), the share of input features to drop during
@@ -146,9 +148,9 @@ if `gated` |
         gated=False,
         trainable_step_size=False,
         use_bias=True,
-        kernel_initializer="glorot_uniform",
+        kernel_initializer=None,
         recurrent_initializer=None,
-        bias_initializer="zeros",
+        bias_initializer=None,
         kernel_regularizer=None,
         recurrent_regularizer=None,
         bias_regularizer=None,

@@ -114,7 +114,7 @@ def doublings(state_size, time, channels):
     They minimise the cost of response and gradient. The unit is the product of
     one row with the N x N matrix of every feature: a doubling squares the
     matrices, which costs 3 N; a step of the loop multiplies its rows three
-    times, of which two also pay for reading the matrices.
+    times, and two of these products cost at least `_READING_COST`.
 
     Returns:
         `(column_doublings, row_doublings)`.

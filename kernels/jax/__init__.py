@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 
 from keras_linrec import settings
+from keras_linrec.kernels.jax import sequence_parallel
 from keras_linrec.kernels.jax import trace_contexts
 from keras_linrec.kernels.jax.loop import loop as loop
 from keras_linrec.kernels.jax.scan import associative as associative
@@ -55,9 +56,7 @@ def over_devices(kernel):
     devices = trace_contexts.current_devices()
     if devices is None:
         return kernel
-    from keras_linrec.kernels.jax.sequence_parallel import over_devices
-
-    return over_devices(kernel, devices)
+    return sequence_parallel.over_devices(kernel, devices)
 
 
 def checking():

@@ -15,12 +15,17 @@ from keras_linrec.kernels.jax.lowering import native_or_portable
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
-from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.native.call_shapes import checkpoint_shape
+from keras_linrec.kernels.native.call_shapes import operand_shapes
+from keras_linrec.kernels.native.call_shapes import projected_shapes
+from keras_linrec.kernels.native.call_shapes import require_shapes
+from keras_linrec.kernels.native.call_shapes import response_shapes
+from keras_linrec.kernels.native.call_shapes import scan_shapes
 
 _library = build.load("jax")
 for _name in core.FUNCTIONS:
@@ -33,7 +38,14 @@ for _name in core.FUNCTIONS:
 
 def scan(decay, inputs, initial_state, reverse=False):
     """Outputs and final state, both tuples."""
-    arguments = map(tuple, (decay, inputs, initial_state))
+    arguments = [tuple(parts) for parts in (decay, inputs, initial_state)]
+    flags = flags_of(decay, reverse)
+    _require_shapes(
+        "scan",
+        ("decay", "inputs", "initial_state"),
+        arguments,
+        scan_shapes(flags, *inputs[0].shape),
+    )
     return _scan(bool(reverse), *arguments)
 
 
@@ -49,22 +61,52 @@ def projected_scan(
     decay, *rest = map(
         tuple, (decay, input_kernel, output_kernel, initial_state)
     )
-    outputs, final_state, _ = _projected_scan(
-        bool(reverse), decay, inputs, *rest
+    arguments = decay, inputs, *rest
+    channels, units = decay[0].shape[-1], output_kernel[0].shape[-1]
+    sizes = *inputs.shape, channels, units
+    _require_shapes(
+        "projected_scan",
+        ("decay", "inputs", "input_kernel", "output_kernel", "initial_state"),
+        arguments,
+        projected_shapes(flags_of(decay, reverse), *sizes),
     )
+    outputs, final_state, _ = _projected_scan(bool(reverse), *arguments)
     return outputs, final_state
 
 
 def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
     """See `keras_linrec.kernels.impulse_response`."""
     arguments = p, d, q, t, b, timescale, output_matrix
+    _require_shapes(
+        "impulse_response",
+        ["arguments"],
+        [arguments],
+        [response_shapes(*output_matrix.shape)],
+    )
     return _impulse_response(time, float(alpha), arguments)
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
     """See `Kernel.nonlinear_scan` in the registry."""
     flags = nonlinear_flags(dynamics, operands)
+    rank, units = operands.expansion.shape
+    sizes = *operands.inputs.shape, units, rank
+    _require_shapes(
+        "nonlinear_scan",
+        ["operands"],
+        [tuple(operands)],
+        [operand_shapes(flags[0], *sizes)],
+    )
     return _nonlinear_scan(flags, bool(keep_all), tuple(operands))
+
+
+def _require_shapes(function, names, arguments, expected):
+    # The sizes of a program that is exported may be symbols, which need not
+    # compare.
+    sizes = [n for part in jax.tree.leaves(arguments) for n in part.shape]
+    if all(isinstance(size, int) for size in sizes):
+        function = f"{__name__}.{function}"
+        require_shapes(function, names, arguments, expected)
 
 
 def _call(name, results, arguments, rows=None, aliases=None, **attributes):
@@ -210,9 +252,9 @@ def _projected_forward(
 ):
     """Outputs, final state, and the checkpoints that the gradient needs."""
     batch, time, _ = inputs.shape
-    parts, channels = len(decay), decay[0].shape[-1]
-    block = block_length(parts * channels)
-    checkpoints = (batch, checkpoint_count(time, block), parts, channels)
+    flags, channels = flags_of(decay, reverse), decay[0].shape[-1]
+    block = block_length(len(decay) * channels)
+    checkpoints = checkpoint_shape(flags, batch, time, channels, block)
     outputs = (batch, time, output_kernel[0].shape[1])
     return _call(
         "keras_linrec_projected_scan",
@@ -223,7 +265,7 @@ def _projected_forward(
         ),
         (decay, inputs, input_kernel, output_kernel, initial_state),
         rows=(_rows_of_operands(decay), True),
-        flags=flags_of(decay, reverse),
+        flags=flags,
         block=block,
     )
 

@@ -288,7 +288,7 @@ def _write_whole(references, values):
 
 
 def _resumed(plan, start, references):
-    """What the previous block of time left in an output; `start` at first."""
+    """The value that the last block of time left in an output, or `start`."""
     if plan.blocks == 1:
         return start
     first = pl.program_id(2) == 0

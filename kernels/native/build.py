@@ -49,7 +49,7 @@ _X86_SETS = {
     "avx2": _AVX2,
     "baseline": (),
 }
-# What the core is compiled from, beside `kernels.cpp` for each set.
+# The sources of the core, beside `kernels.cpp` for each set.
 _CORE_SOURCES = (
     "impulse_response.cpp",
     "nonlinear_scan.cpp",

@@ -31,7 +31,7 @@ def number_of(bits):
 
 
 # Flags of nonlinear scans: see `source/core.h`.
-_LINEAR, _GATED, _STEP_GRADIENT = 16, 32, 64
+LINEAR, GATED, _STEP_GRADIENT = 16, 32, 64
 _SOLVER_BIT, _ACTIVATION_BIT = 8, 12
 _SOLVERS = (None, "euler", "rk2", "rk4")
 _LEAKY_RELU = 2
@@ -68,8 +68,8 @@ def nonlinear_flags(dynamics, operands):
     )
     flags = (
         PER_STEP * (tuple(operands.step_size.shape) != (1, 1))
-        + _LINEAR * linear
-        + _GATED * dynamics.gated
+        + LINEAR * linear
+        + GATED * dynamics.gated
         + _STEP_GRADIENT * (dynamics.trained_steps and bool(dynamics.solver))
         + (_SOLVERS.index(dynamics.solver) << _SOLVER_BIT)
         + (code << _ACTIVATION_BIT)
@@ -77,25 +77,13 @@ def nonlinear_flags(dynamics, operands):
     return flags, leak
 
 
-def operand_shapes(flags, batch, time, features, units, rank):
-    """The shapes of the `Operands` of a call, a list."""
-    driven = 2 * units if flags & _GATED else units
-    recurrent = 2 * units if flags & _LINEAR else units
-    is_modrelu = _activation_of(flags) is activations.modrelu
-    return [
-        (batch, time, features),
-        (features, driven),
-        (driven,),
-        (units, rank or recurrent),
-        (rank, units),
-        (batch, time) if flags & PER_STEP else (1, 1),
-        (units // 2 if is_modrelu else 0,),
-        (batch, units),
-    ]
-
-
 def _activation_of(flags):
     return _ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
+
+
+def is_modrelu(flags):
+    """Whether the activation of a nonlinear scan has a bias of its own."""
+    return _activation_of(flags) is activations.modrelu
 
 
 def dynamics_of(flags, leak):
@@ -106,6 +94,6 @@ def dynamics_of(flags, leak):
     return Dynamics(
         activation,
         _SOLVERS[flags >> _SOLVER_BIT & 15],
-        bool(flags & _GATED),
+        bool(flags & GATED),
         bool(flags & _STEP_GRADIENT),
     )

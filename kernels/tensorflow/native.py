@@ -151,7 +151,7 @@ def _flatten(quantities):
     return [part for parts in quantities for part in parts]
 
 
-# Which arguments of an operation have a part or two, real and imaginary.
+# Whether each argument of an operation has parts: one (real) or two (complex).
 _SCAN = (True, True, True)
 _SCAN_BACKWARD = (True, True, True, True, True)
 _PROJECTED_SCAN = (True, False, True, True, True)

@@ -121,6 +121,7 @@ def _blocks(decay, inputs, initial_state, reverse):
 
     The state at step i of a block is the block's scan from zero, plus the
     product of the decays up to i times the state that entered the block.
+    `torch/scan.py` has the same algorithm on buffers that it writes in place.
     """
     batch, time, _ = tf.unstack(tf.shape(inputs[0]))
     channels = inputs[0].shape[2]

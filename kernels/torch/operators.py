@@ -19,13 +19,16 @@ from torch import Tensor
 
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
-from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
-from keras_linrec.kernels.native.call_encoding import COMPLEX
-from keras_linrec.kernels.native.call_encoding import PER_STEP
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import bits_of
-from keras_linrec.kernels.native.call_encoding import operand_shapes
+from keras_linrec.kernels.native.call_shapes import checkpoint_shape
+from keras_linrec.kernels.native.call_shapes import operand_shapes
+from keras_linrec.kernels.native.call_shapes import parts_of
+from keras_linrec.kernels.native.call_shapes import projected_shapes
+from keras_linrec.kernels.native.call_shapes import require_shapes
+from keras_linrec.kernels.native.call_shapes import response_shapes
+from keras_linrec.kernels.native.call_shapes import scan_shapes
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.tensors import empty_like
@@ -97,10 +100,8 @@ def _operator(describe, settings=1):
 
         def check(*given):
             flags, sizes, axes, shapes = describe(*given)
-            for parameter, argument, expected in zip(
-                names, given[settings:], shapes
-            ):
-                _require_shapes(name, parameter, argument, axes, expected)
+            function = f"torch.ops.keras_linrec.{name}"
+            require_shapes(function, names, given[settings:], shapes, axes)
             return flags, (math.prod(axes), *sizes)
 
         @wraps(results_of)
@@ -121,23 +122,6 @@ def _operator(describe, settings=1):
     return make
 
 
-def _require_shapes(name, parameter, argument, axes, expected):
-    """Raise unless the tensors of an argument have the shapes expected.
-
-    The cores take addresses: with another number of tensors, or other shapes,
-    they would read and write beyond the tensors' memory.
-    """
-    tensors = [argument] if isinstance(argument, Tensor) else argument
-    shapes = [tensor.shape for tensor in tensors]
-    expected = [(*axes, *shape) for shape in expected]
-    if shapes != expected:
-        raise ValueError(
-            f"`torch.ops.keras_linrec.{name}` expects `{parameter}` to have "
-            f"the shapes {expected}. Received: shapes of {parameter}="
-            f"{[tuple(shape) for shape in shapes]}"
-        )
-
-
 def _call_core(name, flags, sizes, arguments, results):
     arguments = [tensor.contiguous() for tensor in arguments]
     # OpenMP reports its default to a thread until PyTorch has set the number
@@ -155,20 +139,9 @@ def _call_core(name, flags, sizes, arguments, results):
 # The scan.
 
 
-def _parts_of(flags):
-    return 2 if flags & COMPLEX else 1
-
-
-def _decay_shape(flags, batch, time, channels):
-    return (batch, time, channels) if flags & PER_STEP else (channels,)
-
-
 def _describe_scan(flags, decay, sequences, *_):
     axes, sizes = split_axes(sequences[0], 3)
-    batch, _, channels = sizes
-    sequence, state = [sizes], [(batch, channels)]
-    shapes = [[_decay_shape(flags, *sizes)], sequence, state, sequence, state]
-    return flags, sizes, axes, [_parts_of(flags) * shape for shape in shapes]
+    return flags, sizes, axes, scan_shapes(flags, *sizes)
 
 
 @_operator(_describe_scan)
@@ -219,36 +192,22 @@ def scan_backward_on_cuda(flags, *arguments):
 def _describe_projected(flags, decay, inputs, input_kernel, output_kernel, *_):
     axes, (batch, time, features) = split_axes(inputs, 3)
     channels, units = decay[0].shape[-1], output_kernel[0].shape[-1]
-    parts = _parts_of(flags)
-    block = block_length(parts * channels)
-    sizes = batch, time, features, channels, units, block
-    shapes = [
-        parts * [_decay_shape(flags, batch, time, channels)],
-        [(batch, time, features)],
-        parts * [(features, channels)],
-        parts * [(channels, units)],
-    ]
-    return flags, sizes, axes, shapes
-
-
-def _describe_projected_scan(flags, *arguments):
-    flags, sizes, axes, shapes = _describe_projected(flags, *arguments)
-    batch, _, _, channels, _, _ = sizes
-    state = _parts_of(flags) * [(batch, channels)]
-    return flags, sizes, axes, [*shapes, state]
+    sizes = batch, time, features, channels, units
+    block = block_length(parts_of(flags) * channels)
+    shapes = projected_shapes(flags, *sizes)
+    return flags, (*sizes, block), axes, shapes
 
 
 def _describe_projected_backward(flags, *arguments):
     flags, sizes, axes, shapes = _describe_projected(flags, *arguments)
     batch, time, _, channels, units, block = sizes
-    parts = _parts_of(flags)
-    state = parts * [(batch, channels)]
-    checkpoints = batch, checkpoint_count(time, block), parts, channels
-    outputs = batch, time, units
-    return flags, sizes, axes, [*shapes, [checkpoints], [outputs], state, state]
+    checkpoints = checkpoint_shape(flags, batch, time, channels, block)
+    *operands, state = shapes
+    shapes = *operands, [checkpoints], [(batch, time, units)], state, state
+    return flags, sizes, axes, shapes
 
 
-@_operator(_describe_projected_scan)
+@_operator(_describe_projected)
 def projected_scan(
     flags: int,
     decay: list[Tensor],
@@ -258,15 +217,16 @@ def projected_scan(
     initial_state: list[Tensor],
 ) -> list[Tensor]:
     """Outputs, final state, and the checkpoints that the gradient needs."""
-    *axes, time, _ = inputs.shape
-    parts, (channels, units) = len(decay), output_kernel[0].shape[-2:]
-    checkpoints = checkpoint_count(time, block_length(parts * channels))
+    *axes, batch, time, _ = inputs.shape
+    channels, units = output_kernel[0].shape[-2:]
+    block = block_length(len(decay) * channels)
+    checkpoints = checkpoint_shape(flags, batch, time, channels, block)
     return [
-        inputs.new_empty((*axes, time, units)),
+        inputs.new_empty((*axes, batch, time, units)),
         *empty_like(initial_state),
         # Zeros, because the core does not write all of them, and
         # `torch.library.opcheck` compares results.
-        inputs.new_zeros((*axes, checkpoints, parts, channels)),
+        inputs.new_zeros((*axes, *checkpoints)),
     ]
 
 
@@ -297,15 +257,10 @@ def projected_scan_backward(
 
 def _describe_response(time, alpha, arguments, *_):
     axes, (features, channels, state) = split_axes(arguments[-1], 3)
+    shapes = response_shapes(features, channels, state)
     # The last size lets the core choose the length of blocks.
     sizes = features, channels, state, time, bits_of(alpha), 0
-    vector = (state,)
-    shapes = [
-        [vector, vector, vector, (3, state), vector, (features,)]
-        + [(features, channels, state)],
-        [(features, channels, time)],
-    ]
-    return 0, sizes, axes, shapes
+    return 0, sizes, axes, (shapes, [(features, channels, time)])
 
 
 @_operator(_describe_response, settings=2)

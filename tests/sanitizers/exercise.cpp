@@ -1,6 +1,6 @@
-// Calls every function of the core, in every mode and at awkward sizes, from
-// several threads at once and after a fork, for the sanitizers to watch.
-// Numbers are checked elsewhere; here only that they are finite.
+// Calls every function of the core under the sanitizers: in every mode, at
+// awkward sizes, from several threads at once and after a fork. Other tests
+// check the numbers; here they only have to be finite.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@
 namespace {
 
 struct Quantity {
-  std::vector<std::vector<char>> parts;  // exactly as long as they should be
+  std::vector<std::vector<char>> parts;  // of exactly the right length
 };
 
 template <class Real>
@@ -180,7 +180,7 @@ void nonlinear_scans(int form, int64_t b, int64_t t, int64_t f, int64_t n,
   }
 }
 
-// Every activation, with a solver or without, plain and with all options.
+// Every activation, with and without a solver, plain and with all options.
 template <class Real>
 void nonlinear_scans() {
   const int all = kKerasLinrecLinear | kKerasLinrecGated |

@@ -31,7 +31,7 @@ for sanitizer in address,undefined thread; do
         "$source"/{parallel,dispatch}.cpp "${objects[@]}" -pthread \
         -o "$scratch/exercise"
     for set in "${!sets[@]}"; do
-        # Threads that were not asked to end when the process forks are ours.
+        # The program forks with threads running, and starts threads afterwards.
         TSAN_OPTIONS=die_after_fork=0 KERAS_LINREC_NUM_THREADS=3 \
             KERAS_LINREC_INSTRUCTION_SET=$set "$scratch/exercise"
         echo "$sanitizer: $set is clean"

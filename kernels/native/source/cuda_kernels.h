@@ -204,7 +204,8 @@ struct ScanEnds {
 };
 
 // The first pass of the gradient, which goes from the last step to the first.
-// The first chunk passes nothing on.
+// The first chunk passes nothing on. Every line that computes differs from
+// ScanEnds; only their frame is the same.
 template <class Real, int parts, bool per_step>
 struct ScanBackwardEnds {
   Sizes sizes;

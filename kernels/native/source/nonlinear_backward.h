@@ -58,6 +58,7 @@ struct StageBackward {
 
 template <class Real>
 class Backward : Pass<Real> {
+  // A template has to name what it uses of a base that is one, as Forward does.
   using Pass<Real>::w_;
   using Pass<Real>::s_;
   using Pass<Real>::drive_;

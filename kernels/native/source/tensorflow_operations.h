@@ -29,6 +29,18 @@ struct Quantity {
   int parts(int parts) const { return real ? 1 : parts; }
 };
 
+typedef std::vector<Quantity> Quantities;
+
+inline Quantities operator+(Quantities first, const Quantities& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+inline Quantities cotangents_of(Quantities quantities) {
+  for (Quantity& quantity : quantities) quantity.name = "d_" + quantity.name;
+  return quantities;
+}
+
 // The attributes of an operation, beside the number type.
 constexpr int has_parts = 1, has_reverse = 2, has_block = 4, has_time = 8,
               has_alpha = 16, has_form = 32;
@@ -40,7 +52,7 @@ struct Operation {
   // The core's sizes after the number of groups, which is one.
   std::string sizes;
   int attributes;
-  std::vector<Quantity> from, to;
+  Quantities from, to;
 
   bool has(int attribute) const { return attributes & attribute; }
 
@@ -51,6 +63,28 @@ struct Operation {
     return tensor;
   }
 };
+
+// Arguments that an operation shares with its gradient.
+inline const Quantities projected_arguments = {{"decay", decay_axes},
+                                               {"inputs", "btf", true},
+                                               {"input_kernel", "fc"},
+                                               {"output_kernel", "cu"}};
+inline const Quantities initial_state = {{"initial_state", "bc"}};
+inline const Quantities response_arguments = {{"p", "n"},
+                                              {"d", "n"},
+                                              {"q", "n"},
+                                              {"t", "3n"},
+                                              {"b", "n"},
+                                              {"timescale", "f"},
+                                              {"output_matrix", "fcn"}};
+inline const Quantities nonlinear_arguments = {{"inputs", "btf"},
+                                               {"input_kernel", "fg"},
+                                               {"bias", "g"},
+                                               {"recurrent", "nr"},
+                                               {"expansion", "mn"},
+                                               {"step_size", "ij"},
+                                               {"modulus_bias", "q"},
+                                               {"initial_state", "bn"}};
 
 inline const Operation operations[] = {
     {"KerasLinrecScan",
@@ -75,11 +109,7 @@ inline const Operation operations[] = {
      keras_linrec_projected_scan,
      "btfcu",
      of_scan | has_block,
-     {{"decay", decay_axes},
-      {"inputs", "btf", true},
-      {"input_kernel", "fc"},
-      {"output_kernel", "cu"},
-      {"initial_state", "bc"}},
+     projected_arguments + initial_state,
      {{"outputs", "btu", true},
       {"final_state", "bc"},
       {"checkpoints", "bkpc", true}}},
@@ -89,86 +119,38 @@ inline const Operation operations[] = {
      keras_linrec_projected_scan_backward,
      "btfcu",
      of_scan | has_block,
-     {{"decay", decay_axes},
-      {"inputs", "btf", true},
-      {"input_kernel", "fc"},
-      {"output_kernel", "cu"},
-      {"checkpoints", "bkpc", true},
-      {"d_outputs", "btu", true},
-      {"d_final_state", "bc"},
-      {"initial_state", "bc"}},
-     {{"d_decay", decay_axes},
-      {"d_inputs", "btf", true},
-      {"d_input_kernel", "fc"},
-      {"d_output_kernel", "cu"},
-      {"d_initial_state", "bc"}}},
+     projected_arguments +
+         Quantities{{"checkpoints", "bkpc", true},
+                    {"d_outputs", "btu", true},
+                    {"d_final_state", "bc"}} +
+         initial_state,
+     cotangents_of(projected_arguments + initial_state)},
     {"KerasLinrecImpulseResponse",
      keras_linrec_impulse_response,
      "fcnt",
      has_time | has_alpha,
-     {{"p", "n"},
-      {"d", "n"},
-      {"q", "n"},
-      {"t", "3n"},
-      {"b", "n"},
-      {"timescale", "f"},
-      {"output_matrix", "fcn"}},
+     response_arguments,
      {{"response", "fct"}}},
     {"KerasLinrecImpulseResponseBackward",
      keras_linrec_impulse_response_backward,
      "fcnt",
      has_time | has_alpha,
-     {{"p", "n"},
-      {"d", "n"},
-      {"q", "n"},
-      {"t", "3n"},
-      {"b", "n"},
-      {"timescale", "f"},
-      {"output_matrix", "fcn"},
-      {"d_response", "fct"}},
-     {{"d_p", "n"},
-      {"d_d", "n"},
-      {"d_q", "n"},
-      {"d_t", "3n"},
-      {"d_b", "n"},
-      {"d_timescale", "f"},
-      {"d_output_matrix", "fcn"}}},
+     response_arguments + Quantities{{"d_response", "fct"}},
+     cotangents_of(response_arguments)},
     {"KerasLinrecNonlinearScan",
      keras_linrec_nonlinear_scan,
      "btfnmt0",
      has_form,
-     {{"inputs", "btf"},
-      {"input_kernel", "fg"},
-      {"bias", "g"},
-      {"recurrent", "nr"},
-      {"expansion", "mn"},
-      {"step_size", "ij"},
-      {"modulus_bias", "q"},
-      {"initial_state", "bn"}},
+     nonlinear_arguments,
      {{"outputs", "btn"}, {"final_state", "bn"}}},
     {"KerasLinrecNonlinearScanBackward",
      keras_linrec_nonlinear_scan_backward,
      "btfnmtz",
      has_form,
-     {{"inputs", "btf"},
-      {"input_kernel", "fg"},
-      {"bias", "g"},
-      {"recurrent", "nr"},
-      {"expansion", "mn"},
-      {"step_size", "ij"},
-      {"modulus_bias", "q"},
-      {"initial_state", "bn"},
-      {"outputs", "btn"},
-      {"d_outputs", "bzn"},
-      {"d_final_state", "bn"}},
-     {{"d_inputs", "btf"},
-      {"d_input_kernel", "fg"},
-      {"d_bias", "g"},
-      {"d_recurrent", "nr"},
-      {"d_expansion", "mn"},
-      {"d_step_size", "ij"},
-      {"d_modulus_bias", "q"},
-      {"d_initial_state", "bn"}}},
+     nonlinear_arguments + Quantities{{"outputs", "btn"},
+                                      {"d_outputs", "bzn"},
+                                      {"d_final_state", "bn"}},
+     cotangents_of(nonlinear_arguments)},
 };
 
 inline const Operation& operation_of(const std::string& name) {
