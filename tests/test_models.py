@@ -212,10 +212,8 @@ def test_masked_steps_do_not_enter_the_statistics_of_a_batch():
     before = array(block.norm.moving_mean), array(block.norm.moving_variance)
     outputs = array(block(inputs, mask=mask, training=True))
     assert np.isfinite(outputs[mask]).all()
-    close(block.norm.moving_mean, 0.99 * before[0] + 0.01 * kept.mean(axis=0))
-    close(
-        block.norm.moving_variance, 0.99 * before[1] + 0.01 * kept.var(axis=0)
-    )
+    close(block.norm.moving_mean, 0.9 * before[0] + 0.1 * kept.mean(axis=0))
+    close(block.norm.moving_variance, 0.9 * before[1] + 0.1 * kept.var(axis=0))
     # Outside training they are read and not changed.
     moving = array(block.norm.moving_mean)
     block(inputs, mask=mask)

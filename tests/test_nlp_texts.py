@@ -102,7 +102,7 @@ def test_padding_does_not_enter_the_statistics_of_a_batch():
     first = [array(norm.moving_mean).copy() for norm in norms]
     mask = inputs["padding_mask"].astype(bool)
     embedded = array(backbone.token_embedding(inputs["token_ids"]))
-    close(first[0], 0.01 * embedded[mask].mean(axis=0), 1e-5)
+    close(first[0], 0.1 * embedded[mask].mean(axis=0), 1e-5)
     # Neither do other tokens there change any of them.
     for norm in norms:
         norm.moving_mean.assign(np.zeros_like(first[0]))

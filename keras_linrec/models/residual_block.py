@@ -62,7 +62,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
             square without subtracting the mean, or `"batch"`, over the batch
             and time, as RotRNN's paper uses it. Masked steps do not enter the
             batch statistics; outside training, and in a stream, the moving
-            statistics are used. Defaults to `"layer"`.
+            statistics (momentum 0.9) are used. Defaults to `"layer"`.
         norm_first: whether the unit reads normalized inputs, which trains more
             stably in deep stacks and leaves the last block's output without a
             norm, or the sum is normalized. Defaults to `True`.
