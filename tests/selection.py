@@ -85,8 +85,8 @@ SELECTED_UNDER = {
     "test_sequential_digits.py": ("torch",),
     "test_spoken_digits.py": ("torch",),
     "test_stable_examples.py": ("torch",),
-    "test_three_tones.py": ("torch",),
     "test_state_norms.py": ("torch",),
+    "test_three_tones.py": ("torch",),
 }
 # Docstring examples, whose layers are tested under every backend elsewhere.
 EXAMPLES_SELECTED_UNDER = ("torch",)

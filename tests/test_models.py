@@ -8,9 +8,11 @@ from units import array
 from units import randomise
 from units import sequences
 
+from keras_linrec import layers
 from keras_linrec.layers import LSSL
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import RotRNN
+from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.models import ResidualBlock
 from keras_linrec.models import SequenceClassifier
 from keras_linrec.models import SequenceRegressor
@@ -111,6 +113,14 @@ def test_a_norm_is_its_equation():
         block = built(ResidualBlock(make_unit(), normalization=kind))
         gamma, beta = values(block)
         close(block.norm(inputs), above / np.sqrt(below + 1e-5) * gamma + beta)
+
+
+def test_every_public_unit_has_a_name():
+    public = vars(layers).values()
+    units = [u for u in public if isinstance(u, type)]
+    assert {*UNITS.values()} == {
+        unit for unit in units if issubclass(unit, SequenceLayer)
+    }
 
 
 @pytest.mark.parametrize("name", UNITS)
