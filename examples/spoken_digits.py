@@ -110,19 +110,19 @@ def parse(arguments):
     parser.add_argument(
         "--normalization",
         choices=("layer", "rms", "batch"),
-        default="layer",
+        default="batch",
         help="of the blocks (default: %(default)s)",
     )
     add_numbers(
         parser,
         ("epochs", int, 9, "over the training recordings"),
-        ("batch-size", int, 32, "recordings in a training step"),
+        ("batch-size", int, 16, "recordings in a training step"),
         ("max-samples", int, 8000, "of a recording, from its start"),
         ("layers", int, 4, "blocks"),
         ("units", int, 48, "features of a block"),
         ("pool-size", int, 4, "steps averaged between two blocks"),
         ("learning-rate", float, 4e-3, "the highest, of AdamW"),
-        ("dropout", float, 0.1, "share of features dropped in training"),
+        ("dropout", float, 0.0, "share of features dropped in training"),
         ("seed", int, 0, "of weights, dropout and the order of recordings"),
     )
     add_output(parser, f"{MODEL_FILE}, {TABLE_FILE} and {BACKUP_FOLDER}")

@@ -40,7 +40,7 @@ def make_backbone(unit="rotrnn", **arguments):
         "hidden_dim": 8,
         "intermediate_dim": 12,
         "unit": unit,
-        "unit_arguments": UNIT_ARGUMENTS[unit],
+        "unit_arguments": UNIT_ARGUMENTS.get(unit),
     }
     backbone = nlp.LinRecBackbone(**{**defaults, **arguments})
     # As far apart as trained ones: else every token is the likeliest's twin.

@@ -86,6 +86,7 @@ SELECTED_UNDER = {
     "test_spoken_digits.py": ("torch",),
     "test_stable_examples.py": ("torch",),
     "test_state_norms.py": ("torch",),
+    "test_three_tones.py": ("torch",),
 }
 # Docstring examples, whose layers are tested under every backend elsewhere.
 EXAMPLES_SELECTED_UNDER = ("torch",)

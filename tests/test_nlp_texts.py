@@ -21,6 +21,7 @@ from language_models import some_inputs
 from units import array
 
 from keras_linrec import nlp
+from keras_linrec.layers import LRU
 
 
 @pytest.mark.parametrize("unit", UNIT_ARGUMENTS)
@@ -71,6 +72,53 @@ def test_initializers_as_objects_come_back_from_a_config():
     other = nlp.LinRecBackbone.from_config(config)
     kernel = array(other.unit_blocks[1].unit.output_kernel)
     assert (kernel == 0.5).all()
+
+
+def test_a_backbone_copies_a_layer_that_is_given():
+    unit = LRU(state_size=6, name="memory")
+    backbone = make_backbone(unit)
+    units = [block.unit for block in backbone.unit_blocks]
+    assert [type(one) for one in units] == [LRU, LRU]
+    assert unit not in units and not unit.built
+    config = json.loads(json.dumps(backbone.get_config()))
+    other = nlp.LinRecBackbone.from_config(config)
+    assert other.get_config() == backbone.get_config()
+    for one, weight in zip(other.weights, backbone.weights, strict=True):
+        one.assign(array(weight))
+    inputs = some_inputs()
+    close(other(inputs), backbone(inputs))
+
+
+def test_padding_does_not_enter_the_statistics_of_a_batch():
+    backbone = make_backbone(normalization="batch")
+    inputs = some_inputs(time=7)
+    inputs["padding_mask"][1, 2:5] = 0
+    norms = [
+        *(block.norm for block in backbone.unit_blocks),
+        *(block.norm for block in backbone.feedforward_blocks),
+        backbone.output_norm,
+    ]
+    backbone(inputs, training=True)
+    first = [array(norm.moving_mean).copy() for norm in norms]
+    mask = inputs["padding_mask"].astype(bool)
+    embedded = array(backbone.token_embedding(inputs["token_ids"]))
+    close(first[0], 0.1 * embedded[mask].mean(axis=0), 1e-5)
+    # Neither do other tokens there change any of them.
+    for norm in norms:
+        norm.moving_mean.assign(np.zeros_like(first[0]))
+    inputs["token_ids"][~mask] = 7
+    backbone(inputs, training=True)
+    for norm, expected in zip(norms, first, strict=True):
+        close(norm.moving_mean, expected, 1e-5)
+
+    # A stream uses the moving ones.
+    tokens = inputs["token_ids"]
+    states = backbone.get_initial_state(2)
+    outputs, states = backbone.call_with_states(tokens[:, :6], states)
+    last, states = backbone.step(tokens[:, 6], states)
+    whole = array(backbone.hidden_states(tokens))
+    close(outputs, whole[:, :6])
+    close(last, whole[:, 6])
 
 
 def test_layers_start_apart():

@@ -140,6 +140,10 @@ class DiagonalLayer(SequenceLayer):
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
 
+    @property
+    def is_linear(self):
+        return self.activation is keras.activations.linear
+
     # What a unit supplies.
 
     def diagonal_system(self):
@@ -157,10 +161,6 @@ class DiagonalLayer(SequenceLayer):
     def finished(self, outputs):
         """The outputs of the layer from those of its system."""
         return self.activation(outputs)
-
-    @property
-    def is_linear(self):
-        return self.activation is keras.activations.linear
 
     # Weights.
 

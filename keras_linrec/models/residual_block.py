@@ -31,15 +31,15 @@ class ResidualBlock(Streaming, keras.layers.Layer):
     With `norm_first=False` the norm follows the sum: y = norm(x + h) and
     h = dropout(activation(unit(x))).
 
-    A linear unit (RotRNN, LinearDynamicalSystem) needs the
-    activation and the gate: without them only the norm makes the block
-    nonlinear, and a stack of such blocks learns little. They are the position-
-    wise part of the blocks of S5 and LRU, and on by default for a linear unit.
-    They are off by default for a unit with a nonlinearity of its own: LSSL has
-    the activation and the mixing of its paper's deep models within it.
+    A linear unit (RotRNN, LRU, LinearDynamicalSystem without an `activation`)
+    needs the activation and the gate: without them only the norm makes the
+    block nonlinear, and a stack of such blocks learns little. They are what
+    the blocks of S5 and LRU have, and on by default for a linear unit. For a
+    unit with a nonlinearity of its own they are off by default: LSSL contains
+    the activation and the mixing of its paper's deep models.
 
     Args:
-        unit: `"lssl"`, `"rotrnn"`, `"linear_dynamical_system"`,
+        unit: `"lssl"`, `"rotrnn"`, `"lru"`, `"linear_dynamical_system"`,
             `"ldstack"`, `"orthogonal_rnn"`, `"lipschitz_rnn"` or
             `"antisymmetric_rnn"`, or any layer from (batch, time, features)
             to the same shape; the block owns that layer from then on. A
@@ -62,7 +62,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
             square without subtracting the mean, or `"batch"`, over the batch
             and time, as RotRNN's paper uses it. Masked steps do not enter the
             batch statistics; outside training, and in a stream, the moving
-            statistics are used. Defaults to `"layer"`.
+            statistics (momentum 0.9) are used. Defaults to `"layer"`.
         norm_first: whether the unit reads normalized inputs, which trains more
             stably in deep stacks and leaves the last block's output without a
             norm, or the sum is normalized. Defaults to `True`.

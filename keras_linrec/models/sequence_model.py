@@ -444,7 +444,7 @@ class SequenceClassifier(SequenceModel):
         num_classes: integer, the number of classes.
         num_layers: integer, the number of blocks. Defaults to 6.
         units: integer, the features of every block. Defaults to 128.
-        unit: `"lssl"`, `"rotrnn"`, `"linear_dynamical_system"`,
+        unit: `"lssl"`, `"rotrnn"`, `"lru"`, `"linear_dynamical_system"`,
             `"ldstack"`, `"orthogonal_rnn"`, `"lipschitz_rnn"` or
             `"antisymmetric_rnn"`, or any layer from (batch, time, units) to
             the same shape. Every block gets a copy, with weights of its own

@@ -7,11 +7,14 @@ from autodiff import compiled
 from units import array
 from units import sequences
 
+from conformance.cases import EVERY_LAYER
 from conformance.cases import EVERY_LAYER_AND_CELL
 from conformance.cases import assert_close
 from conformance.cases import built
+from conformance.cases import made
 from conformance.cases import sequential
 from keras_linrec import export_step
+from keras_linrec.models import SequenceClassifier
 
 pytestmark = pytest.mark.capability("`export_step`")
 
@@ -31,3 +34,24 @@ def test_a_model_step_by_step_is_the_model(name):
         output, *states = run([inputs[:, time], *states])
         outputs.append(array(output))
     assert_close(np.stack(outputs, 1), model(inputs))
+
+
+@EVERY_LAYER
+def test_a_deep_model_step_by_step_is_the_model(name):
+    model = SequenceClassifier(
+        2,
+        num_layers=2,
+        units=3,
+        unit=made(name, units=3),
+        normalization="batch",
+        pool_size=2,
+        pooling="max",
+    )
+    inputs = sequences(7)
+    expected = model(inputs)
+    step = export_step(model)
+    run = compiled(lambda given: step(given))
+    states = step.initial_states(2)
+    for time in range(7):
+        output, *states = run([inputs[:, time], *states])
+    assert_close(output, expected)
