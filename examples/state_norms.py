@@ -14,9 +14,9 @@ are 784 steps, and the paper's models have six layers:
     python examples/state_norms.py --data ~/.keras/datasets/mnist.npz \
         --layers 6 --units 128 --state-size 128 --iterations 4000
 
-A RotRNN divides its inputs by their scale, whatever is learnt: for white noise
-the expected norm of its state is the square root of the number of heads. An
-LRU is normalised at the start only.
+RotRNN divides B by its norm throughout training: for white noise the expected
+squared norm of its state is the number of heads. LRU is normalised at the start
+only.
 """
 
 import argparse
@@ -201,7 +201,7 @@ def plot(iterations, curves, path):
     panels = figure.subplots(1, len(curves), sharey=True)
     for axes, (name, norms) in zip(panels, curves.items()):
         for layer, curve in enumerate(np.moveaxis(norms, -1, 0), start=1):
-            (line,) = axes.semilogy(
+            (line,) = axes.plot(
                 iterations, curve.mean(axis=0), ".-", label=f"layer {layer}"
             )
             axes.fill_between(
@@ -211,6 +211,7 @@ def plot(iterations, curves, path):
                 color=line.get_color(),
                 alpha=0.2,
             )
+        axes.set_ylim(bottom=0)
         axes.set_title(name)
         axes.set_xlabel("training steps")
     panels[0].set_ylabel("mean norm of the hidden state")

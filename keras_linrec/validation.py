@@ -9,8 +9,8 @@ _OWN_PARAMETERS = (
     "the recurrent weights are parameterised; the docstring names their "
     "initializers, regularizers and constraints."
 )
-_NO_KERNEL = "the unit has no input kernel of that name; see its docstring."
 _NO_BIAS = "the unit has no bias; follow it with a `keras.layers.Dense`."
+_FREE_BIAS = "nothing is imposed on a bias of the unit; leave the argument out."
 _NO_GATES = "the unit has no such gate; leave the argument out."
 _CHOICE_OF_KERNEL = (
     "the fastest kernel is chosen automatically; "
@@ -19,20 +19,16 @@ _CHOICE_OF_KERNEL = (
 # The arguments of Keras' recurrent layers and cells that some unit here does
 # not take, and what to do instead.
 _INSTEAD = {
-    "activation": "the unit has none; follow it with a `keras.layers.Dense`.",
     "recurrent_activation": _NO_GATES,
     "unit_forget_bias": _NO_GATES,
     "reset_after": _NO_GATES,
     "recurrent_initializer": _OWN_PARAMETERS,
     "recurrent_regularizer": _OWN_PARAMETERS,
     "recurrent_constraint": _OWN_PARAMETERS,
-    "kernel_initializer": _NO_KERNEL,
-    "kernel_regularizer": _NO_KERNEL,
-    "kernel_constraint": _NO_KERNEL,
     "use_bias": _NO_BIAS,
     "bias_initializer": _NO_BIAS,
-    "bias_regularizer": _NO_BIAS,
-    "bias_constraint": _NO_BIAS,
+    "bias_regularizer": _FREE_BIAS,
+    "bias_constraint": _FREE_BIAS,
     # Of cells; every layer has the two.
     "dropout": "apply `keras.layers.Dropout` to the inputs of the loop.",
     "seed": "a cell draws no random numbers; leave the argument out.",

@@ -301,7 +301,7 @@ def test_500_steps_of_64_states_equal_the_definition(form):
 
 def test_a_companion_form_beyond_float32_warns():
     layer = LDStack(eigenvalues="unit", state_size=64, basis="companion")
-    with pytest.warns(UserWarning, match="more than float32 carries"):
+    with pytest.warns(UserWarning, match="loses digits in float32"):
         layer.build((None, None, 1))
     equal = {"initial_eigenvalues": [0.5, 0.5], "eigenvalues": "hinge"}
     layer = LDStack(state_size=2, basis="companion", **equal)

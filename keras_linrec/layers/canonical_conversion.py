@@ -8,33 +8,33 @@ from keras_linrec.ops import eigenvalues as eigenvalues_ops
 
 
 class CanonicalConversion:
-    """Part of a `LinearDynamicalSystem`: what it is, as matrices."""
+    """A mixin of `LinearDynamicalSystem`: its system as matrices."""
 
     def to_canonical(self, form="transpose"):
         """The system in a canonical form, as real float64 matrices.
 
-        The states of a companion form are few numbers in a row: A holds but
-        the coefficients of its characteristic polynomial (equation 2).
+        A companion form is determined by few numbers: A holds only the
+        coefficients of its characteristic polynomial (equation 2).
 
         Args:
             form: `"transpose"` (the default), A with ones above the diagonal
                 and B = (0, ..., 0, 1) of a single input; or `"companion"`,
                 its transpose, with B = (1, 0, ..., 0). With
-                mimo="concatenate" there is such a block for each feature
-                (section 2.3). Where one system has several inputs, A has that
+                mimo="concatenate" there is one such block for each feature
+                (section 2.3). If one system has several inputs, A has that
                 form and B is any matrix.
 
         Returns:
             `(A, B, C, D)`, NumPy arrays of the shapes (n, n), (n, features),
             (units, n), (units, features).
 
-        For a nonlinear `LDStack` these are the matrices of its linear part,
-        without the bias of the state.
+        A nonlinear `LDStack` returns the matrices of its linear part, without
+        the bias of the state.
 
         Raises:
-            ValueError: if the layer is not built; or for a system of several
-                inputs whose eigenvalues are so close together that it has no
-                such form. One of a single input always has it.
+            ValueError: if the layer is not built; or if a system of several
+                inputs has eigenvalues so close together that no such form
+                exists. For a single input it always exists.
         """
         self._require_built("to_canonical")
         if form not in canonical_system.FORMS:

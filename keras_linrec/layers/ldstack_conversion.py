@@ -1,4 +1,4 @@
-"""An `LDStack` as the nonlinear network it approaches, and made from one."""
+"""Conversion between an `LDStack` and the network that it approximates."""
 
 import warnings
 
@@ -11,31 +11,30 @@ from keras_linrec.ops.eigenvalues import pair_order
 
 # The condition number of a basis beyond which float32 keeps too few digits.
 CONDITION_MAX = 2e3
-# And one beyond which it keeps none.
+# The one beyond which it keeps none.
 _CONDITION_IMPOSSIBLE = 1e5
-# The norm of a given transition beyond which slopes of 1/2 are doubtful.
+# The norm of a given transition beyond which a slope of 1/2 may be too large.
 _NORM_MAX = 1.2
 
-# What `from_rnn` decides.
+# The arguments that `from_rnn` sets.
 _FIXED = ("units", "state_size", "eigenvalues", "mimo", "basis", "use_bias")
 _FIXED += ("initial_eigenvalues", "use_state_bias")
 
 
 class NetworkConversion:
-    """Part of an `LDStack`: what it is, as matrices, and from which."""
+    """A mixin of `LDStack`: its network as matrices, and back."""
 
     def to_rnn(self):
-        """The nonlinear network that the stack approaches.
+        """The nonlinear network that the stack approximates.
 
-        With mimo="average" the one of the inputs as they are, which the mean
-        over projections approaches as long as it is linear.
+        With mimo="average" it is that of the unprojected inputs, to which the
+        mean over projections converges if the activation is linear.
 
         Returns:
             `(A, B, C, D, bias)` of h_t = activation(A h_{t-1} + B x_t), y_t =
             C h_t + D x_t + bias, real float64 NumPy arrays of the shapes (n,
             n), (n, features), (units, n), (units, features) and (units,);
-            with `use_state_bias`, behind them b of activation(A h + B x + b),
-            (n,).
+            with `use_state_bias` also b of activation(A h + B x + b), (n,).
 
         Raises:
             ValueError: if the layer is not built, or its basis is singular.
@@ -71,7 +70,7 @@ class NetworkConversion:
         return to_float64(self.state_basis)
 
     def _companion(self, matrix_of):
-        """Each system's matrix of the transpose form, along the diagonal."""
+        """The systems' matrices of the transpose form, block-diagonal."""
         return canonical_system.block_diagonal(
             [matrix_of("transpose", e) for e in self._eigenvalues()]
         )
@@ -93,10 +92,11 @@ class NetworkConversion:
     ):
         """A layer that runs a given nonlinear network in parallel time.
 
-        Where the norm of A is above 1 the error may grow with the depth before
-        it falls, and float32 lose what is left: a warning tells, and a smaller
-        slope helps. Of 16 units with ||A|| = 1.5 over 64 steps a slope of 1/2
-        errs by 8e7 at depth 24 and by 7e-6 at 65, one of 1/4 by 4e-4 and 4e-6.
+        Where the norm of A is above 1, the error may grow with the depth
+        before it falls, beyond the precision of float32: a warning says so,
+        and a smaller slope helps. For 16 units with ||A|| = 1.5 over 64 steps
+        the error is 8e7 at depth 24 and 7e-6 at depth 65 with a slope of 1/2,
+        and 4e-4 and 4e-6 with 1/4.
 
         Args:
             transition, inputs, outputs, feedthrough: arrays A (n, n), B (n,
@@ -105,23 +105,23 @@ class NetworkConversion:
                 be diagonalisable.
             activation: name or function. Defaults to `"tanh"`.
             depth: integer, the number of linear recurrences; one more than
-                there are time steps is exact. Defaults to 8.
+                the number of time steps is exact. Defaults to 8.
             bias: array (units,), added to y_t. Defaults to `None`, zero.
             state_bias: array (n,), b of activation(A h + B x + b). Defaults
                 to `None`, zero.
             slope: float in (0, 1], see the class. Defaults to 1/2.
-            batch_size: integer, of a layer that is `stateful`. Defaults to
-                `None`, any.
-            **kwargs: others of the class, such as `return_sequences`, but
-                for those that the network says.
+            batch_size: integer, for a `stateful` layer. Defaults to `None`,
+                any.
+            **kwargs: further arguments of the class, such as
+                `return_sequences`, except those that the network determines.
 
         Returns:
             An `LDStack` with eigenvalues="hinge", mimo="general" and a
-            learned basis, built for so many features.
+            learned basis, built for that number of features.
 
         Raises:
             ValueError: if shapes do not agree, a number is not finite, or A's
-                eigenvectors are no basis to float32.
+                eigenvectors are not a basis in float32.
 
         Example: a SimpleRNN, see also `from_simple_rnn`.
 
@@ -182,14 +182,15 @@ class NetworkConversion:
         """A layer that runs a `keras.layers.SimpleRNN` in parallel time.
 
         Args:
-            layer: a built `SimpleRNN`, of which the weights, the activation,
-                the dtype policy, the dropout and what it returns are taken
-                over, and not its name and its regularizers.
+            layer: a built `SimpleRNN`. Its weights, activation, dtype policy,
+                dropout and return arguments are copied, its name and
+                regularizers are not.
             depth, slope: see `from_rnn`.
-            **kwargs: others of the class, before those of `layer`.
+            **kwargs: further arguments of the class, which override those of
+                `layer`.
 
         Raises:
-            ValueError: if `layer` is no `SimpleRNN`, is not built, drops
+            ValueError: if `layer` is not a `SimpleRNN`, is not built, drops
                 recurrent states, or has a transition that is not
                 diagonalisable.
 
@@ -242,10 +243,10 @@ class NetworkConversion:
 
 def warn_of_condition(what, condition):
     warnings.warn(
-        f"{what} is more than float32 carries: its eigenvectors have the "
-        f"condition number {condition:.0e}, and so many digits are lost. A "
-        "companion form wants fewer states, or eigenvalues that are further "
-        "apart; basis='learned' begins with none lost.",
+        f"{what} loses digits in float32: its eigenvectors have the condition "
+        f"number {condition:.0e}. Use fewer states for a companion form, or "
+        "eigenvalues that are further apart; basis='learned' starts without "
+        "this loss.",
         stacklevel=3,
     )
 
@@ -260,7 +261,7 @@ def _require_free(arguments):
 
 
 def _checked_network(**arrays):
-    """The arrays in float64, of shapes that fit."""
+    """The arrays in float64, once their shapes are checked."""
     given = {
         name: None if array is None else np.asarray(array)
         for name, array in arrays.items()

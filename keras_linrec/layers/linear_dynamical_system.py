@@ -227,7 +227,7 @@ in modal coordinates |
         return self.num_states_of(self.input_spec.axes.get(-1))
 
     def num_states_of(self, features):
-        """The number of states for so many features."""
+        """The number of states for a number of features."""
         if self.state_size is not None:
             return self.state_size
         if features is None:
