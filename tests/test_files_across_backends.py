@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from capabilities import COLUMNS
+from capabilities import columns
 
 BACKENDS = ("jax", "tensorflow", "torch")
 
@@ -43,7 +43,7 @@ def differences(tmp_path_factory):
 
 # The worker's model has every layer and a cell.
 @pytest.mark.capability(
-    "from any backend to any other", layers=COLUMNS, backends=BACKENDS
+    "from any backend to any other", layers=[*columns()], backends=BACKENDS
 )
 @pytest.mark.parametrize("loading", BACKENDS)
 @pytest.mark.parametrize("saving", BACKENDS)

@@ -16,8 +16,16 @@ from keras_linrec.ops.precision import accumulation_dtype
 
 
 def length_after(time, size):
-    """How many averages `average_steps` returns for so many steps."""
-    return None if time is None else max(time // size, 1)
+    """How many averages `average_steps` returns for so many steps.
+
+    Args:
+        time: integer, scalar tensor, or `None` for an unknown length.
+        size: integer, the number of steps in a window.
+    """
+    if time is None:
+        return None
+    count = time // size
+    return max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
 
 
 def average_steps(sequences, size, mask=None):
@@ -34,20 +42,16 @@ def average_steps(sequences, size, mask=None):
         them count, (batch, time // size), or `None` if all do.
     """
     time = sequences.shape[1]
-    all_count = mask is None and time is not None and time >= size
-    if not all_count:
-        if mask is None:
-            mask = ops.ones(ops.shape(sequences)[:2], dtype="bool")
-        _, lengths, order = packing.to_front(mask)
-        sequences = packing.pack(sequences, lengths, order)
-        sequences = ops.pad(sequences, [[0, 0], [0, size - 1], [0, 0]])
-    time = ops.shape(sequences)[1] - (0 if all_count else size - 1)
-    count = time // size
-    count = max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
-    sums = _window_sums(sequences[:, : count * size], count, size)
-    averages = ops.cast(sums / size, sequences.dtype)
-    if all_count:
-        return averages, None
+    count = length_after(ops.shape(sequences)[1], size)
+    if mask is None and time is not None and time >= size:
+        return _averages(sequences[:, : count * size], count, size), None
+    if mask is None:
+        mask = ops.ones(ops.shape(sequences)[:2], dtype="bool")
+    _, lengths, order = packing.to_front(mask)
+    packed = packing.pack(sequences, lengths, order)
+    # Zeros for a window that too few steps do not fill.
+    packed = ops.pad(packed, [[0, 0], [0, size - 1], [0, 0]])
+    averages = _averages(packed[:, : count * size], count, size)
     return averages, packing.before(lengths // size, count)
 
 
@@ -136,6 +140,11 @@ def where_rows(rows, states, others):
         return ops.where(ops.reshape(rows, shape), state, other)
 
     return [pick(state, other) for state, other in zip(states, others)]
+
+
+def _averages(sequences, count, size):
+    sums = _window_sums(sequences, count, size)
+    return ops.cast(sums / size, sequences.dtype)
 
 
 def _window_sums(sequences, count, size):
