@@ -341,7 +341,9 @@ def test_no_lapack_call_waits_inside_xla(name):
         return outputs.sum()
 
     values = [weight.value for weight in layer.trainable_variables]
-    program = jax.make_jaxpr(jax.grad(loss))(values, sequences(9))
+    program = str(jax.make_jaxpr(jax.grad(loss))(values, sequences(9)))
     for primitive in ("triangular_solve", "lu", "callback"):
-        assert f" {primitive}[" not in str(program)
-    assert " fft[" in str(program) or name != "lssl"
+        assert f" {primitive}[" not in program
+    if name == "lssl":
+        # The convolution, and so the whole layer, is part of the program.
+        assert " fft[" in program or " keras_linrec_native" in program
