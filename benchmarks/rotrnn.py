@@ -1,12 +1,15 @@
-"""The training speed of RotRNN: KERAS_BACKEND=jax python benchmarks/rotrnn.py
+"""The training speed of RotRNN and LRU.
+
+    KERAS_BACKEND=jax python benchmarks/rotrnn.py
 
 Times a training step (forward, backward, a step of gradient descent) of one
 layer at (batch 32, 784 steps, 128 features), 256 states in 32 heads: with each
 of our kernels; with `keras.ops.associative_scan` and, on PyTorch, a Python loop
 as its scan; and on JAX with the algorithm of the paper's appendix C, which
-scans all heads in real numbers with `jax.lax.associative_scan`. Prints median
-milliseconds of interleaved rounds, and the peak memory of a step beyond what
-the process held before.
+scans all heads in real numbers with `jax.lax.associative_scan`. An LRU with as
+many numbers of state stands beside them. Prints median milliseconds of
+interleaved rounds, and the peak memory of a step beyond what the process held
+before.
 """
 
 import argparse
@@ -44,6 +47,8 @@ def main():
         for name in ("native", "associative", "sequential")
         if available[name]
     }
+    best = registry.choose("auto")
+    steps[f"LRU: {best}"] = layer_step(best, sequences, lru)
     peers = {"keras.ops.associative_scan": keras_associative_scan}
     if keras.backend.backend() == "torch":
         peers["a loop in Python"] = python_loop
@@ -82,11 +87,19 @@ def peer_scan(peer):
     return scan
 
 
-def layer_step(kernel, sequences):
+def rotrnn():
+    return keras_linrec.layers.RotRNN(state_size=STATES, num_heads=HEADS)
+
+
+def lru():
+    """An LRU with as many real numbers of state."""
+    return keras_linrec.layers.LRU(state_size=STATES // 2)
+
+
+def layer_step(kernel, sequences, make=rotrnn):
     """A function that trains a new layer for one step, on a kernel."""
     keras.utils.set_random_seed(0)
-    layer = keras_linrec.layers.RotRNN(state_size=STATES, num_heads=HEADS)
-    step = training_step(layer, sequences)
+    step = training_step(make(), sequences)
 
     def run():
         # PyTorch selects the kernel in each call, the others while tracing.

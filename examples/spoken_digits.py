@@ -185,18 +185,34 @@ class Batches(keras.utils.PyDataset):
         self.rows = [order[i : i + self.batch_size] for i in starts]
         if self.shuffled:
             self.generator.shuffle(self.rows)
+        self._vary_first()
+
+    def _vary_first(self):
+        """Let the second batch have another width than the first.
+
+        Under TensorFlow, Keras 3.15 fixes every axis in which the first two
+        batches agree.
+        """
+        widths = [self._width(rows) for rows in self.rows]
+        others = [i for i, width in enumerate(widths) if width != widths[0]]
+        if others and 1 not in others:
+            other = others[0]
+            self.rows[1], self.rows[other] = self.rows[other], self.rows[1]
+
+    def _width(self, rows):
+        """The steps of a batch: the longest recording, rounded up."""
+        return -(-self.lengths[rows].max() // LENGTH_STEP) * LENGTH_STEP
 
     def __len__(self):
         return len(self.rows)
 
     def __getitem__(self, index):
         rows = self.rows[index]
-        lengths = self.lengths[rows, None]
-        longest = -(-lengths.max() // LENGTH_STEP) * LENGTH_STEP
-        batch = np.zeros((len(rows), longest, 1), "float32")
+        width = self._width(rows)
+        batch = np.zeros((len(rows), width, 1), "float32")
         for place, row in enumerate(rows):
             batch[place, : self.lengths[row]] = self.recordings[row]
-        mask = np.arange(longest) < lengths
+        mask = np.arange(width) < self.lengths[rows, None]
         return {"sound": batch, "mask": mask}, self.labels[rows]
 
 

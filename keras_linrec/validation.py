@@ -10,7 +10,6 @@ _OWN_PARAMETERS = (
     "initializers, regularizers and constraints."
 )
 _NO_BIAS = "the unit has no bias; follow it with a `keras.layers.Dense`."
-_FREE_BIAS = "nothing is imposed on a bias of the unit; leave the argument out."
 _NO_GATES = "the unit has no such gate; leave the argument out."
 _CHOICE_OF_KERNEL = (
     "the fastest kernel is chosen automatically; "
@@ -27,8 +26,8 @@ _INSTEAD = {
     "recurrent_constraint": _OWN_PARAMETERS,
     "use_bias": _NO_BIAS,
     "bias_initializer": _NO_BIAS,
-    "bias_regularizer": _FREE_BIAS,
-    "bias_constraint": _FREE_BIAS,
+    "bias_regularizer": _NO_BIAS,
+    "bias_constraint": _NO_BIAS,
     # Of cells; every layer has the two.
     "dropout": "apply `keras.layers.Dropout` to the inputs of the loop.",
     "seed": "a cell draws no random numbers; leave the argument out.",

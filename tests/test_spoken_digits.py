@@ -67,6 +67,21 @@ def test_batches_hold_every_recording_once_and_mask_the_padding(data):
     assert sorted(seen) == list(range(20))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_first_two_batches_differ_in_width(data, seed):
+    recordings, labels, _ = spoken_digits.read(data, longest=60)
+    given = spoken_digits.parse(
+        ["--data", str(data), "--batch-size", "4", "--seed", str(seed)]
+    )
+    for shuffled in (False, True):
+        batches = spoken_digits.Batches(recordings, labels, given, shuffled)
+        widths = [
+            batches[index][0]["mask"].shape[1] for index in range(len(batches))
+        ]
+        assert len(set(widths)) > 1
+        assert widths[0] != widths[1]
+
+
 def test_a_run_that_was_cut_short_goes_on(data, tmp_path, capsys):
     folder = tmp_path / "run"
     spoken_digits.main(options(data, folder, "--epochs", "1"))

@@ -91,7 +91,8 @@ trained in a linear layer |
         use_state_bias: whether the state has a bias. Defaults to `False`.
         initial_eigenvalues, use_bias, kernel_initializer, output_initializer,
             feedthrough_initializer, bias_initializer, kernel_regularizer,
-            kernel_constraint: see `LinearDynamicalSystem`.
+            bias_regularizer, kernel_constraint, bias_constraint: see
+            `LinearDynamicalSystem`.
         dropout: float in [0, 1), the share of input features to drop during
             training, the same ones at every time step. Defaults to 0.
         seed: integer, the seed of the dropout and of the initial eigenvalues
@@ -178,7 +179,9 @@ trained in a linear layer |
         feedthrough_initializer=None,
         bias_initializer="zeros",
         kernel_regularizer=None,
+        bias_regularizer=None,
         kernel_constraint=None,
+        bias_constraint=None,
         dropout=0.0,
         seed=None,
         return_sequences=True,
@@ -202,7 +205,9 @@ trained in a linear layer |
             feedthrough_initializer=feedthrough_initializer,
             bias_initializer=bias_initializer,
             kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
             kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
             dropout=dropout,
             seed=seed,
             return_sequences=return_sequences,

@@ -102,9 +102,10 @@ in modal coordinates |
             `"glorot_normal"`.
         feedthrough_initializer: for D. Defaults to `None`, normal numbers that
             keep the variance.
-        bias_initializer: defaults to `"zeros"`.
+        bias_initializer: for `bias`. Defaults to `"zeros"`.
         kernel_regularizer, kernel_constraint: for `input_kernel` and
             `output_kernel`. Default to `None`.
+        bias_regularizer, bias_constraint: for `bias`. Default to `None`.
         dropout: float in [0, 1), the share of input features to drop during
             training, the same ones at every time step. Defaults to 0.
         seed: integer, the seed of the dropout and of the initial eigenvalues
@@ -177,7 +178,9 @@ in modal coordinates |
         feedthrough_initializer=None,
         bias_initializer="zeros",
         kernel_regularizer=None,
+        bias_regularizer=None,
         kernel_constraint=None,
+        bias_constraint=None,
         dropout=0.0,
         seed=None,
         return_sequences=True,
@@ -220,6 +223,8 @@ in modal coordinates |
         self.use_bias = use_bias
         self.output_initializer = keras.initializers.get(output_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
 
     @property
     def num_states(self):
@@ -288,7 +293,11 @@ in modal coordinates |
         self.bias = None
         if self.use_bias:
             self.bias = self.add_parameter(
-                "bias", (self.output_units,), self.bias_initializer
+                "bias",
+                (self.output_units,),
+                self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
             )
 
     def _build_eigenvalues(self):
@@ -414,7 +423,13 @@ in modal coordinates |
             "projections": self.projections,
             "initial_eigenvalues": _as_config(self.initial_eigenvalues),
             "use_bias": self.use_bias,
-            **serialized(self, "output_initializer", "bias_initializer"),
+            **serialized(
+                self,
+                "output_initializer",
+                "bias_initializer",
+                "bias_regularizer",
+                "bias_constraint",
+            ),
         }
 
 

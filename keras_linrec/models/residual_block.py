@@ -101,7 +101,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         B.4; [Simplified State Space Layers for Sequence
         Modeling](https://arxiv.org/abs/2208.04933), appendix G.1;
         [RotRNN: Modelling Long Sequences with
-        Rotations](https://arxiv.org/abs/2407.07239), appendix.
+        Rotations](https://arxiv.org/abs/2407.07239), appendix B.2.
 
     Example:
 
