@@ -60,6 +60,7 @@ ONLY_UNDER = {
 SELECTED_UNDER = {
     "test_analysis.py": ("torch",),
     "test_arguments.py": ("torch",),
+    "test_averaging_models.py": ("torch",),
     "test_canonical_form.py": ("torch",),
     "test_defaults.py": ("torch",),
     "test_devices.py": (),
@@ -78,6 +79,7 @@ SELECTED_UNDER = {
     "test_nlp_examples.py": ("torch",),
     "test_nlp_texts.py": ("torch",),
     "test_pallas.py": (),
+    "test_residual_block.py": ("torch",),
     "test_robustness.py": ("torch",),
     "test_sampling_rates.py": ("torch",),
     "test_saved_files.py": ("torch",),

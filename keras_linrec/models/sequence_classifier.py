@@ -1,0 +1,185 @@
+"""A deep model for classes."""
+
+import keras
+
+from keras_linrec.models.sequence_model import SequenceModel
+from keras_linrec.validation import require_count
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class SequenceClassifier(SequenceModel):
+    """A deep model of residual blocks that gives classes.
+
+        x_0 = encoder(sequences)              `units` features a step
+        x_i = block_i(x_{i-1})                `num_layers` blocks
+        y   = activation(head(pool(norm(x_n))))
+
+    The blocks are `ResidualBlock`s of any unit, which add an activation and a
+    gate to a linear one; with the default `"lssl"` it is the deep LSSL of Gu
+    et al. 2021. The encoder and the head are position-wise linear maps; with
+    `norm_first=False` every block ends with a norm, and no other follows.
+    Under a 16-bit policy pooling and head compute in float32.
+
+    `SequenceClassifier.from_size("small", num_classes)` and `"large"` are the
+    LSSL paper's two models.
+
+    Args:
+        num_classes: integer, the number of classes.
+        num_layers: integer, the number of blocks. Defaults to 6.
+        units: integer, the features of every block. Defaults to 128.
+        unit: `"lssl"`, `"rotrnn"`, `"lru"`, `"linear_dynamical_system"`,
+            `"ldstack"`, `"orthogonal_rnn"`, `"lipschitz_rnn"` or
+            `"antisymmetric_rnn"`, or any layer from (batch, time, units) to
+            the same shape. Every block gets a copy, with weights of its own
+            (equal at the start if its initializers have seeds). Defaults to
+            `"lssl"`.
+        unit_arguments: dictionary of constructor arguments for a unit given by
+            name, such as `{"state_size": 64}`. For LSSL the paper chooses
+            `dt_min` and `dt_max` a factor of 100 apart, with 1 / L between
+            them for sequences of L steps. Defaults to `None`.
+        dropout: float in [0, 1), of every block. Defaults to 0.
+        normalization: `"layer"`, `"rms"` or `"batch"`. Defaults to `"layer"`.
+        norm_first: whether blocks normalize what the unit reads, or the sum.
+            Defaults to `True`.
+        block_activation: after each unit, see `ResidualBlock`. Defaults to
+            `None`: `"gelu"` for a linear unit.
+        gated: whether a gated linear unit follows it, see `ResidualBlock`.
+            Defaults to `None`: for a linear unit.
+        pool_size: integer, k: between two blocks the outputs of k steps are
+            averaged, so that each block reads a k-th of the steps. Masked
+            steps are left out first, and what does not fill a window at the
+            end is dropped. Defaults to 1.
+        pooling: over the steps that count, before the head: `"mean"`,
+            `"max"`, `"last"`, the last of them, or `None`: one output a step
+            (with `pool_size`, for each step of the last block). Defaults to
+            `"mean"`.
+        activation: of the head. `None` gives logits. Defaults to
+            `"softmax"`.
+        seed: integer, the seed of the blocks' dropout. Defaults to `None`.
+        name, dtype, trainable: those of `keras.Model`.
+
+    Call arguments:
+        sequences: float tensor, (batch, time, features), of any length.
+        mask: boolean tensor, (batch, time), true where a step counts. Any
+            pattern is allowed, and what the other steps hold does not matter.
+            A row that is masked throughout, or has too few steps for one
+            average, pools to zeros.
+        training: whether dropout applies and batch normalization uses the
+            statistics of the batch. Defaults to `False`.
+        time_deltas: float tensor, (batch, time), how long each step lasts. See
+            `LSSL`. Not with `pool_size`.
+
+    The attribute `step_rescale`, that of every LSSL, may be set at any
+    time, for signals of another sampling rate.
+
+    A stream, step by step or in parts, gives after each step the outputs for
+    the sequence so far. With `pool_size` they change when the last block has a
+    full average, every `pool_size ** (num_layers - 1)` steps, and a model with
+    `pooling=None` too cannot stream.
+
+    Output shape:
+        (batch, num_classes), or (batch, time, num_classes) with
+        `pooling=None`.
+
+    Raises:
+        ValueError: for an argument out of its range, at construction.
+
+    Reference:
+        [Combining Recurrent, Convolutional, and Continuous-time Models with
+        Linear State-Space Layers](https://arxiv.org/abs/2110.13985), appendix
+        B.4.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> model = keras_linrec.models.SequenceClassifier(
+    ...     num_classes=5, num_layers=2, units=8, unit="rotrnn", pool_size=4
+    ... )
+    >>> model.compile("adam", "sparse_categorical_crossentropy")
+    >>> sequences = np.random.rand(4, 100, 3).astype("float32")
+    >>> history = model.fit(sequences, np.array([0, 1, 2, 3]), verbose=0)
+    >>> model.predict(sequences, verbose=0).shape
+    (4, 5)
+
+    Its outputs for a stream, after each step:
+
+    >>> states = model.get_initial_state(batch_size=4)
+    >>> output, states = model.step(sequences[:, 0], states)
+    >>> tuple(output.shape)
+    (4, 5)
+    """
+
+    def __init__(
+        self,
+        num_classes,
+        num_layers=6,
+        units=128,
+        unit="lssl",
+        unit_arguments=None,
+        dropout=0.0,
+        normalization="layer",
+        norm_first=True,
+        block_activation=None,
+        gated=None,
+        pool_size=1,
+        pooling="mean",
+        activation="softmax",
+        seed=None,
+        name=None,
+        dtype=None,
+        trainable=True,
+    ):
+        require_count("num_classes", num_classes)
+        super().__init__(
+            output_dim=num_classes,
+            num_layers=num_layers,
+            units=units,
+            unit=unit,
+            unit_arguments=unit_arguments,
+            dropout=dropout,
+            normalization=normalization,
+            norm_first=norm_first,
+            block_activation=block_activation,
+            gated=gated,
+            pool_size=pool_size,
+            pooling=pooling,
+            activation=activation,
+            seed=seed,
+            name=name,
+            dtype=dtype,
+            trainable=trainable,
+        )
+        self.num_classes = num_classes
+
+    @classmethod
+    def from_size(cls, size, num_classes, unit_arguments=None, **overrides):
+        """A model of one of the LSSL paper's two sizes.
+
+        The paper counts `num_layers * channels * units * (units + state_size)`
+        parameters: C and the mixing of every LSSL. The encoder, the head, the
+        normalizations, the biases, D, A, B and dt come on top: with one
+        feature and ten classes, the last column.
+
+        | size | num_layers | units | state_size | channels | paper's | all |
+        |---|---|---|---|---|---|---|
+        | `"small"` | 6 | 128 | 128 | 1 | 196,608 | 207,626 |
+        | `"large"` | 4 | 256 | 256 | 4 | 2,097,152 | 2,116,106 |
+
+        Args:
+            size: `"small"` or `"large"`.
+            num_classes: integer, the number of classes.
+            unit_arguments: dictionary of arguments for LSSL besides those of
+                the size, or in their place. Defaults to `None`.
+            **overrides: any other arguments of the constructor.
+
+        Raises:
+            ValueError: for an unknown size, and for a `unit` other than
+                `"lssl"`.
+        """
+        return cls._from_size(size, num_classes, unit_arguments, overrides)
+
+    def get_config(self):
+        config = super().get_config()
+        config["num_classes"] = config.pop("output_dim")
+        return config

@@ -1,0 +1,104 @@
+"""A deep model for real numbers."""
+
+import keras
+
+from keras_linrec.models.sequence_model import SequenceModel
+from keras_linrec.validation import require_count
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class SequenceRegressor(SequenceModel):
+    """A deep model of residual blocks that gives real numbers.
+
+    `SequenceClassifier` with a linear head.
+
+    Args:
+        output_dim: integer, how many numbers to predict.
+        activation: of the head. Defaults to `None`.
+        num_layers, units, unit, unit_arguments, dropout, normalization,
+            norm_first, block_activation, gated, pool_size, pooling, seed,
+            name, dtype, trainable: those of `SequenceClassifier`.
+
+    Call arguments:
+        sequences, mask, training, time_deltas: those of `SequenceClassifier`.
+
+    Output shape:
+        (batch, output_dim), or (batch, time, output_dim) with `pooling=None`.
+
+    Raises:
+        ValueError: for an argument out of its range, at construction.
+
+    Reference:
+        [Combining Recurrent, Convolutional, and Continuous-time Models with
+        Linear State-Space Layers](https://arxiv.org/abs/2110.13985), appendix
+        B.4.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> model = keras_linrec.models.SequenceRegressor(
+    ...     output_dim=1, num_layers=2, units=8, pooling=None
+    ... )
+    >>> sequences = np.random.rand(4, 100, 3).astype("float32")
+    >>> tuple(model(sequences).shape)
+    (4, 100, 1)
+    """
+
+    def __init__(
+        self,
+        output_dim,
+        num_layers=6,
+        units=128,
+        unit="lssl",
+        unit_arguments=None,
+        dropout=0.0,
+        normalization="layer",
+        norm_first=True,
+        block_activation=None,
+        gated=None,
+        pool_size=1,
+        pooling="mean",
+        activation=None,
+        seed=None,
+        name=None,
+        dtype=None,
+        trainable=True,
+    ):
+        require_count("output_dim", output_dim)
+        super().__init__(
+            output_dim=output_dim,
+            num_layers=num_layers,
+            units=units,
+            unit=unit,
+            unit_arguments=unit_arguments,
+            dropout=dropout,
+            normalization=normalization,
+            norm_first=norm_first,
+            block_activation=block_activation,
+            gated=gated,
+            pool_size=pool_size,
+            pooling=pooling,
+            activation=activation,
+            seed=seed,
+            name=name,
+            dtype=dtype,
+            trainable=trainable,
+        )
+
+    @classmethod
+    def from_size(cls, size, output_dim, unit_arguments=None, **overrides):
+        """A model of one of the LSSL paper's two sizes.
+
+        Args:
+            size: `"small"` or `"large"`, see `SequenceClassifier.from_size`.
+            output_dim: integer, how many numbers to predict.
+            unit_arguments: dictionary of arguments for LSSL besides those of
+                the size, or in their place. Defaults to `None`.
+            **overrides: any other arguments of the constructor.
+
+        Raises:
+            ValueError: for an unknown size, and for a `unit` other than
+                `"lssl"`.
+        """
+        return cls._from_size(size, output_dim, unit_arguments, overrides)

@@ -1,0 +1,153 @@
+"""Models that average steps between their blocks."""
+
+import keras
+import numpy as np
+import pytest
+from autodiff import compiled
+from model_cases import POOLINGS
+from model_cases import built
+from model_cases import close
+from model_cases import make_model
+from model_cases import make_rotrnn
+from model_cases import numbers
+from units import array
+from units import sequences
+
+
+def make_averaging(pooling="mean", num_layers=3, **arguments):
+    """A model whose last block reads one average of four steps."""
+    return built(
+        make_model(
+            unit=make_rotrnn(),
+            pooling=pooling,
+            num_layers=num_layers,
+            pool_size=2,
+            normalization="batch",
+            **arguments,
+        )
+    )
+
+
+def in_steps(model, inputs):
+    states, outputs = model.get_initial_state(len(inputs)), []
+    for t in range(inputs.shape[1]):
+        output, states = model.step(inputs[:, t], states)
+        outputs.append(array(output))
+    return np.stack(outputs, axis=1), states
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_blocks_read_averages_of_the_steps_before(pooling):
+    model = make_averaging(pooling)
+    # What is left at the end fills no average.
+    inputs = sequences(11)
+    outputs = array(model.encoder(inputs))
+    for index, block in enumerate(model.blocks):
+        if index:
+            kept = outputs[:, : len(outputs[0]) // 2 * 2]
+            outputs = (kept[:, ::2] + kept[:, 1::2]) / 2
+        outputs = numbers(block, outputs)
+    outputs = numbers(model.norm, outputs)
+    assert outputs.shape[1] == 2
+    if pooling:
+        pools = {"mean": np.mean, "max": np.max}
+        pool = pools.get(pooling, lambda given, axis: given[:, -1])
+        outputs = pool(outputs, axis=1)
+    expected = array(model.head(outputs))
+    close(model(inputs), expected)
+    assert model.compute_output_shape(inputs.shape) == expected.shape
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_mask_takes_steps_out_before_they_are_averaged(pooling):
+    model = make_averaging(pooling)
+    inputs = sequences(11, batch=4)
+    mask = np.random.default_rng(0).random((4, 11)) < 0.8
+    mask[2], mask[3] = np.arange(11) >= 2, np.arange(11) < 3
+    inputs[~mask] = np.nan
+    got = array(model(inputs, mask=mask))
+    assert np.isfinite(got).all()
+    for row in range(3):
+        expected = array(model(inputs[row : row + 1, mask[row]]))
+        close(
+            got[row : row + 1]
+            if pooling
+            else got[row, None, : len(expected[0])],
+            expected,
+        )
+    if pooling:
+        # Three steps make no average of four.
+        close(got[3:], model.head(np.zeros((1, 4), "float32")))
+    else:
+        counts = array(model.compute_mask(inputs, mask))
+        assert (counts.sum(axis=1) == mask.sum(axis=1) // 4).all()
+        assert counts.shape == got.shape[:2]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS[:-1])
+def test_steps_of_an_averaging_model_equal_the_sequence_so_far(pooling):
+    model = make_averaging(pooling)
+    inputs = sequences(11)
+    got, _ = in_steps(model, inputs)
+    for time in range(1, 12):
+        close(got[:, time - 1], model(inputs[:, :time]))
+    # One output for each average of four, and one before the first.
+    assert len(np.unique(np.round(got[0, :, 0], 6))) == 3
+
+
+@pytest.mark.parametrize("pooling", POOLINGS[:-1])
+def test_parts_of_a_stream_that_averages_equal_its_steps(pooling):
+    model = make_averaging(pooling)
+    inputs = sequences(11)
+    expected, final_states = in_steps(model, inputs)
+
+    def in_parts(given):
+        states, outputs = model.get_initial_state(2), []
+        for part in (slice(0, 1), slice(1, 6), slice(6, 8), slice(8, 11)):
+            output, states = model.call_with_states(given[0][:, part], states)
+            outputs.append(output)
+        return keras.ops.concatenate(outputs, axis=1), states
+
+    got, states = compiled(in_parts)([inputs])
+    close(got, expected)
+    for one, other in zip(
+        keras.tree.flatten(states), keras.tree.flatten(final_states)
+    ):
+        close(one, other)
+
+
+@pytest.mark.parametrize("pool_size", [1, 3])
+@pytest.mark.parametrize("pooling", POOLINGS[:-1])
+def test_masked_parts_of_a_stream_leave_steps_out(pooling, pool_size):
+    model = built(
+        make_model(unit=make_rotrnn(), pooling=pooling, pool_size=pool_size)
+    )
+    inputs = sequences(9)
+    mask = np.array([[1, 1, 0, 1, 0, 1, 1, 1, 1], [0] * 5 + [1] * 4], "bool")
+    states = model.get_initial_state(2)
+    for part in (slice(0, 4), slice(4, 9)):
+        got, states = model.call_with_states(
+            inputs[:, part], states, mask[:, part]
+        )
+    for row in range(2):
+        expected, _ = in_steps(model, inputs[row : row + 1, mask[row]])
+        close(array(got)[row : row + 1, -1], expected[:, -1])
+
+
+def test_lengths_of_steps_are_not_averaged():
+    model = built(make_model(pool_size=2))
+    inputs, time_deltas = sequences(4), np.ones((2, 4), "float32")
+    with pytest.raises(ValueError, match="`time_deltas` .* pool_size=2"):
+        model(inputs, time_deltas=time_deltas)
+    states = model.get_initial_state(2)
+    with pytest.raises(ValueError, match="`time_deltas` .* pool_size=2"):
+        model.step(inputs[:, 0], states, time_deltas=time_deltas[:, 0])
+    # A model of one block averages nothing.
+    model = built(make_model(pool_size=2, num_layers=1))
+    close(model(inputs, time_deltas=time_deltas), model(inputs))
+
+
+def test_averages_without_pooling_have_no_output_for_a_step():
+    model = make_averaging(pooling=None)
+    with pytest.raises(ValueError, match="pool_size=2, pooling=None"):
+        model.get_initial_state(2)
