@@ -11,6 +11,7 @@ from keras_linrec.layers.streaming import Streaming
 from keras_linrec.ops.exportable import require_exportable
 from keras_linrec.ops.exportable import with_fixed_sizes
 from keras_linrec.ops.steps import Steps
+from keras_linrec.ops.steps import run_again
 from keras_linrec.ops.steps import run_masked
 from keras_linrec.validation import check_mask
 from keras_linrec.validation import check_time_deltas
@@ -323,7 +324,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             self._run, wants_states=return_state or self.stateful, **options
         )
         if self._rematerializes(sequences):
-            run = partial(_run_again, run)
+            run = partial(run_again, run)
         outputs, final_states = run(steps, states)
         if self.stateful:
             self.keep_states(final_states)
@@ -402,7 +403,7 @@ class SequenceLayer(StatefulLayer, Streaming):
     def _rematerializes(self, sequences):
         """Whether the layer was made in a scope that recomputes."""
         scope = super().rematerialized_call
-        return scope(_run_again, sequences) is not _run_again and (
+        return scope(run_again, sequences) is not run_again and (
             self._has_own_weights()
         )
 
@@ -477,26 +478,6 @@ class SequenceLayer(StatefulLayer, Streaming):
             "stateful": self.stateful,
             "zero_output_for_mask": self.zero_output_for_mask,
         }
-
-
-def _run_again(run, steps, states):
-    """`run(steps, states)`, recomputed for the gradient."""
-
-    # `keras.remat` takes a function of tensors, none of them `None`. Masks and
-    # resets have no gradient and need not be among them.
-    def run_of_tensors(sequences, *others):
-        given = steps._replace(sequences=sequences)
-        if steps.time_deltas is not None:
-            time_deltas, *others = others
-            given = given._replace(time_deltas=time_deltas)
-        outputs, final_states = run(given, list(others) or None)
-        return outputs, *(final_states or ())
-
-    tensors = [steps.sequences, *(states or ())]
-    if steps.time_deltas is not None:
-        tensors.insert(1, steps.time_deltas)
-    outputs, *final_states = keras.remat(run_of_tensors)(*tensors)
-    return outputs, final_states
 
 
 def _first_mask(mask):

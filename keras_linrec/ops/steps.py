@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import keras
 from keras import ops
 
 from keras_linrec.ops import packing
@@ -105,3 +106,23 @@ def _where(rows, one, other):
     """States (batch, ...) from `one` in the rows where `rows` is true."""
     shape = (-1,) + (1,) * (len(other.shape) - 1)
     return ops.where(ops.reshape(rows, shape), one, other)
+
+
+def run_again(run, steps, states):
+    """`run(steps, states)`, recomputed for the gradient."""
+
+    # `keras.remat` takes a function of tensors, none of them `None`. Masks and
+    # resets have no gradient and need not be among them.
+    def run_of_tensors(sequences, *others):
+        given = steps._replace(sequences=sequences)
+        if steps.time_deltas is not None:
+            time_deltas, *others = others
+            given = given._replace(time_deltas=time_deltas)
+        outputs, final_states = run(given, list(others) or None)
+        return outputs, *(final_states or ())
+
+    tensors = [steps.sequences, *(states or ())]
+    if steps.time_deltas is not None:
+        tensors.insert(1, steps.time_deltas)
+    outputs, *final_states = keras.remat(run_of_tensors)(*tensors)
+    return outputs, final_states
