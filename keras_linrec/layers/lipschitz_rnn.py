@@ -256,7 +256,10 @@ if `gated` |
             to `False`.
         use_bias: whether there are b and b'. Defaults to `True`.
         kernel_initializer: for U and U'. Defaults to `None`, as in the
-            authors' code: uniform in +-1 / sqrt(features).
+            authors' code: uniform in +-1 / sqrt(features). Where training
+            diverges, as it may over many hundred steps of one feature,
+            `"glorot_uniform"` with `bias_initializer="zeros"` starts from
+            smaller states.
         linear_initializer, recurrent_initializer: for M_A and M_W. Default to
             normal numbers of standard deviation 1 / units.
         bias_initializer: for b and b'. Defaults to `None`, also uniform in
