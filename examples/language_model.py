@@ -33,11 +33,11 @@ import numpy as np
 from common import add_figure
 from common import add_models
 from common import add_numbers
-from common import choose_backend
 from common import lstm
+from common import prepare_backend
 from common import widest
 
-choose_backend()
+prepare_backend()
 
 import keras
 import keras_hub

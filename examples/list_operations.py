@@ -35,11 +35,11 @@ from typing import NamedTuple
 import numpy as np
 from common import add_models
 from common import add_numbers
-from common import choose_backend
 from common import lstm
+from common import prepare_backend
 from common import widest
 
-choose_backend()
+prepare_backend()
 
 import keras
 
