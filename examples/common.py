@@ -58,9 +58,11 @@ def require_whole(parser, options, name, least, most=2**31 - 1):
 
 def add_models(parser):
     """Add the options for the unit, and for the LSTM to compare with."""
+    from keras_linrec.models.units import UNITS
+
     parser.add_argument(
         "--unit",
-        choices=("rotrnn", "lssl", "ldstack"),
+        choices=tuple(UNITS),
         default="rotrnn",
         help="the recurrent unit of the layers (default: %(default)s)",
     )

@@ -191,7 +191,7 @@ def build_backbone(options):
         hidden_dim=width,
         intermediate_dim=2 * width,
         unit=options.unit,
-        unit_arguments=arguments[options.unit],
+        unit_arguments=arguments.get(options.unit),
         dropout=options.dropout,
     )
 

@@ -277,7 +277,7 @@ def build_classifier(options):
         hidden_dim=width,
         intermediate_dim=3 * width // 2,
         unit=options.unit,
-        unit_arguments=arguments[options.unit],
+        unit_arguments=arguments.get(options.unit),
         dropout=options.dropout,
     )
     # The maximum and the minimum of the outermost list depend on whether a
