@@ -291,6 +291,34 @@ def test_a_decay_close_to_one_does_not_stall():
     assert abs(outputs[0, -1, 0] / expected - 1) < 1e-7
 
 
+def test_gradients_of_kernels_keep_their_digits_over_many_steps():
+    # Of numbers of one sign, a float32 sum would be 7e-4 off.
+    time, block = 2**18, 384
+    shapes = {
+        "decay": (2,),
+        "inputs": (1, time, 2),
+        "input_kernel": (2, 2),
+        "output_kernel": (2, 2),
+        "checkpoints": (1, time // block + 2, 1, 2),
+        "d_outputs": (1, time, 2),
+        "d_final": (1, 2),
+    }
+    gradients = {}
+    for dtype in DTYPES:
+        given = [[np.full(s, 0.3, dtype)] for s in shapes.values()]
+        gradients[dtype] = empty_like(*given[:4], given[-1])
+        call(
+            "projected_scan_backward",
+            flags_of("real", False, False, dtype),
+            (1, 1, time, 2, 2, 2, block),
+            given,
+            gradients[dtype],
+        )
+    single, double = (map(number, gradients[dtype]) for dtype in DTYPES)
+    for one, other in zip(single, double):
+        assert relative_error(one, other) < 1e-5
+
+
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
 def test_zeros_stay_zero_under_a_growing_decay(per_step):
     # Threads share a long row, and 1.2^32768 overflows.

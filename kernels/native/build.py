@@ -57,6 +57,7 @@ _CORE_SOURCES = (
     "projected_scan.cpp",
     "scan.cpp",
     "parallel.cpp",
+    "processors.cpp",
     "dispatch.cpp",
 )
 

@@ -52,7 +52,6 @@ def _lend_threads():
         library.keras_linrec_use_openmp(
             runtime.GOMP_parallel,
             runtime.omp_get_thread_num,
-            runtime.omp_get_num_threads,
             runtime.omp_get_max_threads,
         )
         return

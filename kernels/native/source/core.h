@@ -34,11 +34,11 @@ KERAS_LINREC_PUBLIC const char* keras_linrec_instruction_set();
 KERAS_LINREC_PUBLIC int keras_linrec_threads();
 
 // Makes the core run on the threads of an OpenMP runtime: its GOMP_parallel,
-// omp_get_thread_num, omp_get_num_threads and omp_get_max_threads. Threads of a
-// framework that spin while they wait, as that runtime's do, would otherwise
-// compete with ours for the processors.
+// omp_get_thread_num and omp_get_max_threads. Threads of a framework that spin
+// while they wait, as that runtime's do, would otherwise compete with ours for
+// the processors.
 KERAS_LINREC_PUBLIC void keras_linrec_use_openmp(void* parallel, void* index,
-                                                 void* count, void* most);
+                                                 void* most);
 
 // h_t = decay_t * h_{t-1} + inputs_t. Every quantity is one array, or two if
 // complex, with a leading axis of `groups`: independent systems, each with its

@@ -37,9 +37,14 @@ struct Sizes {
   int64_t work() const {
     return batch * time * parts() * channels * (features + units);
   }
+  // One for each block of each row.
+  int64_t jobs() const { return batch * blocks(); }
+  // The sums that the gradients of the weights are added to in turn, whatever
+  // the number of threads. With more of them, fewer threads wait for each
+  // other, and fewer find theirs in their cache.
+  int64_t sums() const { return std::clamp<int64_t>(jobs(), 1, 8); }
   int threads() const {
-    const int64_t most =
-        std::min<int64_t>(keras_linrec::threads(), batch * blocks());
+    const int64_t most = std::min<int64_t>(keras_linrec::threads(), jobs());
     return static_cast<int>(std::clamp<int64_t>(work() / least_work_a_thread, 1,
                                                 std::max<int64_t>(most, 1)));
   }

@@ -35,22 +35,30 @@ struct Sizes {
   int64_t numbers() const { return rows() * time * channels; }
 };
 
-// How a call is cut: channels into `splits`, and time into `parts` if there are
-// too few rows and channels for the threads.
+// How a call is cut into jobs: as many whole rows for each thread; then, for
+// what is left, the channels into `splits`; and time into `parts` if there are
+// still too few jobs. A scan of half of 256 channels takes 60% of the time.
+//
+// Splits do not change the numbers. Parts do, by the rounding of float64.
 struct Plan {
-  int64_t threads, splits, width, parts, steps;
+  int64_t threads, whole, splits, width, parts, steps;
   explicit Plan(const Sizes& s) {
     threads = std::clamp<int64_t>(s.numbers() / least_numbers_a_thread, 1,
                                   keras_linrec::threads());
+    whole = s.rows() / threads * threads;
+    const int64_t rows = std::max<int64_t>(s.rows() - whole, 1);
     const int64_t lines = (s.channels + channels_a_line - 1) / channels_a_line;
-    splits = std::min(lines, (threads + s.rows() - 1) / s.rows());
+    splits = std::min(lines, (threads + rows - 1) / rows);
     width = (lines + splits - 1) / splits * channels_a_line;
     splits = (s.channels + width - 1) / width;
     parts = std::clamp<int64_t>(
         s.time / least_steps_a_part, 1,
-        std::max<int64_t>(threads / (s.rows() * splits), 1));
+        whole ? 1 : std::max<int64_t>(threads / (rows * splits), 1));
     steps = (s.time + parts - 1) / parts;
     parts = (s.time + steps - 1) / steps;
+  }
+  int64_t jobs(const Sizes& s) const {
+    return whole + (s.rows() - whole) * splits * parts;
   }
 };
 
@@ -58,12 +66,14 @@ struct Plan {
 struct Job {
   int64_t row, group, channel, width, part, first, time;
   Job(const Sizes& s, const Plan& plan, int64_t index) {
-    part = index % plan.parts;
-    const int64_t split = index / plan.parts % plan.splits;
-    row = index / plan.parts / plan.splits;
+    const int64_t rest = std::max<int64_t>(index - plan.whole, 0);
+    const int64_t split = rest / plan.parts % plan.splits;
+    part = rest % plan.parts;
+    row = std::min(index, plan.whole) + rest / plan.parts / plan.splits;
     group = row / s.batch;
     channel = split * plan.width;
-    width = std::min(plan.width, s.channels - channel);
+    width = index < plan.whole ? s.channels
+                               : std::min(plan.width, s.channels - channel);
     // Parts are counted in the order of the scan.
     const int64_t taken = part * plan.steps;
     time = std::min(plan.steps, s.time - taken);
@@ -80,13 +90,10 @@ struct Job {
 
 void for_each_job(const Sizes& s, const Plan& plan,
                   const std::function<void(const Job&)>& run) {
-  const int64_t jobs = s.rows() * plan.splits * plan.parts;
-  parallel(static_cast<int>(std::min(plan.threads, jobs)),
-           [&](int index, int count) {
-             for (int64_t j = jobs * index / count;
-                  j < jobs * (index + 1) / count; j++)
-               run(Job(s, plan, j));
-           });
+  const int64_t jobs = plan.jobs(s);
+  keras_linrec::for_each_job(
+      static_cast<int>(std::min(plan.threads, jobs)), jobs,
+      [&](int, int64_t job) { run(Job(s, plan, job)); });
 }
 
 // float64 numbers, one for each channel, or two if complex.
