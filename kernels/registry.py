@@ -33,8 +33,8 @@ class Kernel(NamedTuple):
     except `inputs` and outputs of `projected_scan`, which are single tensors.
     """
 
-    scan: Callable  # decay, inputs, initial_state, reverse
-    # decay, inputs, input_kernel, output_kernel, initial_state, reverse
+    scan: Callable  # decay, inputs, initial_state, reverse, resets
+    # decay, inputs, input_kernel, output_kernel, initial_state, reverse, resets
     projected_scan: Callable
     # p, d, q, t, b, timescale, output_matrix, time, alpha. If it is None, the
     # portable form of `keras_linrec.ops.impulse_response` runs.
@@ -212,7 +212,7 @@ def _error_here(kernel):
         return relative_error(kernel, vjp)
     nonlinear_scan = kernel.nonlinear_scan if platform == "cuda" else None
     kernel = _with_projection(kernel.scan, nonlinear_scan=nonlinear_scan)
-    return relative_error(kernel, vjp, pairs=False)
+    return relative_error(kernel, vjp, is_whole=False)
 
 
 def _values_can_be_read():

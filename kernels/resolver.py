@@ -34,12 +34,13 @@ class Case(NamedTuple):
     keep_all: bool = True
     # Whether the decay varies over time.
     per_step: bool = False
+    # Whether states are reset.
+    resets: bool = False
     # For nonlinear scans: whether the native kernels have the activation,
-    # whether it acts on pairs, whether states are reset, and the number of
-    # matrices that a step multiplies by.
+    # whether it acts on pairs, and the number of matrices that a step
+    # multiplies by.
     known_activation: bool = True
     pairs: bool = False
-    resets: bool = False
     matrices: int = 1
     # Whether custom operators can run on these tensors now.
     operators: bool = True
@@ -90,6 +91,8 @@ def _kernel(case):
             return "associative", "few states and many steps"
     requested = settings.requested_kernel()
     name = registry.choose(requested)
+    if name == "native" and case.resets and case.platform != "cpu":
+        return registry.portable(), "this device's kernels take no resets"
     if name == requested:
         return name, "requested"
     return name, "the fastest that runs here"
@@ -142,8 +145,6 @@ def _form(case, kernel):
 
     if kernel.nonlinear_scan is None:
         return "loop", "this kernel has no fused form"
-    if case.resets:
-        return "loop", "states are reset"
     if not case.known_activation:
         return "loop", "the native kernels lack this activation"
     if is_short:
@@ -180,13 +181,11 @@ def _blocks(kernel):
 
 
 def _loop(kernel):
-    """A nonlinear scan, one step after another, with or without resets."""
+    """A nonlinear scan, one step after another."""
 
-    def run(dynamics, operands, keep_all=True, resets=None):
+    def run(dynamics, operands, keep_all=True):
         loop = backends.current().loop
-        return nonlinear_recurrence.with_last_state(
-            loop, dynamics, operands, resets
-        )
+        return nonlinear_recurrence.with_last_state(loop, dynamics, operands)
 
     return run
 

@@ -12,6 +12,7 @@ from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels.causal_convolution import causal_convolution
 from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.scan import portable
+from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
@@ -19,8 +20,9 @@ from keras_linrec.kernels.native.call_encoding import number_of
 _scan = projection.with_final_state(portable)
 
 
-def _linear(results, decay, inputs, initial_state, flags):
-    return _scan(decay, inputs, initial_state, bool(flags & REVERSE))
+def _linear(results, decay, inputs, resets, initial_state, flags):
+    resets = resets if flags & RESETS else None
+    return _scan(decay, inputs, initial_state, bool(flags & REVERSE), resets)
 
 
 def _linear_backward(results, kept, cotangents, flags):
@@ -28,13 +30,18 @@ def _linear_backward(results, kept, cotangents, flags):
     return plain_gradients.of_scan(_scan, reverse, kept, cotangents)
 
 
-def _projected(results, *arguments, flags, block):
+def _projected(results, *operands, flags, block):
+    *operands, resets, initial_state = operands
     outputs, final_state = projection.projected_scan(
-        _scan, *arguments, bool(flags & REVERSE)
+        _scan,
+        *operands,
+        initial_state,
+        bool(flags & REVERSE),
+        resets if flags & RESETS else None,
     )
     *_, checkpoints = results
     # The backward pass of this form needs no state but the first.
-    first = jnp.stack(arguments[-1], axis=1)
+    first = jnp.stack(initial_state, axis=1)
     checkpoints = jnp.zeros(checkpoints.shape, checkpoints.dtype)
     return outputs, final_state, checkpoints.at[:, 0].set(first)
 

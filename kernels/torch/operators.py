@@ -20,6 +20,7 @@ from torch import Tensor
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
@@ -136,6 +137,14 @@ def _call_core(name, flags, sizes, arguments, results):
     )
 
 
+def _refuse_resets(flags):
+    if flags & RESETS:
+        raise NotImplementedError(
+            "The CUDA kernels take no resets: `resolver.py` chooses others. "
+            f"Received: flags={flags}"
+        )
+
+
 # The scan.
 
 
@@ -149,6 +158,7 @@ def scan(
     flags: int,
     decay: list[Tensor],
     inputs: list[Tensor],
+    resets: Tensor,
     initial_state: list[Tensor],
 ) -> list[Tensor]:
     """Outputs and final state."""
@@ -156,10 +166,15 @@ def scan(
 
 
 @scan.register_kernel("cuda")
-def scan_on_cuda(flags, *arguments):
-    scan.check(flags, *arguments)
+def scan_on_cuda(flags, decay, inputs, resets, initial_state):
+    scan.check(flags, decay, inputs, resets, initial_state)
+    _refuse_resets(flags)
     results = cuda.scan(
-        cuda_library(), *arguments, reverse=bool(flags & REVERSE)
+        cuda_library(),
+        decay,
+        inputs,
+        initial_state,
+        reverse=bool(flags & REVERSE),
     )
     return flatten(results)
 
@@ -169,19 +184,21 @@ def scan_backward(
     flags: int,
     decay: list[Tensor],
     outputs: list[Tensor],
+    resets: Tensor,
     initial_state: list[Tensor],
     d_outputs: list[Tensor],
     d_final_state: list[Tensor],
 ) -> list[Tensor]:
-    """Cotangents of the arguments of `scan`."""
+    """Cotangents of the arguments of `scan` but the resets."""
     return empty_like([*decay, *outputs, *initial_state])
 
 
 @scan_backward.register_kernel("cuda")
-def scan_backward_on_cuda(flags, *arguments):
-    scan_backward.check(flags, *arguments)
+def scan_backward_on_cuda(flags, decay, outputs, resets, *others):
+    scan_backward.check(flags, decay, outputs, resets, *others)
+    _refuse_resets(flags)
     results = cuda.scan_backward(
-        cuda_library(), *arguments, reverse=bool(flags & REVERSE)
+        cuda_library(), decay, outputs, *others, reverse=bool(flags & REVERSE)
     )
     return flatten(results)
 
@@ -214,6 +231,7 @@ def projected_scan(
     inputs: Tensor,
     input_kernel: list[Tensor],
     output_kernel: list[Tensor],
+    resets: Tensor,
     initial_state: list[Tensor],
 ) -> list[Tensor]:
     """Outputs, final state, and the checkpoints that the gradient needs."""
@@ -237,12 +255,13 @@ def projected_scan_backward(
     inputs: Tensor,
     input_kernel: list[Tensor],
     output_kernel: list[Tensor],
+    resets: Tensor,
     checkpoints: Tensor,
     d_outputs: Tensor,
     d_final_state: list[Tensor],
     initial_state: list[Tensor],
 ) -> list[Tensor]:
-    """Cotangents of the arguments of `projected_scan`.
+    """Cotangents of the arguments of `projected_scan` but the resets.
 
     The core reads the initial state from the checkpoints. It is an argument for
     the sake of the gradient's own gradient.

@@ -103,7 +103,7 @@ ffi::Error nonlinear_scan(ffi::RemainingArgs arguments,
   constexpr bool backward = core == keras_linrec_nonlinear_scan_backward;
   const Arrays arrays(arguments, results);
   if (arrays.error.failure()) return arrays.error;
-  constexpr size_t inputs = 0, expansion = 4, initial_state = 7, d_outputs = 9;
+  constexpr size_t inputs = 0, expansion = 4, initial_state = 8, d_outputs = 10;
   const auto outputs = arrays.results[0].dimensions();
   const int64_t time = arrays.axis(inputs, 2);
   const int64_t sizes[] = {arrays.groups(inputs, 3),
