@@ -13,6 +13,7 @@ from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
+from keras_linrec.kernels import varying_response
 from keras_linrec.kernels.exporting import exporting
 from keras_linrec.kernels.final_state import final_state
 
@@ -134,6 +135,15 @@ def _form(case, kernel):
             return "blocks", "no fused kernel for this device yet"
         return "fused", ""
 
+    if case.operation == "varying_response":
+        if kernel.varying_response is None:
+            return "blocks", "this kernel has no fused form"
+        if case.dtype not in ("float32", "float64"):
+            return "blocks", "no fused kernel for this dtype"
+        if case.platform != "cpu":
+            return "blocks", "no fused kernel for this device yet"
+        return "fused", ""
+
     if case.operation == "causal_convolution":
         if kernel.causal_convolution is None:
             return "transforms", "this kernel has no fused form"
@@ -209,6 +219,12 @@ _FORMS = {
         "fused": lambda kernel: kernel.causal_convolution,
         "transforms": lambda kernel: causal_convolution.causal_convolution,
     },
+    "varying_response": {
+        "fused": lambda kernel: kernel.varying_response,
+        "blocks": lambda kernel: partial(
+            varying_response.varying_response, kernel.scan
+        ),
+    },
     # `ops.impulse_response` computes the blocks itself, without a kernel.
     "impulse_response": {
         "fused": lambda kernel: kernel.impulse_response,
@@ -250,7 +266,8 @@ def explain(what, shape, dtype="float32", **options):
         what: a layer or another function of one tensor, which is traced (on
             PyTorch, run on zeros), or the name of an operation:
             `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"`,
-            `"impulse_response"` or `"causal_convolution"`.
+            `"impulse_response"`, `"varying_response"` or
+            `"causal_convolution"`.
         shape: the shape of the tensor; for an operation (batch, time,
             channels), where a complex channel counts as two.
         dtype: the dtype of the tensor. Defaults to `"float32"`.

@@ -42,6 +42,9 @@ def chosen(operation, **facts):
         ("projected_scan", {"keep_all": False, "time": "n"}, "fused"),
         ("projected_scan", {"keep_all": False, "per_step": True}, "fused"),
         ("projected_scan", {"platform": "cuda"}, "products"),
+        ("varying_response", {}, "fused"),
+        ("varying_response", {"dtype": "bfloat16"}, "blocks"),
+        ("varying_response", {"platform": "cuda"}, "blocks"),
         ("impulse_response", {}, "fused"),
         ("impulse_response", {"dtype": "float64"}, "fused"),
         ("impulse_response", {"dtype": "bfloat16"}, "blocks"),
@@ -75,6 +78,7 @@ def test_portable_kernels_have_no_fused_forms():
             ("linear_scan", "scan"),
             ("projected_scan", "fused"),
             ("impulse_response", "blocks"),
+            ("varying_response", "blocks"),
             ("nonlinear_scan", "loop"),
         ):
             assert chosen(operation) == (registry.portable(), form)

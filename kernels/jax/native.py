@@ -17,6 +17,7 @@ from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
@@ -28,6 +29,8 @@ from keras_linrec.kernels.native.call_shapes import projected_shapes
 from keras_linrec.kernels.native.call_shapes import require_shapes
 from keras_linrec.kernels.native.call_shapes import response_shapes
 from keras_linrec.kernels.native.call_shapes import scan_shapes
+from keras_linrec.kernels.native.call_shapes import varying_checkpoint_shape
+from keras_linrec.kernels.native.call_shapes import varying_shapes
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 from keras_linrec.kernels.resets import are_given
 
@@ -99,6 +102,20 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
         [response_shapes(*output_matrix.shape)],
     )
     return _impulse_response(time, float(alpha), arguments)
+
+
+def varying_response(*arguments):
+    """See `keras_linrec.kernels.varying_response`."""
+    *arguments, alpha = arguments
+    output_matrix, inputs = arguments[6], arguments[9]
+    _require_shapes(
+        "varying_response",
+        ["arguments"],
+        [arguments],
+        [varying_shapes(*inputs.shape, *output_matrix.shape[1:])],
+    )
+    outputs, final_state, _ = _varying_response(float(alpha), *arguments)
+    return outputs, final_state
 
 
 def causal_convolution(inputs, response):
@@ -390,6 +407,80 @@ _impulse_response = twice_differentiable(
     _response_backward,
     _plain_response_backward,
     settings=2,
+)
+
+
+# The response to steps that differ in length.
+
+_ROWS_OF_VARYING = *[False] * 7, *[True] * 4
+_RESETS = 8
+
+
+def _without_resets(arguments):
+    return *arguments[:_RESETS], *arguments[_RESETS + 1 :]
+
+
+def _varying_attributes(alpha, arguments):
+    inputs, state = arguments[-2:]
+    block = varying_block(inputs.shape[1], state.shape[2])
+    return {"block": block, "alpha": bits_of(alpha)}
+
+
+def _varying_forward(alpha, *arguments):
+    """Outputs, final state, and the checkpoints that the gradient needs."""
+    output_matrix, inputs, state = arguments[6], *arguments[-2:]
+    attributes = _varying_attributes(alpha, arguments)
+    checkpoints = varying_checkpoint_shape(
+        *inputs.shape, state.shape[2], attributes["block"]
+    )
+    outputs = *inputs.shape, output_matrix.shape[1]
+    return _call(
+        "keras_linrec_varying_response",
+        (
+            jax.ShapeDtypeStruct(outputs, inputs.dtype),
+            _like(state),
+            jax.ShapeDtypeStruct(checkpoints, inputs.dtype),
+        ),
+        arguments,
+        rows=(_ROWS_OF_VARYING, True),
+        **attributes,
+    )
+
+
+def _remember_varying(alpha, *arguments):
+    results = _varying_response(alpha, *arguments)
+    return results, (arguments, results[-1])
+
+
+def _varying_backward(alpha, kept, cotangents):
+    arguments, _ = kept
+    gradients = _call(
+        "keras_linrec_varying_response_backward",
+        _like(_without_resets(arguments)),
+        (*kept, cotangents),
+        rows=(
+            (_ROWS_OF_VARYING, True, True),
+            _without_resets(_ROWS_OF_VARYING),
+        ),
+        **_varying_attributes(alpha, arguments),
+    )
+    no_gradient = jax.numpy.zeros_like(arguments[_RESETS])
+    return *gradients[:_RESETS], no_gradient, *gradients[_RESETS:]
+
+
+def _plain_varying_backward(alpha, kept, cotangents):
+    arguments, _ = kept
+    return plain_gradients.of_varying_response(
+        scan, alpha, arguments, cotangents
+    )
+
+
+_varying_response = twice_differentiable(
+    _varying_forward,
+    _remember_varying,
+    _varying_backward,
+    _plain_varying_backward,
+    differentiated=2,
 )
 
 

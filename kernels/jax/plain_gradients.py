@@ -10,6 +10,7 @@ from keras_linrec.kernels import causal_convolution
 from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan
+from keras_linrec.kernels import varying_response
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.resets import are_given
@@ -59,6 +60,15 @@ def of_impulse_response(scan, time, alpha, arguments, d_response):
         return impulse_response.impulse_response(scan, *arguments, time, alpha)
 
     return jax.vjp(plain, *arguments)[1](d_response)
+
+
+def of_varying_response(scan, alpha, arguments, cotangents):
+    """Cotangents of the tensor arguments of a varying response."""
+
+    def plain(*arguments):
+        return varying_response.varying_response(scan, *arguments, alpha)
+
+    return jax.vjp(plain, *arguments)[1](tuple(cotangents))
 
 
 def of_causal_convolution(inputs, response, d_outputs):

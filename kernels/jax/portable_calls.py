@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from keras_linrec.kernels import impulse_response as structured
 from keras_linrec.kernels import projected_scan as projection
+from keras_linrec.kernels import varying_response as varying
 from keras_linrec.kernels.causal_convolution import causal_convolution
 from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.scan import portable
@@ -68,6 +69,23 @@ def _response_backward(results, arguments, d_response, time, alpha):
     )
 
 
+def _varying(results, *arguments, block, alpha):
+    outputs, final_state = varying.varying_response(
+        _scan, *arguments, number_of(alpha)
+    )
+    *_, checkpoints = results
+    # The backward pass of this form reads none of them.
+    return outputs, final_state, jnp.zeros(checkpoints.shape, outputs.dtype)
+
+
+def _varying_backward(results, arguments, _, cotangents, block, alpha):
+    gradients = plain_gradients.of_varying_response(
+        _scan, number_of(alpha), arguments, cotangents
+    )
+    resets = 8  # which have no gradient
+    return *gradients[:resets], *gradients[resets + 1 :]
+
+
 def _convolution(results, inputs, response):
     return causal_convolution(inputs, response)
 
@@ -96,6 +114,8 @@ CALLS = {
     "keras_linrec_projected_scan_backward": _projected_backward,
     "keras_linrec_impulse_response": _response,
     "keras_linrec_impulse_response_backward": _response_backward,
+    "keras_linrec_varying_response": _varying,
+    "keras_linrec_varying_response_backward": _varying_backward,
     "keras_linrec_causal_convolution": _convolution,
     "keras_linrec_causal_convolution_backward": _convolution_backward,
     "keras_linrec_nonlinear_scan": _nonlinear,

@@ -77,6 +77,19 @@ def response_shapes(features, channels, state):
     return [vector, vector, vector, bands, vector, (features,), output_matrix]
 
 
+def varying_shapes(batch, time, features, channels, state):
+    """The arguments of a response whose steps differ in length."""
+    steps, inputs = (batch, time), (batch, time, features)
+    states = batch, features, state
+    system = response_shapes(features, channels, state)
+    return [*system, steps, steps, inputs, states]
+
+
+def varying_checkpoint_shape(batch, time, features, state, block):
+    """The states that enter the blocks of such a response."""
+    return batch, checkpoint_count(time, block), features, state
+
+
 def convolution_shapes(batch, time, features, channels, taps):
     """Inputs, response; cotangents of the outputs."""
     inputs = batch, time, features

@@ -12,10 +12,12 @@ from keras_linrec.kernels import causal_convolution as convolution
 from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
+from keras_linrec.kernels import varying_response as varying
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
@@ -77,6 +79,17 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
     return _operations.keras_linrec_impulse_response(
         *arguments, time=time, alpha=bits_of(alpha)
     )
+
+
+def varying_response(*arguments):
+    """See `keras_linrec.kernels.varying_response`."""
+    *arguments, alpha = arguments
+    outputs, final_state, _ = _operations.keras_linrec_varying_response(
+        *arguments,
+        block=varying_block(arguments[-2].shape[1], arguments[-1].shape[2]),
+        alpha=bits_of(float(alpha)),
+    )
+    return outputs, final_state
 
 
 def causal_convolution(inputs, response):
@@ -293,6 +306,36 @@ def _plain_response_gradient(operation, tensors):
         return plain.impulse_response(scan, *arguments, time, alpha)
 
     return _pull_back(response, arguments, d_response)
+
+
+@tf.RegisterGradient("KerasLinrecVaryingResponse")
+def _varying_gradient(operation, *cotangents):
+    # The checkpoints are read by the gradient alone, so they have no cotangent.
+    *results, checkpoints = operation.outputs
+    *gradients, d_inputs, d_state = (
+        _operations.keras_linrec_varying_response_backward(
+            *operation.inputs,
+            checkpoints,
+            *_filled(cotangents[:-1], results),
+            block=operation.get_attr("block"),
+            alpha=operation.get_attr("alpha"),
+        )
+    )
+    of_resets = None
+    return *gradients, of_resets, d_inputs, d_state
+
+
+@_differentiable("KerasLinrecVaryingResponseBackward")
+def _plain_varying_gradient(operation, tensors):
+    *arguments, _, d_outputs, d_final_state = tensors
+    alpha = number_of(operation.get_attr("alpha"))
+
+    def response(arguments):
+        return varying.varying_response(scan, *arguments, alpha)
+
+    gradients = _pull_back(response, arguments, [d_outputs, d_final_state])
+    *gradients, _, d_inputs, d_state = gradients
+    return *gradients, d_inputs, d_state
 
 
 @tf.RegisterGradient("KerasLinrecCausalConvolution")

@@ -14,6 +14,7 @@ from keras_linrec.kernels import causal_convolution
 from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan
+from keras_linrec.kernels import varying_response
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
@@ -236,6 +237,35 @@ _register(
 _register_backward(
     operators.impulse_response_backward, _plain_response_gradient, settings=2
 )
+
+
+# The response to steps that differ in length.
+
+
+def _varying_gradient(alpha, kept, cotangents):
+    arguments, checkpoints = kept
+    *gradients, d_inputs, d_state = operators.varying_response_backward(
+        alpha, arguments, checkpoints, *cotangents[:2]
+    )
+    of_resets = None
+    return *gradients, of_resets, d_inputs, d_state
+
+
+def _plain_varying_gradient(alpha, arguments, _, *cotangents):
+    def plain(arguments):
+        return varying_response.varying_response(scan, *arguments, alpha)
+
+    gradients = _pull_back(plain, [arguments], cotangents)
+    *gradients, _, d_inputs, d_state = gradients
+    return *gradients, d_inputs, d_state
+
+
+_register(
+    operators.varying_response,
+    lambda arguments, results: (arguments[0], results[-1]),
+    _varying_gradient,
+)
+_register_backward(operators.varying_response_backward, _plain_varying_gradient)
 
 
 # The causal convolution.

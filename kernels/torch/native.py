@@ -46,6 +46,16 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
     return response
 
 
+def varying_response(*arguments):
+    """See `keras_linrec.kernels.varying_response`."""
+    *arguments, alpha = arguments
+    (arguments,) = alike(arguments)
+    outputs, final_state, _ = operators.varying_response(
+        float(alpha), list(arguments)
+    )
+    return outputs, final_state
+
+
 def causal_convolution(inputs, response):
     """See `keras_linrec.kernels.causal_convolution`."""
     ((inputs, response),) = alike((inputs, response))

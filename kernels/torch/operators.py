@@ -20,6 +20,7 @@ from torch import Tensor
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import bits_of
@@ -31,6 +32,8 @@ from keras_linrec.kernels.native.call_shapes import projected_shapes
 from keras_linrec.kernels.native.call_shapes import require_shapes
 from keras_linrec.kernels.native.call_shapes import response_shapes
 from keras_linrec.kernels.native.call_shapes import scan_shapes
+from keras_linrec.kernels.native.call_shapes import varying_checkpoint_shape
+from keras_linrec.kernels.native.call_shapes import varying_shapes
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.tensors import empty_like
@@ -297,6 +300,60 @@ def impulse_response_backward(
 ) -> list[Tensor]:
     """Cotangents of the arguments of `impulse_response`."""
     return empty_like(arguments)
+
+
+# The response to steps that differ in length.
+
+
+def _describe_varying(alpha, arguments):
+    axes, (batch, time, features) = split_axes(arguments[-2], 3)
+    channels, state = arguments[6].shape[-2:]
+    sizes = batch, time, features, channels, state
+    block = varying_block(time, state)
+    shapes = [varying_shapes(*sizes)]
+    return 0, (*sizes, block, bits_of(alpha)), axes, shapes
+
+
+def _describe_varying_backward(alpha, arguments, *_):
+    flags, sizes, axes, shapes = _describe_varying(alpha, arguments)
+    batch, time, features, channels, state, block, _ = sizes
+    shapes += [
+        [varying_checkpoint_shape(batch, time, features, state, block)],
+        [(batch, time, features, channels)],
+        [(batch, features, state)],
+    ]
+    return flags, sizes, axes, shapes
+
+
+@_operator(_describe_varying)
+def varying_response(alpha: float, arguments: list[Tensor]) -> list[Tensor]:
+    """Outputs, final state, and the checkpoints that the gradient needs."""
+    inputs, initial_state = arguments[-2:]
+    *axes, batch, time, features = inputs.shape
+    channels, state = arguments[6].shape[-2:]
+    checkpoints = varying_checkpoint_shape(
+        batch, time, features, state, varying_block(time, state)
+    )
+    return [
+        inputs.new_empty((*inputs.shape, channels)),
+        *empty_like([initial_state]),
+        # Zeros, because the core does not write all of them, and
+        # `torch.library.opcheck` compares results.
+        inputs.new_zeros((*axes, *checkpoints)),
+    ]
+
+
+@_operator(_describe_varying_backward)
+def varying_response_backward(
+    alpha: float,
+    arguments: list[Tensor],
+    checkpoints: Tensor,
+    d_outputs: Tensor,
+    d_final_state: Tensor,
+) -> list[Tensor]:
+    """Cotangents of the arguments of `varying_response` but the resets."""
+    resets = 8
+    return empty_like([*arguments[:resets], *arguments[resets + 1 :]])
 
 
 # The causal convolution.

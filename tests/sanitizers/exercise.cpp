@@ -156,6 +156,44 @@ void impulse_responses(int64_t g, int64_t h, int64_t m, int64_t n, int64_t t,
 }
 
 template <class Real>
+void varying_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
+                       int64_t n, int64_t block) {
+  const int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
+  const double alpha = 0.5;
+  std::vector<int64_t> sizes = {g, b, t, h, m, n, block, 0};
+  std::memcpy(&sizes[7], &alpha, sizeof alpha);
+  const Quantity p = around<Real>(-1.5, 1.0, g * n, 1);
+  const Quantity d = around<Real>(0.5, 0.5, g * n, 2);
+  const Quantity q = around<Real>(1.5, 1.0, g * n, 3);
+  Quantity bands = around<Real>(0.0, 0.3, g * 3 * n, 4);
+  for (int64_t i = 0; i < g * 3 * n; i++)
+    if (i / n % 3 == 1)
+      reinterpret_cast<Real*>(bands.parts[0].data())[i] += Real{2};
+  const Quantity input = make<Real>(1, g * n, 5);
+  const Quantity timescale = around<Real>(0.1, 0.1, g * h, 6);
+  const Quantity matrix = make<Real>(1, g * h * m * n, 7);
+  const Quantity lengths = around<Real>(1.0, 1.0, g * b * t, 8);
+  const Quantity resets = make<Real>(1, g * b * t, 9);
+  const Quantity inputs = make<Real>(1, g * b * t * h, 10);
+  const Quantity state = make<Real>(1, g * b * h * n, 11);
+  Quantity outputs = make<Real>(1, g * b * t * h * m, 12), final_state = state;
+  Quantity kept = make<Real>(1, g * b * (t / block + 2) * h * n, 13);
+  const std::vector<const Quantity*> arguments = {
+      &p,      &d,       &q,      &bands,  &input, &timescale,
+      &matrix, &lengths, &resets, &inputs, &state};
+  call<Real>(keras_linrec_varying_response, flags, sizes, arguments,
+             {&outputs, &final_state, &kept});
+  Quantity d_p = p, d_d = d, d_q = q, d_bands = bands, d_input = input;
+  Quantity d_timescale = timescale, d_matrix = matrix, d_lengths = lengths;
+  Quantity d_inputs = inputs, d_state = state;
+  std::vector<const Quantity*> all = arguments;
+  all.insert(all.end(), {&kept, &outputs, &final_state});
+  call<Real>(keras_linrec_varying_response_backward, flags, sizes, all,
+             {&d_p, &d_d, &d_q, &d_bands, &d_input, &d_timescale, &d_matrix,
+              &d_lengths, &d_inputs, &d_state});
+}
+
+template <class Real>
 void causal_convolutions(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
                          int64_t taps) {
   const int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
@@ -239,6 +277,9 @@ void everything() {
     impulse_responses<Real>(1, 40, 1, 33, 70, block);
     impulse_responses<Real>(1, 2, 3, 130, 20, block);
   }
+  varying_responses<Real>(1, 1, 1, 1, 1, 1, 1);
+  varying_responses<Real>(2, 3, 20, 7, 2, 5, 8);
+  varying_responses<Real>(1, 5, 9, 20, 1, 33, 3);
   causal_convolutions<Real>(1, 1, 1, 1, 1, 1);
   causal_convolutions<Real>(2, 3, 50, 7, 2, 20);
   causal_convolutions<Real>(1, 40, 63, 1, 1, 63);

@@ -102,6 +102,31 @@ KERAS_LINREC_PUBLIC int keras_linrec_impulse_response(int flags,
 KERAS_LINREC_PUBLIC int keras_linrec_impulse_response_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
+// outputs[b, t, h] = C[h] x_t, the response of the same systems to inputs, with
+// a length for each step:
+//
+//   x_t = Abar x_{t-1} + Bbar u_t, discretised with time_deltas[b, t]
+//   timescale[h]; x_{t-1} is zero where resets[b, t] > 0.
+//
+//   sizes: groups, batch, time, features, channels, state, block, the bits of
+//     alpha as a double
+//   from: p, d, q, t, b, timescale, C, as above; time_deltas (batch, time),
+//     resets (batch, time), inputs (batch, time, features), initial state
+//     (batch, features, state)
+//   to: outputs (batch, time, features, channels); the final state; and
+//     checkpoints, Q x before each block of `block` steps and after the last,
+//     (batch, time / block + 2, features, state)
+KERAS_LINREC_PUBLIC int keras_linrec_varying_response(int flags,
+                                                      const int64_t* sizes,
+                                                      const void* const* from,
+                                                      void* const* to);
+
+//   from: the same, checkpoints, d_outputs and d_final_state
+//   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C, d_time_deltas, d_inputs,
+//     d_initial_state
+KERAS_LINREC_PUBLIC int keras_linrec_varying_response_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
 // outputs[b, t, h, m] = sum over k of response[h, m, k] inputs[b, t - k, h].
 //   sizes: groups, batch, time, features, channels, taps (at most time)
 //   from: inputs (batch, time, features), response (features, channels, taps)

@@ -78,6 +78,12 @@ inline const Quantities response_arguments = {{"p", "n"},
                                               {"b", "n"},
                                               {"timescale", "f"},
                                               {"output_matrix", "fcn"}};
+inline const Quantities varying_system =
+    response_arguments + Quantities{{"time_deltas", "bt"}};
+inline const Quantities varying_inputs = {{"inputs", "btf"},
+                                          {"initial_state", "bfn"}};
+inline const Quantities varying_arguments =
+    varying_system + Quantities{{"resets", "bt"}} + varying_inputs;
 inline const Quantities convolution_arguments = {{"inputs", "btf"},
                                                  {"response", "fcl"}};
 inline const Quantities nonlinear_arguments = {{"inputs", "btf"},
@@ -145,6 +151,20 @@ inline const Operation operations[] = {
      has_time | has_alpha,
      response_arguments + Quantities{{"d_response", "fct"}},
      cotangents_of(response_arguments)},
+    {"KerasLinrecVaryingResponse",
+     keras_linrec_varying_response,
+     "btfcn",
+     has_block | has_alpha,
+     varying_arguments,
+     {{"outputs", "btfc"}, {"final_state", "bfn"}, {"checkpoints", "bkfn"}}},
+    {"KerasLinrecVaryingResponseBackward",
+     keras_linrec_varying_response_backward,
+     "btfcn",
+     has_block | has_alpha,
+     varying_arguments + Quantities{{"checkpoints", "bkfn"},
+                                    {"d_outputs", "btfc"},
+                                    {"d_final_state", "bfn"}},
+     cotangents_of(varying_system + varying_inputs)},
     {"KerasLinrecCausalConvolution",
      keras_linrec_causal_convolution,
      "btfcl",
