@@ -93,14 +93,15 @@ class Settled {
   // Moves numbers here, and leaves zeros.
   template <class Real>
   void take(std::vector<Real>& from) {
+    if (from.empty()) return;
     numbers_.resize(from.size());
     for (size_t i = 0; i < from.size(); i++)
       numbers_[i] += std::exchange(from[i], Real{0});
   }
-  void add(const Settled& other) {
-    numbers_.resize(std::max(numbers_.size(), other.numbers_.size()));
-    for (size_t i = 0; i < other.numbers_.size(); i++)
-      numbers_[i] += other.numbers_[i];
+  void take(Settled& from) {
+    if (numbers_.empty()) return std::swap(numbers_, from.numbers_);
+    take(from.numbers_);
+    from.numbers_.clear();
   }
   template <class Real>
   void give(std::vector<Real>& to) const {

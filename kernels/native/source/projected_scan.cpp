@@ -237,9 +237,9 @@ struct Sums {
         d_decay(columns) {}
   void operator+=(Sums& other) {
     settled_input.take(other.input.numbers);
-    settled_input.add(other.settled_input);
+    settled_input.take(other.settled_input);
     settled_output.take(other.output.numbers);
-    settled_output.add(other.settled_output);
+    settled_output.take(other.settled_output);
     for (size_t i = 0; i < d_decay.size(); i++) d_decay[i] += other.d_decay[i];
   }
 };
