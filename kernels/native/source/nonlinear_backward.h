@@ -132,7 +132,8 @@ class Backward : Pass<Real> {
         d_slope_(share, weights.units.size()),
         d_inputs_(share * steps, weights.features.size()),
         inputs_(share * steps, weights.driving.size()),
-        backward_(stages_.size(), StageBackward<Real>(weights, share * steps)) {
+        backward_(stages_.size(), StageBackward<Real>(weights, share * steps)),
+        zeros_(weights.units.count()) {
     const int64_t one = s_.features;
     for (int64_t r = 0; r < inputs_.rows; r++)
       inputs_.at(one / inputs_.panel, r)[one % inputs_.panel] = 1;
@@ -154,6 +155,7 @@ class Backward : Pass<Real> {
           step_back(t, (t - begin) * rows, first, rows, c);
         else
           map_back((t - begin) * rows, rows);
+        w_.drop_at_resets(t, first, rows, carry_);
       }
       add_up(begin, end, first, rows, c, sums);
       if (++blocks % products_a_sum == 0) sums.settle();
@@ -175,9 +177,12 @@ class Backward : Pass<Real> {
       w_.step_sizes(t, first, rows, &factors_[row]);
       for (int64_t r = 0; r < rows; r++) {
         const int64_t b = first + r;
-        w_.units.into(t ? c.outputs + (b * s_.time + t - 1) * s_.units
-                        : w_.arguments.initial + b * s_.units,
-                      state.at(0, row + r), state.stride());
+        if (w_.is_reset(t, b))
+          w_.units.into(zeros_.data(), state.at(0, row + r), state.stride());
+        else
+          w_.units.into(t ? c.outputs + (b * s_.time + t - 1) * s_.units
+                          : w_.arguments.initial + b * s_.units,
+                        state.at(0, row + r), state.stride());
         in_panels(s_.features, inputs_, row + r,
                   [x = w_.arguments.inputs + (b * s_.time + t) * s_.features](
                       int64_t f, Real* to, int64_t count) {
@@ -394,6 +399,7 @@ class Backward : Pass<Real> {
   Sums<Real>* sums_ = nullptr;  // of the share that runs
   Panels<Real> carry_, total_, d_slope_, d_inputs_, inputs_;
   std::vector<StageBackward<Real>> backward_;
+  std::vector<Real> zeros_;
 };
 
 }  // namespace nonlinear

@@ -51,7 +51,8 @@ Arguments<Real> arguments_of(const Sizes& s, int64_t group,
           at(4, s.rank * s.units),
           at(5, s.steps()),
           at(6, s.biases()),
-          at(7, s.batch * s.units)};
+          at(7, s.marks()),
+          at(8, s.batch * s.units)};
 }
 
 template <class Real>
@@ -90,13 +91,14 @@ int nonlinear_scan_backward(const Sizes& s, const void* const* from,
   for (int64_t g = 0; g < s.groups; g++) {
     const Weights<Real> w(s, arguments_of<Real>(s, g, from));
     const Transposed<Real> transposed(w);
-    Cotangents<Real> c{given(8, g, rows * s.units),
-                       s.d_kept ? given(9, g, rows * s.units) : nullptr,
-                       given(10, g, states),
+    Cotangents<Real> c{given(9, g, rows * s.units),
+                       s.d_kept ? given(10, g, rows * s.units) : nullptr,
+                       given(11, g, states),
                        result(0, g, rows * s.features),
                        result(5, g, s.steps()),
-                       result(7, g, states)};
+                       result(8, g, states)};
     std::fill_n(c.d_steps, s.steps(), Real{0});
+    std::fill_n(result(7, g, s.marks()), s.marks(), Real{0});
     const int64_t share = std::max<int64_t>(shares.longest, 1);
     const int64_t columns = w.units.size() * s.method().stages *
                             (5 + 2 * s.gated + 2 * s.linear);

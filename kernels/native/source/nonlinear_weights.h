@@ -23,7 +23,7 @@ constexpr int64_t few_features = 4;
 struct Sizes {
   int64_t groups, batch, time, features, units, rank, kept, d_kept;
   double leak;
-  bool linear, gated, per_step, step_gradient, solved;
+  bool linear, gated, per_step, step_gradient, resets, solved;
   Activation activation;
   int solver;
   Sizes(int flags, const int64_t* sizes)
@@ -39,6 +39,7 @@ struct Sizes {
         gated(flags & kKerasLinrecGated),
         per_step(flags & kKerasLinrecPerStep),
         step_gradient(flags & kKerasLinrecStepGradient),
+        resets(flags & kKerasLinrecResets),
         activation(static_cast<Activation>(flags >> kKerasLinrecActivationBit &
                                            15)),
         solver(flags >> kKerasLinrecSolverBit & 15) {
@@ -57,6 +58,7 @@ struct Sizes {
   int64_t recurrent() const { return rank ? rank : (1 + linear) * units; }
   int64_t biases() const { return activation == kModrelu ? units / 2 : 0; }
   int64_t steps() const { return per_step ? batch * time : 1; }
+  int64_t marks() const { return resets ? batch * time : 0; }
   int64_t work() const {
     return batch * time * (rank ? 2 * rank : recurrent()) * units;
   }
@@ -180,7 +182,7 @@ void unpack(const Panels<Real>& packed, const Columns<Real>& rows,
 template <class Real>
 struct Arguments {
   const Real *inputs, *input_kernel, *bias, *recurrent, *expansion, *steps,
-      *modulus_bias, *initial;
+      *modulus_bias, *resets, *initial;
 };
 
 // Common to both passes: the order of columns, and the right factors.
@@ -256,6 +258,21 @@ struct Weights {
       multiply(inputs, input[part].all(),
                to.rows_from(row, rows).panels_from(part * panels,
                                                    units.size()));
+  }
+
+  bool is_reset(int64_t t, int64_t row) const {
+    return s.resets && arguments.resets[row * s.time + t] != Real{0};
+  }
+
+  // Drops the states, or their cotangents, of the rows of the batch from
+  // `first` on that are reset before step t.
+  void drop_at_resets(int64_t t, int64_t first, int64_t rows,
+                      Panels<Real>& states) const {
+    for (int64_t r = 0; s.resets && r < rows; r++) {
+      if (!is_reset(t, first + r)) continue;
+      for (int64_t p = 0; p < panels; p++)
+        std::fill_n(states.at(p, r), states.panel, Real{0});
+    }
   }
 
   // The step sizes of step t for the same rows.

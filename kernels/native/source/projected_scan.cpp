@@ -9,6 +9,7 @@
 
 #include "parallel.h"
 #include "projected_weights.h"
+#include "resets.h"
 
 namespace keras_linrec {
 namespace projected {
@@ -70,13 +71,15 @@ template <class Real>
 class Forward {
  public:
   Forward(const Sizes& s, const In<Real>& decay, const Real* inputs,
-          const Weights<Real>& weights)
+          const Real* resets, const Weights<Real>& weights)
       : s_(s),
         layout_(s),
         decay_(decay),
         inputs_(inputs),
+        resets_(resets),
         input_(weights.input()),
-        fixed_decay_(s.per_step ? 0 : layout_.columns) {
+        fixed_decay_(s.per_step ? 0 : layout_.columns),
+        zeros_(layout_.panel) {
     if (!s.per_step) layout_.into(decay, fixed_decay_.data());
   }
 
@@ -115,42 +118,60 @@ class Forward {
                    });
   }
 
-  // Sets the arguments that the scan of a panel and its gradient share; returns
-  // the panel's first column.
+  // Calls use(first, time, is_reset) for each run of a block's steps between
+  // resets, in the order of the scan or of its gradient. Steps are counted from
+  // the block's first.
+  template <class Use>
+  void for_each_run(const Block& block, bool gradient, Use use) const {
+    const int64_t row = block.at(s_);
+    Resets<Real>{s_.resets ? resets_ + row : nullptr}.for_each_run(
+        0, block.time, s_.reverse != gradient, use);
+  }
+
+  // Sets the arguments that the scan of a run of a panel's steps and its
+  // gradient share; returns the panel's first column.
   template <class Call>
-  int64_t describe(const Block& block, int64_t p, const Panels<Real>& decay,
-                   Call& call) const {
-    call.time = block.time;
+  int64_t describe(int64_t p, int64_t first, int64_t time, bool is_reset,
+                   const Panels<Real>& decay, Call& call) const {
+    call.time = time;
     call.channels = layout_.share;
     call.per_step = s_.per_step;
     call.reverse = s_.reverse;
     call.decay_stride = s_.per_step ? layout_.panel : 0;
     const int64_t column = p * layout_.panel;
-    assign(layout_.parts(s_.per_step ? decay.at(p) : &fixed_decay_[column]),
+    assign(layout_.parts(is_reset        ? zeros_.data()
+                         : s_.per_step ? decay.at(p, first)
+                                       : &fixed_decay_[column]),
            call.decay);
     return column;
   }
 
   void scan(const Block& block, const Panels<Real>& decay, Panels<Real>& tile,
             double* state) const {
-    for (int64_t p = 0; p < layout_.panels; p++) {
-      ScanRows<Real> call{};
-      const int64_t column = describe(block, p, decay, call);
-      call.input_stride = call.output_stride = tile.panel;
-      assign(layout_.parts(tile.at(p)), call.inputs);
-      assign(layout_.parts(tile.at(p)), call.outputs);
-      assign(layout_.parts(state + column), call.state);
-      kernels<Real>().scan_rows(call);
-    }
+    for_each_run(block, false, [&](int64_t first, int64_t time, bool is_reset) {
+      if (is_reset) std::fill_n(state, layout_.columns, 0.0);
+      for (int64_t p = 0; p < layout_.panels; p++) {
+        ScanRows<Real> call{};
+        const int64_t column = describe(p, first, time, is_reset, decay, call);
+        call.input_stride = call.output_stride = tile.panel;
+        assign(layout_.parts(tile.at(p, first)), call.inputs);
+        assign(layout_.parts(tile.at(p, first)), call.outputs);
+        assign(layout_.parts(state + column), call.state);
+        kernels<Real>().scan_rows(call);
+      }
+    });
   }
+
+  const Real* zeros() const { return zeros_.data(); }
 
  private:
   Sizes s_;
   Layout<Real> layout_;
   In<Real> decay_;
   const Real* inputs_;
+  const Real* resets_;
   Panels<Real> input_;
-  std::vector<Real> fixed_decay_;
+  std::vector<Real> fixed_decay_, zeros_;
 };
 
 template <class Pointer>
@@ -176,9 +197,10 @@ struct Workspace {
 
 template <class Real>
 void forward(const Sizes& s, const In<Real>& decay, const Real* inputs,
-             const Weights<Real>& weights, const In<Real>& initial,
+             const Real* resets, const Weights<Real>& weights,
+             const In<Real>& initial,
              Real* outputs, const Out<Real>& final_state, Real* checkpoints) {
-  const Forward<Real> pass(s, decay, inputs, weights);
+  const Forward<Real> pass(s, decay, inputs, resets, weights);
   const Layout<Real>& layout = pass.layout();
   const Panels<Real> read_out = weights.output();
   std::vector<double> states(s.batch * layout.columns);
@@ -248,10 +270,11 @@ template <class Real>
 class Backward {
  public:
   Backward(const Sizes& s, const In<Real>& decay, const Real* inputs,
-           const Weights<Real>& weights, const Real* checkpoints,
-           const Real* d_outputs, const Out<Real>& d_decay, Real* d_inputs)
+           const Real* resets, const Weights<Real>& weights,
+           const Real* checkpoints, const Real* d_outputs,
+           const Out<Real>& d_decay, Real* d_inputs)
       : s_(s),
-        pass_(s, decay, inputs, weights),
+        pass_(s, decay, inputs, resets, weights),
         layout_(pass_.layout()),
         input_(weights.input_transposed()),
         output_(weights.output_transposed()),
@@ -367,23 +390,36 @@ class Backward {
   }
 
   void scan(const Block& block, BackwardWorkspace<Real>& space) {
-    for (int64_t p = 0; p < layout_.panels; p++) {
-      ScanRowsBackward<Real> call{};
-      const int64_t column = pass_.describe(block, p, space.decay, call);
-      call.output_stride = call.d_output_stride = call.d_input_stride =
-          call.d_decay_stride = layout_.panel;
-      Real *states = space.states.at(p), *d_states = space.d_states.at(p);
-      assign(layout_.parts(states), call.outputs);
-      assign(layout_.parts(&space.entering[column]), call.initial);
-      assign(layout_.parts(d_states), call.d_outputs);
-      assign(layout_.parts(d_states), call.d_inputs);
-      // Each state is read one step before its memory is overwritten.
-      if (s_.per_step) assign(layout_.parts(states), call.d_decay);
-      assign(layout_.parts(&space.d_decay[column]), call.d_decay_sum);
-      assign(layout_.parts(&carries_[block.row * layout_.columns + column]),
-             call.carry);
-      kernels<Real>().scan_rows_backward(call);
-    }
+    double* carry = &carries_[block.row * layout_.columns];
+    const auto run = [&](int64_t first, int64_t time, bool is_reset) {
+      const int64_t before = s_.reverse ? first + time : first - 1;
+      const bool enters = before < 0 || before == block.time;
+      for (int64_t p = 0; p < layout_.panels; p++) {
+        ScanRowsBackward<Real> call{};
+        const int64_t column =
+            pass_.describe(p, first, time, is_reset, space.decay, call);
+        call.output_stride = call.d_output_stride = call.d_input_stride =
+            call.d_decay_stride = layout_.panel;
+        Real* states = space.states.at(p, first);
+        Real* d_states = space.d_states.at(p, first);
+        assign(layout_.parts(states), call.outputs);
+        assign(layout_.parts(is_reset ? pass_.zeros()
+                             : enters ? &space.entering[column]
+                                      : space.states.at(p, before)),
+               call.initial);
+        assign(layout_.parts(d_states), call.d_outputs);
+        assign(layout_.parts(d_states), call.d_inputs);
+        // Each state is read one step before its memory is overwritten.
+        if (s_.per_step) assign(layout_.parts(states), call.d_decay);
+        assign(layout_.parts(&space.d_decay[column]), call.d_decay_sum);
+        assign(layout_.parts(carry + column), call.carry);
+        kernels<Real>().scan_rows_backward(call);
+        if (is_reset && s_.per_step)
+          std::fill_n(states, layout_.panel, Real{0});
+      }
+      if (is_reset) std::fill_n(carry, layout_.columns, 0.0);
+    };
+    pass_.for_each_run(block, true, run);
   }
 
   Sizes s_;
@@ -420,7 +456,7 @@ int projected_scan(const Sizes& s, const void* const* from, void* const* to) {
   Reader<Real, const void> read(from, s.complex);
   const In<Real> decay = read.in(), inputs = read.real_in();
   const In<Real> input_kernel = read.in(), output_kernel = read.in();
-  const In<Real> initial = read.in();
+  const In<Real> resets = read.real_in(), initial = read.in();
   Reader<Real, void> write(to, s.complex);
   const Out<Real> outputs = write.real_out(), final_state = write.out();
   const Out<Real> checkpoints = write.real_out();
@@ -430,6 +466,7 @@ int projected_scan(const Sizes& s, const void* const* from, void* const* to) {
   for (int64_t g = 0; g < s.groups; g++)
     forward<Real>(s, decay.at(g * decays_of(s)),
                   inputs[0] + g * rows * s.features,
+                  resets[0] + g * (s.resets ? rows : 0),
                   weights_of(s, g, input_kernel, output_kernel),
                   initial.at(g * s.batch * s.channels),
                   outputs[0] + g * rows * s.units,
@@ -444,6 +481,7 @@ int projected_scan_backward(const Sizes& s, const void* const* from,
   Reader<Real, const void> read(from, s.complex);
   const In<Real> decay = read.in(), inputs = read.real_in();
   const In<Real> input_kernel = read.in(), output_kernel = read.in();
+  const In<Real> resets = read.real_in();
   const In<Real> checkpoints = read.real_in(), d_outputs = read.real_in();
   const In<Real> d_final = read.in();
   Reader<Real, void> write(to, s.complex);
@@ -459,6 +497,7 @@ int projected_scan_backward(const Sizes& s, const void* const* from,
   for (int64_t g = 0; g < s.groups; g++) {
     Backward<Real> pass(s, decay.at(g * decays_of(s)),
                         inputs[0] + g * rows * s.features,
+                        resets[0] + g * (s.resets ? rows : 0),
                         weights_of(s, g, input_kernel, output_kernel),
                         checkpoints[0] + g * kept,
                         d_outputs[0] + g * rows * s.units,

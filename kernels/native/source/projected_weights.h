@@ -13,7 +13,7 @@ constexpr int64_t least_work_a_thread = 1 << 20;
 
 struct Sizes {
   int64_t groups, batch, time, features, channels, units, block;
-  bool complex, per_step, reverse;
+  bool complex, per_step, reverse, resets;
   Sizes(int flags, const int64_t* sizes)
       : groups(sizes[0]),
         batch(sizes[1]),
@@ -24,7 +24,8 @@ struct Sizes {
         block(sizes[6]),
         complex(flags & kKerasLinrecComplex),
         per_step(flags & kKerasLinrecPerStep),
-        reverse(flags & kKerasLinrecReverse) {}
+        reverse(flags & kKerasLinrecReverse),
+        resets(flags & kKerasLinrecResets) {}
   bool valid() const {
     return groups >= 0 && batch >= 0 && time >= 1 && features >= 0 &&
            channels >= 0 && units >= 0 && block >= 1;
