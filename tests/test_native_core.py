@@ -327,6 +327,7 @@ def test_gradients_of_kernels_keep_their_digits_over_many_steps():
         "inputs": (1, time, 2),
         "input_kernel": (2, 2),
         "output_kernel": (2, 2),
+        "resets": (0,),
         "checkpoints": (1, time // block + 2, 1, 2),
         "d_outputs": (1, time, 2),
         "d_final": (1, 2),
