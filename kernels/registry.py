@@ -33,12 +33,16 @@ class Kernel(NamedTuple):
     except `inputs` and outputs of `projected_scan`, which are single tensors.
     """
 
-    scan: Callable  # decay, inputs, initial_state, reverse
-    # decay, inputs, input_kernel, output_kernel, initial_state, reverse
+    scan: Callable  # decay, inputs, initial_state, reverse, resets
+    # decay, inputs, input_kernel, output_kernel, initial_state, reverse, resets
     projected_scan: Callable
     # p, d, q, t, b, timescale, output_matrix, time, alpha. If it is None, the
     # portable form of `keras_linrec.ops.impulse_response` runs.
     impulse_response: Callable | None = None
+    # p, d, q, t, b, timescale, output_matrix, time_deltas, resets, inputs,
+    # initial_state, alpha. If it is None, the blocks of
+    # `keras_linrec.kernels.varying_response` run.
+    varying_response: Callable | None = None
     # inputs, response. If it is None, the framework's Fourier transforms run.
     causal_convolution: Callable | None = None
     # dynamics, operands, keep_all. If it is None, the loop of
@@ -129,6 +133,7 @@ def _kernel(name):
             module.scan,
             getattr(module, "projected_scan", None),
             getattr(module, "impulse_response", None),
+            getattr(module, "varying_response", None),
             getattr(module, "causal_convolution", None),
             getattr(module, "nonlinear_scan", None),
             getattr(module, "move_steps", None),
@@ -142,6 +147,7 @@ def _with_projection(
     scan,
     projected_scan=None,
     impulse_response=None,
+    varying_response=None,
     causal_convolution=None,
     nonlinear_scan=None,
     move_steps=None,
@@ -150,6 +156,7 @@ def _with_projection(
         scan,
         projected_scan or partial(projection.projected_scan, scan),
         impulse_response,
+        varying_response,
         causal_convolution,
         nonlinear_scan,
         move_steps,
@@ -217,7 +224,7 @@ def _error_here(kernel):
         return relative_error(kernel, vjp)
     nonlinear_scan = kernel.nonlinear_scan if platform == "cuda" else None
     kernel = _with_projection(kernel.scan, nonlinear_scan=nonlinear_scan)
-    return relative_error(kernel, vjp, pairs=False)
+    return relative_error(kernel, vjp, is_whole=False)
 
 
 def _values_can_be_read():

@@ -1,6 +1,5 @@
 // Moves of the unmasked steps of each row to its front, and back.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -123,20 +122,18 @@ int move_steps(int flags, const Sizes& s, const Real* from, const Real* mask,
       (wanted + s.rows - 1) / s.rows, 1,
       std::max<int64_t>(1, s.features / least_features));
   const int64_t jobs = s.rows * slices;
-  std::atomic<int64_t> next{0};
-  parallel(static_cast<int>(std::min(wanted, jobs)), [&](int, int) {
-    for (int64_t job; (job = next.fetch_add(1)) < jobs;) {
-      const int64_t row = job / slices, slice = job % slices;
-      const int64_t first = slice * s.features / slices;
-      const int64_t last = (slice + 1) * s.features / slices;
-      const Row<Real> part = {from + row * s.row(), to + row * s.row(),
-                              s.time, s.features, first, last - first};
-      const std::vector<Run> runs = runs_of(mask + row * s.time, s.time);
-      if (back)
-        part.to_places(runs, with_masked);
-      else
-        part.to_front(runs, with_masked);
-    }
+  const int most = static_cast<int>(std::min(wanted, jobs));
+  for_each_job(most, jobs, [&](int, int64_t job) {
+    const int64_t row = job / slices, slice = job % slices;
+    const int64_t first = slice * s.features / slices;
+    const int64_t last = (slice + 1) * s.features / slices;
+    const Row<Real> part = {from + row * s.row(), to + row * s.row(),
+                            s.time, s.features, first, last - first};
+    const std::vector<Run> runs = runs_of(mask + row * s.time, s.time);
+    if (back)
+      part.to_places(runs, with_masked);
+    else
+      part.to_front(runs, with_masked);
   });
   return kKerasLinrecDone;
 }
