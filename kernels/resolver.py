@@ -138,7 +138,8 @@ def _form(case, kernel):
 
     if case.operation == "packed_response":
         # An LSSL with resets. Forward and backward at (16, 1024, 64), N = 64,
-        # on PyTorch take TIMES.
+        # on PyTorch take 0.56 s of a processor's time in steps and 6.2 in
+        # chunks; without resets 0.22.
         steps = case._replace(operation="varying_response")
         form, reason = _form(steps, kernel)
         return "steps" if form == "fused" else "chunks", reason

@@ -50,6 +50,7 @@ def chosen(operation, **facts):
         ("impulse_response", {"dtype": "bfloat16"}, "blocks"),
         ("impulse_response", {"time": None}, "blocks"),
         ("impulse_response", {"platform": "cuda"}, "blocks"),
+        ("packed_response", {"resets": True}, "steps"),
         ("nonlinear_scan", {}, "fused"),
         ("nonlinear_scan", {"time": 3}, "loop"),
         ("nonlinear_scan", {"resets": True}, "fused"),
@@ -70,6 +71,8 @@ def test_resets_are_for_the_core_and_for_portable_kernels():
         assert chosen(operation, resets=True)[0] == "native"
         name, _ = chosen(operation, resets=True, platform="cuda")
         assert name == registry.portable()
+    with config.portable_kernels():
+        assert chosen("packed_response")[1] == "chunks"
 
 
 def test_portable_kernels_have_no_fused_forms():

@@ -42,7 +42,7 @@ class LSSL(SpectrumOfTransition, SequenceLayer):
 
     and the layer's output is activation(C x_t + D u_t) @ kernel + bias, with
     the channels of all features side by side. Whole sequences are computed as
-    a convolution with C Abar^k Bbar, steps by the recurrence.
+    a convolution with C Abar^k Bbar, steps and packed rows by the recurrence.
 
     | weight | shape | meaning |
     |---|---|---|
