@@ -32,6 +32,8 @@ SCANS = [
     (1, 1, 9001, 19),
     (1, 1, 20000, 3),
     (1, 3, 200, 130),
+    # Two threads take a row each, and share the third.
+    (1, 3, 400, 70),
 ]
 # groups, batch, time, features, channels, units
 PROJECTED_SCANS = [
