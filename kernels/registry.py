@@ -48,6 +48,8 @@ class Kernel(NamedTuple):
     # dynamics, operands, keep_all. If it is None, the loop of
     # `nonlinear_recurrence` runs.
     nonlinear_scan: Callable | None = None
+    # sequences, mask, to_places, with_masked. If it is None, gathers run.
+    move_steps: Callable | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def _kernel(name):
             getattr(module, "varying_response", None),
             getattr(module, "causal_convolution", None),
             getattr(module, "nonlinear_scan", None),
+            getattr(module, "move_steps", None),
         )
     module = reference if name == "reference" else backends.current()
     scan = module.scan if name == "reference" else getattr(module, name)
@@ -147,6 +150,7 @@ def _with_projection(
     varying_response=None,
     causal_convolution=None,
     nonlinear_scan=None,
+    move_steps=None,
 ):
     return Kernel(
         scan,
@@ -155,6 +159,7 @@ def _with_projection(
         varying_response,
         causal_convolution,
         nonlinear_scan,
+        move_steps,
     )
 
 

@@ -10,6 +10,7 @@ from keras_linrec import settings
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import causal_convolution
 from keras_linrec.kernels import impulse_response
+from keras_linrec.kernels import move_steps
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
@@ -153,6 +154,15 @@ def _form(case, kernel):
             return "transforms", "the framework's transforms run on this device"
         return "fused", ""
 
+    if case.operation == "move_steps":
+        if kernel.move_steps is None:
+            return "gathers", "this kernel has no fused form"
+        if case.dtype not in ("float32", "float64"):
+            return "gathers", "no fused kernel for this dtype"
+        if case.platform != "cpu":
+            return "gathers", "gathers are fast on this device"
+        return "fused", ""
+
     if kernel.nonlinear_scan is None:
         return "loop", "this kernel has no fused form"
     if not case.known_activation:
@@ -219,6 +229,10 @@ _FORMS = {
         "fused": lambda kernel: kernel.causal_convolution,
         "transforms": lambda kernel: causal_convolution.causal_convolution,
     },
+    "move_steps": {
+        "fused": lambda kernel: kernel.move_steps,
+        "gathers": lambda kernel: move_steps.move_steps,
+    },
     "varying_response": {
         "fused": lambda kernel: kernel.varying_response,
         "blocks": lambda kernel: partial(
@@ -266,8 +280,8 @@ def explain(what, shape, dtype="float32", **options):
         what: a layer or another function of one tensor, which is traced (on
             PyTorch, run on zeros), or the name of an operation:
             `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"`,
-            `"impulse_response"`, `"varying_response"` or
-            `"causal_convolution"`.
+            `"impulse_response"`, `"varying_response"`, `"causal_convolution"`
+            or `"move_steps"`.
         shape: the shape of the tensor; for an operation (batch, time,
             channels), where a complex channel counts as two.
         dtype: the dtype of the tensor. Defaults to `"float32"`.

@@ -27,6 +27,8 @@ def relative_error(kernel, vjp, is_whole=True):
         cases.append(_varying_response_case)
     if kernel.causal_convolution:
         cases.append(_causal_convolution_case)
+    if kernel.move_steps:
+        cases.append(_move_steps_case)
     if kernel.nonlinear_scan:
         cases.append(partial(_nonlinear_scan_case, with_resets=is_whole))
         if is_whole:
@@ -165,6 +167,33 @@ def _causal_convolution_case(kernel):
         d_inputs[:, : 5 - lag] += (taps * later).sum(-1)
         d_response[:, :, lag] = (earlier * later).sum((0, 1))
     return function, arrays, cotangents, [outputs, d_inputs, d_response]
+
+
+def _move_steps_case(kernel):
+    """To the front, and to the places with repeated steps."""
+    mask = np.array([[0, 1, 0, 0, 1], [1, 1, 1, 0, 0]], "float32")
+    arrays, cotangents = _numbers((2, 5, 3)), _numbers((2, 5, 3), (2, 5, 3))
+
+    def function(tensors):
+        given = keras.ops.convert_to_tensor(mask)
+        return [
+            kernel.move_steps(*tensors, given, False, False),
+            kernel.move_steps(*tensors, given, True, True),
+        ]
+
+    front, repeat = np.zeros((2, 2, 5, 5))
+    for row, counts in enumerate(mask):
+        place = -1
+        for step, count in enumerate(counts):
+            if count:
+                place += 1
+                front[row, place, step] = 1
+            if place >= 0:
+                repeat[row, step, place] = 1
+    expected = [front @ arrays[0], repeat @ arrays[0]]
+    moves = np.swapaxes([front, repeat], -1, -2)
+    expected.append((moves @ np.stack(cotangents)).sum(0))
+    return function, arrays, cotangents, expected
 
 
 def _nonlinear_scan_case(kernel, with_resets):

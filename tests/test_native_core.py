@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from autodiff import relative_error
 from definitions import convolution
+from definitions import moves_of_steps
 from definitions import scan as definition
 from needs_native import require_native
 
@@ -52,6 +53,8 @@ CONVOLUTIONS = [
     (1, 5, 785, 20, 3, 785),
     (1, 2, 3000, 33, 1, 3000),
 ]
+# groups, batch, time, features
+MOVES = [(1, 1, 1, 1), (2, 3, 50, 7), (1, 1, 3000, 40), (1, 5, 700, 64)]
 
 
 def flags_of(field, per_step, reverse, dtype):
@@ -281,6 +284,30 @@ def test_causal_convolution_equals_its_definition(sizes, dtype):
         )
         assert np.array_equal(alone[wanted], gradients[wanted])
         assert np.isnan(alone[1 - wanted]).all()
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["new", "in_place"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", MOVES)
+def test_moves_of_steps_equal_their_definition(sizes, dtype, in_place):
+    (sequences,) = Numbers("real", dtype).make(*sizes)
+    batch, time = sizes[0] * sizes[1], sizes[2]
+    mask = np.random.default_rng(1).random((batch, time)) < 0.6
+    mask[0, time // 2 :] = False
+    mask[-1] = batch == 1
+    for flags in (0, 16, 32, 48):
+        moves = moves_of_steps.matrices(mask, flags & 16, flags & 32)
+        expected = moves @ sequences.reshape(batch, time, -1)
+        given = sequences.copy()
+        moved = given if in_place else np.full_like(given, np.nan)
+        call(
+            "move_steps",
+            flags + 8 * (dtype == "float64"),
+            sizes,
+            ([given], [mask.astype(dtype)]),
+            ([moved],),
+        )
+        assert relative_error(moved, expected.reshape(sizes)) < TOLERANCE[dtype]
 
 
 def test_no_rows_give_no_outputs_and_no_gradient():

@@ -418,8 +418,7 @@ def kernel_for(operation, sequences, decay=None, **facts):
     All operations resolve their kernel here.
 
     Args:
-        operation: `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"` or
-            `"impulse_response"`.
+        operation: a name that `keras_linrec.kernels.explain` takes.
         sequences: tensor (batch, time, features), the inputs of a scan.
         decay: tuple of tensors, the decay of a linear or projected scan.
             Defaults to `None`.

@@ -18,12 +18,17 @@ from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native import varying_block
+from keras_linrec.kernels.native.call_encoding import TO_PLACES
+from keras_linrec.kernels.native.call_encoding import WITH_MASKED
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import convolution_shapes
+from keras_linrec.kernels.native.call_shapes import move_shapes
 from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.kernels.native.call_shapes import projected_shapes
 from keras_linrec.kernels.native.call_shapes import require_shapes
@@ -127,6 +132,18 @@ def causal_convolution(inputs, response):
         convolution_shapes(*inputs.shape, *response.shape[1:]),
     )
     return _causal_convolution(inputs, response)
+
+
+def move_steps(sequences, mask, to_places, with_masked):
+    """See `keras_linrec.kernels.move_steps`."""
+    _require_shapes(
+        "move_steps",
+        ("sequences", "mask"),
+        (sequences, mask),
+        move_shapes(*sequences.shape),
+    )
+    flags = move_flags(to_places, with_masked)
+    return _move_steps(flags, sequences, mask.astype(sequences.dtype))
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
@@ -521,6 +538,37 @@ _causal_convolution = twice_differentiable(
     _plain_convolution_backward,
     settings=0,
 )
+
+
+# Moves of steps.
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _move_steps(flags, sequences, mask):
+    # In place where it is a gradient, which nothing reads twice. Other operands
+    # are often needed again, or arguments of the program, and XLA would copy
+    # them: a training step of LipschitzRNN(128) at (16, 2048, 64) with a mask
+    # takes 1.00 of the CPU time without one, and 1.08 with all moves in place.
+    aliases = {0: 0} if flags in (TO_PLACES, WITH_MASKED) else None
+    return _call(
+        "keras_linrec_move_steps",
+        _like(sequences),
+        (sequences, mask),
+        rows=((True, True), True),
+        aliases=aliases,
+        flags=flags,
+    )
+
+
+def _remember_move(flags, sequences, mask):
+    return _move_steps(flags, sequences, mask), mask
+
+
+def _transposed_move(flags, mask, d_moved):
+    return _move_steps(transposed_move(flags), d_moved, mask), None
+
+
+_move_steps.defvjp(_remember_move, _transposed_move)
 
 
 # The nonlinear scan. Its `flags` are those of the core, and the leak.

@@ -13,8 +13,11 @@ from keras_linrec.kernels import varying_response as varying
 from keras_linrec.kernels.causal_convolution import causal_convolution
 from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.scan import portable
+from keras_linrec.kernels.move_steps import move_steps
 from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
+from keras_linrec.kernels.native.call_encoding import TO_PLACES
+from keras_linrec.kernels.native.call_encoding import WITH_MASKED
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
 
@@ -94,6 +97,12 @@ def _convolution_backward(results, inputs, response, d_outputs):
     return plain_gradients.of_causal_convolution(inputs, response, d_outputs)
 
 
+def _move(results, sequences, mask, flags):
+    return move_steps(
+        sequences, mask, bool(flags & TO_PLACES), bool(flags & WITH_MASKED)
+    )
+
+
 def _nonlinear(results, *operands, flags, leak):
     dynamics, kept = dynamics_of(flags, number_of(leak)), results[0].shape[1]
     return plain_gradients.nonlinear_states(dynamics, operands, kept)
@@ -118,6 +127,7 @@ CALLS = {
     "keras_linrec_varying_response_backward": _varying_backward,
     "keras_linrec_causal_convolution": _convolution,
     "keras_linrec_causal_convolution_backward": _convolution_backward,
+    "keras_linrec_move_steps": _move,
     "keras_linrec_nonlinear_scan": _nonlinear,
     "keras_linrec_nonlinear_scan_backward": _nonlinear_backward,
 }

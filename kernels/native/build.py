@@ -53,6 +53,7 @@ _X86_SETS = {
 _CORE_SOURCES = (
     "causal_convolution.cpp",
     "impulse_response.cpp",
+    "move_steps.cpp",
     "nonlinear_scan.cpp",
     "projected_scan.cpp",
     "scan.cpp",

@@ -32,6 +32,20 @@ def number_of(bits):
     return struct.unpack("d", struct.pack("q", bits))[0]
 
 
+# Flags of moves of steps: see `source/core.h`.
+TO_PLACES, WITH_MASKED = 16, 32
+
+
+def move_flags(to_places, with_masked):
+    """The flags of a move of steps."""
+    return TO_PLACES * bool(to_places) + WITH_MASKED * bool(with_masked)
+
+
+def transposed_move(flags):
+    """The flags of a move's transpose, which is its gradient."""
+    return flags ^ TO_PLACES
+
+
 # Flags of nonlinear scans: see `source/core.h`.
 LINEAR, GATED, _STEP_GRADIENT = 16, 32, 64
 _SOLVER_BIT, _ACTIVATION_BIT = 8, 12

@@ -96,6 +96,11 @@ def convolution_shapes(batch, time, features, channels, taps):
     return [inputs], [(features, channels, taps)], [(*inputs, channels)]
 
 
+def move_shapes(batch, time, features):
+    """Sequences and mask of a move of steps."""
+    return [(batch, time, features)], [(batch, time)]
+
+
 def operand_shapes(flags, batch, time, features, units, rank):
     """The `Operands` of a nonlinear scan."""
     driven = 2 * units if flags & GATED else units

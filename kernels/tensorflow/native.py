@@ -20,8 +20,10 @@ from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
+from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.native.call_encoding import number_of
+from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.tensorflow.loop import loop
 
@@ -95,6 +97,15 @@ def varying_response(*arguments):
 def causal_convolution(inputs, response):
     """See `keras_linrec.kernels.causal_convolution`."""
     return _operations.keras_linrec_causal_convolution(inputs, response)
+
+
+def move_steps(sequences, mask, to_places, with_masked):
+    """See `keras_linrec.kernels.move_steps`."""
+    return _operations.keras_linrec_move_steps(
+        sequences,
+        tf.cast(mask, sequences.dtype),
+        flags=move_flags(to_places, with_masked),
+    )
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
@@ -353,6 +364,16 @@ def _plain_convolution_gradient(operation, tensors):
         return convolution.causal_convolution(*arguments)
 
     return _pull_back(plain, arguments, d_outputs)
+
+
+@tf.RegisterGradient("KerasLinrecMoveSteps")
+def _move_gradient(operation, d_moved):
+    d_sequences = _operations.keras_linrec_move_steps(
+        d_moved,
+        operation.inputs[1],
+        flags=transposed_move(operation.get_attr("flags")),
+    )
+    return d_sequences, None
 
 
 @tf.RegisterGradient("KerasLinrecNonlinearScan")

@@ -20,6 +20,7 @@ from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.loop import loop
 from keras_linrec.kernels.torch.tensors import alike
@@ -300,6 +301,22 @@ _register(
 )
 _register_backward(
     operators.causal_convolution_backward, _plain_convolution_gradient
+)
+
+
+# Moves of steps.
+
+
+def _move_gradient(flags, kept, cotangents):
+    (mask,) = kept
+    (d_sequences,) = operators.move_steps(
+        transposed_move(flags), *cotangents, mask
+    )
+    return d_sequences, None
+
+
+_register(
+    operators.move_steps, lambda arguments, _: arguments[1:], _move_gradient
 )
 
 

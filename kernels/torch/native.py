@@ -7,6 +7,7 @@ import torch
 
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.gradients import scan as scan
@@ -61,6 +62,16 @@ def causal_convolution(inputs, response):
     ((inputs, response),) = alike((inputs, response))
     (outputs,) = operators.causal_convolution(inputs, response)
     return outputs
+
+
+def move_steps(sequences, mask, to_places, with_masked):
+    """See `keras_linrec.kernels.move_steps`."""
+    (moved,) = operators.move_steps(
+        move_flags(to_places, with_masked),
+        sequences,
+        mask.to(sequences.dtype),
+    )
+    return moved
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):

@@ -26,6 +26,7 @@ from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import convolution_shapes
+from keras_linrec.kernels.native.call_shapes import move_shapes
 from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.kernels.native.call_shapes import parts_of
 from keras_linrec.kernels.native.call_shapes import projected_shapes
@@ -384,6 +385,20 @@ def causal_convolution_backward(
         argument.new_empty(argument.shape if one else (*argument.shape[:-3], 0))
         for one, argument in zip(wanted, (inputs, response))
     ]
+
+
+# Moves of steps.
+
+
+def _describe_move(flags, sequences, mask):
+    axes, sizes = split_axes(sequences, 3)
+    return flags, sizes, axes, move_shapes(*sizes)
+
+
+@_operator(_describe_move)
+def move_steps(flags: int, sequences: Tensor, mask: Tensor) -> list[Tensor]:
+    """The moved steps."""
+    return empty_like([sequences])
 
 
 # The nonlinear scan.

@@ -208,6 +208,25 @@ void causal_convolutions(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
              {&inputs, &response, &outputs}, {&d_inputs, &d_response});
 }
 
+// Both ways, beside the steps and in place.
+template <class Real>
+void moves_of_steps(int64_t g, int64_t b, int64_t t, int64_t f) {
+  const std::vector<int64_t> sizes = {g, b, t, f};
+  const Quantity steps = make<Real>(1, g * b * t * f, 1);
+  Quantity mask = make<Real>(1, g * b * t, 2), moved = steps;
+  Real* counts = reinterpret_cast<Real*>(mask.parts[0].data());
+  for (int64_t i = 0; i < g * b * t; i++)
+    counts[i] = i % t >= t - i / t || counts[i] < Real{0.1} ? 0 : 1;
+  for (int form : {0, 16, 32, 48}) {
+    const int flags = form | (sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0);
+    call<Real>(keras_linrec_move_steps, flags, sizes, {&steps, &mask},
+               {&moved});
+    Quantity place = steps;
+    call<Real>(keras_linrec_move_steps, flags, sizes, {&place, &mask},
+               {&place});
+  }
+}
+
 template <class Real>
 void nonlinear_scans(int form, int64_t b, int64_t t, int64_t f, int64_t n,
                      int64_t rank) {
@@ -284,6 +303,9 @@ void everything() {
   causal_convolutions<Real>(2, 3, 50, 7, 2, 20);
   causal_convolutions<Real>(1, 40, 63, 1, 1, 63);
   causal_convolutions<Real>(1, 5, 785, 20, 3, 785);
+  moves_of_steps<Real>(1, 1, 1, 1);
+  moves_of_steps<Real>(2, 3, 50, 7);
+  moves_of_steps<Real>(1, 1, 3000, 40);
   for (int form = 0; form < 16; form++) {
     const int flags = form & 8 ? form ^ 8 ^ kKerasLinrecResets : form;
     scans<Real>(flags, 1, 1, 1, 1);

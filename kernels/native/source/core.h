@@ -14,6 +14,9 @@ enum KerasLinrecFlags {
   kKerasLinrecLinear = 16,  // there is a linear kernel beside the recurrent one
   kKerasLinrecGated = 32,
   kKerasLinrecStepGradient = 64,  // the gradient of the step sizes is needed
+  // For moves of steps. The first bit alone tells a move from its transpose.
+  kKerasLinrecToPlaces = 16,    // from the front of a row, not to it
+  kKerasLinrecWithMasked = 32,  // see `keras_linrec_move_steps`
   // There are resets: numbers (batch, time), of which those that are not zero
   // mark steps before which the state is dropped, whatever it was.
   kKerasLinrecResets = 128,
@@ -163,5 +166,18 @@ KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan(int flags,
 //   to: the cotangents of the arguments, in their order
 KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
+// Moves the unmasked steps of each row to its front, in their order and followed
+// by zeros, or back to their places. Masked steps are zero there, or they repeat
+// the unmasked step before them (`WithMasked`), if there is one. With that flag,
+// to the front, masked steps are added to the unmasked step before them.
+//   sizes: groups, batch, time, features
+//   from: sequences (batch, time, features), mask (batch, time), where 0 is
+//     masked
+//   to: the moved steps, which may be `sequences`
+KERAS_LINREC_PUBLIC int keras_linrec_move_steps(int flags,
+                                                const int64_t* sizes,
+                                                const void* const* from,
+                                                void* const* to);
 
 }  // extern "C"

@@ -115,6 +115,19 @@ ffi::Error causal_convolution(ffi::RemainingArgs arguments,
 }
 
 template <Core core>
+ffi::Error move_steps(ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                      int64_t flags) {
+  const Arrays arrays(arguments, results);
+  if (arrays.error.failure()) return arrays.error;
+  constexpr size_t sequences = 0;
+  const int64_t sizes[] = {arrays.groups(sequences, 3),
+                           arrays.axis(sequences, 3),
+                           arrays.axis(sequences, 2),
+                           arrays.axis(sequences, 1)};
+  return arrays.run<core>(flags, sizes);
+}
+
+template <Core core>
 ffi::Error nonlinear_scan(ffi::RemainingArgs arguments,
                           ffi::RemainingRets results, int64_t flags,
                           int64_t leak) {
@@ -189,6 +202,7 @@ HANDLER(keras_linrec_causal_convolution, causal_convolution,
         causal_convolution_binding);
 HANDLER(keras_linrec_causal_convolution_backward, causal_convolution,
         causal_convolution_binding);
+HANDLER(keras_linrec_move_steps, move_steps, scan_binding);
 HANDLER(keras_linrec_nonlinear_scan, nonlinear_scan, nonlinear_scan_binding);
 HANDLER(keras_linrec_nonlinear_scan_backward, nonlinear_scan,
         nonlinear_scan_binding);

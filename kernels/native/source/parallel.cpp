@@ -16,6 +16,10 @@
 
 #include "processors.h"
 
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
 #ifdef __linux__
 #include <sched.h>
 #include <sys/mman.h>
@@ -199,6 +203,23 @@ Pool& pool() {
   return *current;
 }
 
+// Below the smallest normal number, numbers are zero on this thread, as they are
+// on those of XLA and TensorFlow. States that decay over zeros at the end of a
+// row become so small: with half of the steps masked, PyTorch's training step
+// of RotRNN(128) at (16, 2048, 64) takes 180 ms with such numbers and 135
+// without.
+class FlushSubnormals {
+#ifdef __SSE2__
+ public:
+  FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  ~FlushSubnormals() { _mm_setcsr(before_); }
+
+ private:
+  const unsigned before_;
+#endif
+};
+
 }  // namespace
 
 int threads() {
@@ -208,10 +229,14 @@ int threads() {
 }
 
 void parallel(int wanted, const std::function<void(int)>& work) {
-  if (wanted <= 1) return work(0);
+  const std::function<void(int)> flushing = [&](int thread) {
+    [[maybe_unused]] FlushSubnormals scope;
+    work(thread);
+  };
+  if (wanted <= 1) return flushing(0);
   if (openmp_runs.load(std::memory_order_acquire))
-    return run_on_openmp(wanted, work);
-  pool().run(wanted, work);
+    return run_on_openmp(wanted, flushing);
+  pool().run(wanted, flushing);
 }
 
 void use_openmp(void* parallel, void* index, void* most) {

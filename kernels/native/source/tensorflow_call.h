@@ -30,7 +30,7 @@ struct Attributes {
     get(context, has_block, "block", &block);
     get(context, has_time, "time", &time);
     get(context, has_alpha, "alpha", &alpha);
-    get(context, has_form, "flags", &flags);
+    get(context, has_form | has_flags, "flags", &flags);
     get(context, has_form, "leak", &leak);
     OP_REQUIRES(context, parts <= 2,
                 absl::InvalidArgumentError(absl::StrCat(
@@ -80,7 +80,7 @@ class Call {
   int flags() const {
     const int wide =
         attributes_.type == tf::DT_DOUBLE ? kKerasLinrecFloat64 : 0;
-    if (operation_.has(has_form))
+    if (operation_.has(has_form | has_flags))
       return static_cast<int>(attributes_.flags) | wide;
     return wide | (attributes_.parts == 2 ? kKerasLinrecComplex : 0) |
            (per_step_ ? kKerasLinrecPerStep : 0) |

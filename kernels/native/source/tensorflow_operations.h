@@ -43,7 +43,7 @@ inline Quantities cotangents_of(Quantities quantities) {
 
 // The attributes of an operation, beside the number type.
 constexpr int has_parts = 1, has_reverse = 2, has_block = 4, has_time = 8,
-              has_alpha = 16, has_form = 32;
+              has_alpha = 16, has_form = 32, has_flags = 64;
 constexpr int of_scan = has_parts | has_reverse;
 
 struct Operation {
@@ -177,6 +177,13 @@ inline const Operation operations[] = {
      0,
      convolution_arguments + Quantities{{"d_outputs", "btfc"}},
      cotangents_of(convolution_arguments)},
+    // Its own gradient: a move is transposed by one of its flags.
+    {"KerasLinrecMoveSteps",
+     keras_linrec_move_steps,
+     "btf",
+     has_flags,
+     {{"sequences", "btf"}, {"mask", "bt"}},
+     {{"moved", "btf", false, 0}}},
     {"KerasLinrecNonlinearScan",
      keras_linrec_nonlinear_scan,
      "btfnmt0",
