@@ -5,6 +5,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_linrec.ops import packing
 from keras_linrec.ops import structured_step
 from keras_linrec.ops import transition_powers
 from keras_linrec.ops.causal_convolution import causal_convolution
@@ -14,6 +15,7 @@ from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.impulse_response import impulse_response
 from keras_linrec.ops.packed_response import packed_powers
 from keras_linrec.ops.packed_response import packed_response
+from keras_linrec.ops.scan import kernel_for
 from keras_linrec.ops.stepwise_response import stepwise_response
 
 
@@ -104,7 +106,10 @@ def respond(
         _require_known_length(time, systems.name)
         return _by_dense_steps(systems, inputs, states, lengths, resets)
     if resets is not None:
-        return _by_packed_chunks(systems, inputs, states, lengths, resets)
+        state_size = systems.output_matrix.shape[-1]
+        steps = kernel_for("packed_response", inputs, channels=state_size)
+        by = _by_packed_chunks if steps is None else _by_packed_steps
+        return by(systems, inputs, states, lengths, resets)
     if states is None and not wants_states:
         return _by_impulse_response(systems, inputs, cache), None
     return _by_powers(systems, inputs, states, lengths, wants_states)
@@ -162,8 +167,29 @@ def _by_dense_steps(systems, inputs, states, lengths, resets):
     )
 
 
+def _by_packed_steps(systems, inputs, states, lengths, resets):
+    """For several sequences in one row, where single steps are fast."""
+    time = ops.shape(inputs)[1]
+    lengths = _all_steps(inputs) if lengths is None else lengths
+    outputs, final_states = structured_step.varying_response(
+        systems.transition,
+        systems.timescale,
+        systems.output_matrix,
+        # A step of length zero keeps the state.
+        ops.cast(packing.before(lengths, time), inputs.dtype),
+        inputs,
+        systems.zero_states(inputs) if states is None else states,
+        systems.alpha,
+        resets,
+    )
+    # A NaN among the inputs stays in its sequence: it is no error.
+    known = ops.all(ops.isfinite(inputs), axis=(1, 2))[:, None, None]
+    bounded = systems.require_bounded(ops.where(known, final_states, 0.0))
+    return outputs, ops.where(known, bounded, final_states)
+
+
 def _by_packed_chunks(systems, inputs, states, lengths, resets):
-    """For several sequences in one row."""
+    """For several sequences in one row, in parallel over time."""
     delta, input_vector = systems.discretised()
     powers = packed_powers(systems.require_bounded(delta), ops.shape(inputs)[1])
     powers.inter_chunk[-1] = systems.require_bounded(powers.inter_chunk[-1])
