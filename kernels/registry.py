@@ -39,7 +39,8 @@ class Kernel(NamedTuple):
     # p, d, q, t, b, timescale, output_matrix, time, alpha. If it is None, the
     # portable form of `keras_linrec.ops.impulse_response` runs.
     impulse_response: Callable | None = None
-    # inputs, response. If it is None, the framework's Fourier transforms run.
+    # inputs, response, activation. If it is None, the framework's Fourier
+    # transforms run.
     causal_convolution: Callable | None = None
     # dynamics, operands, keep_all. If it is None, the loop of
     # `nonlinear_recurrence` runs.

@@ -372,6 +372,8 @@ subdiagonal (last entry 0) |
             transition,
             self._timescale(scale),
             output_matrix,
+            ops.convert_to_tensor(self.feedthrough),
+            self.activation,
             self.alpha,
             self.name,
         )
@@ -414,7 +416,7 @@ subdiagonal (last entry 0) |
             # A rescaling that comes with the call may need a gradient.
             self._cache if step_rescale is None else None,
         )
-        outputs = self._mix(outputs, sequences)
+        outputs = self._mix(outputs)
         return outputs, None if final_state is None else [final_state]
 
     def step_constants(self):
@@ -438,12 +440,10 @@ subdiagonal (last entry 0) |
         if time_deltas is not None or step_rescale is not None:
             constants = None
         outputs, state = respond_to_step(systems, inputs, states[0], constants)
-        return self._mix(outputs, inputs), [state]
+        return self._mix(outputs), [state]
 
-    def _mix(self, outputs, inputs):
-        """activation(C x + D u) @ kernel + bias, from C x and u."""
-        outputs = outputs + ops.expand_dims(inputs, -1) * self.feedthrough
-        outputs = self.activation(outputs)
+    def _mix(self, outputs):
+        """outputs @ kernel + bias, the channels of all features together."""
         shape = ops.shape(outputs)[:-2]
         outputs = ops.reshape(outputs, (*shape, self.kernel.shape[0]))
         outputs = outputs @ ops.convert_to_tensor(self.kernel)

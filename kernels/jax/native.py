@@ -16,6 +16,8 @@ from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.call_encoding import activation_flags
+from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
@@ -87,7 +89,7 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
     return _impulse_response(time, float(alpha), arguments)
 
 
-def causal_convolution(inputs, response):
+def causal_convolution(inputs, response, activation):
     """See `keras_linrec.kernels.causal_convolution`."""
     _require_shapes(
         "causal_convolution",
@@ -95,7 +97,7 @@ def causal_convolution(inputs, response):
         (inputs, response),
         convolution_shapes(*inputs.shape, *response.shape[1:]),
     )
-    return _causal_convolution(inputs, response)
+    return _causal_convolution(activation_flags(activation), inputs, response)
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
@@ -197,6 +199,16 @@ def _like(arrays):
     return jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays
     )
+
+
+def _like_wanted(arrays, wanted):
+    """The same, but without elements where `wanted`, a flat list, is false."""
+    leaves, tree = jax.tree.flatten(arrays)
+    shapes = [
+        jax.ShapeDtypeStruct(a.shape if one else (0,), a.dtype)
+        for a, one in zip(leaves, wanted)
+    ]
+    return jax.tree.unflatten(tree, shapes)
 
 
 def _per_step(decay):
@@ -366,34 +378,40 @@ _impulse_response = twice_differentiable(
 )
 
 
-# The causal convolution.
+# The causal convolution. Its `flags` are those of the activation, and the leak.
 
 
-def _convolution_forward(inputs, response):
+def _convolution_forward(flags, inputs, response):
     outputs = (*inputs.shape, response.shape[1])
     return _call(
         "keras_linrec_causal_convolution",
         jax.ShapeDtypeStruct(outputs, inputs.dtype),
         (inputs, response),
         rows=((True, False), True),
+        flags=flags[0],
+        leak=bits_of(flags[1]),
     )
 
 
-def _remember_convolution(inputs, response):
-    return _causal_convolution(inputs, response), (inputs, response)
+def _remember_convolution(flags, inputs, response):
+    return _causal_convolution(flags, inputs, response), (inputs, response)
 
 
-def _convolution_backward(kept, d_outputs):
+def _convolution_backward(flags, wanted, kept, d_outputs):
     return _call(
         "keras_linrec_causal_convolution_backward",
-        _like(kept),
+        _like_wanted(kept, wanted),
         (*kept, d_outputs),
-        rows=((True, False, True), (True, False)),
+        rows=((True, False, True), (wanted[0], False)),
+        flags=flags[0],
+        leak=bits_of(flags[1]),
     )
 
 
-def _plain_convolution_backward(kept, d_outputs):
-    return plain_gradients.of_causal_convolution(*kept, d_outputs)
+def _plain_convolution_backward(flags, kept, d_outputs):
+    return plain_gradients.of_causal_convolution(
+        activation_of(*flags), *kept, d_outputs
+    )
 
 
 _causal_convolution = twice_differentiable(
@@ -401,7 +419,7 @@ _causal_convolution = twice_differentiable(
     _remember_convolution,
     _convolution_backward,
     _plain_convolution_backward,
-    settings=0,
+    by_need=True,
 )
 
 

@@ -48,9 +48,14 @@ def of_impulse_response(scan, time, alpha, arguments, d_response):
     return jax.vjp(plain, *arguments)[1](d_response)
 
 
-def of_causal_convolution(inputs, response, d_outputs):
+def of_causal_convolution(activation, inputs, response, d_outputs):
     """Cotangents of `(inputs, response)`."""
-    plain = causal_convolution.causal_convolution
+
+    def plain(inputs, response):
+        return causal_convolution.causal_convolution(
+            inputs, response, activation
+        )
+
     return jax.vjp(plain, inputs, response)[1](d_outputs)
 
 

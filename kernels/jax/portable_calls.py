@@ -5,6 +5,7 @@ file. Forward and backward pass run on the same platform, so that the residuals
 may differ from those of the core.
 """
 
+import jax
 import jax.numpy as jnp
 
 from keras_linrec.kernels import impulse_response as structured
@@ -13,6 +14,7 @@ from keras_linrec.kernels.causal_convolution import causal_convolution
 from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.scan import portable
 from keras_linrec.kernels.native.call_encoding import REVERSE
+from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
 
@@ -61,12 +63,27 @@ def _response_backward(results, arguments, d_response, time, alpha):
     )
 
 
-def _convolution(results, inputs, response):
-    return causal_convolution(inputs, response)
+def _wanted(results, gradients):
+    """The gradients; those without elements are not wanted."""
+    return jax.tree.map(
+        lambda result, gradient: gradient.reshape(-1)[: result.size].reshape(
+            result.shape
+        ),
+        list(results),
+        jax.tree.leaves(gradients),
+    )
 
 
-def _convolution_backward(results, inputs, response, d_outputs):
-    return plain_gradients.of_causal_convolution(inputs, response, d_outputs)
+def _convolution(results, inputs, response, flags, leak):
+    activation = activation_of(flags, number_of(leak))
+    return causal_convolution(inputs, response, activation)
+
+
+def _convolution_backward(results, inputs, response, d_outputs, flags, leak):
+    gradients = plain_gradients.of_causal_convolution(
+        activation_of(flags, number_of(leak)), inputs, response, d_outputs
+    )
+    return _wanted(results, gradients)
 
 
 def _nonlinear(results, *operands, flags, leak):

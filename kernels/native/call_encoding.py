@@ -30,7 +30,7 @@ def number_of(bits):
     return struct.unpack("d", struct.pack("q", bits))[0]
 
 
-# Flags of nonlinear scans: see `source/core.h`.
+# Flags of activations and of nonlinear scans: see `source/core.h`.
 LINEAR, GATED, _STEP_GRADIENT = 16, 32, 64
 _SOLVER_BIT, _ACTIVATION_BIT = 8, 12
 _SOLVERS = (None, "euler", "rk2", "rk4")
@@ -43,17 +43,15 @@ _ACTIVATIONS = (
     keras.activations.sigmoid,
     activations.oplu,
     activations.modrelu,
+    keras.activations.gelu,
 )
 # The slope below zero of each function that is a leaky ReLU.
 _LEAKS = {activations.leaky_relu: 0.1, keras.activations.leaky_relu: 0.2}
 
 
-def nonlinear_flags(dynamics, operands):
-    """The flags and the leak of a call, or None if the core cannot run it.
-
-    The arguments are those of `keras_linrec.kernels.nonlinear_recurrence`.
-    """
-    activation, leak = dynamics.activation, 0.0
+def activation_flags(activation):
+    """The flags and the leak of an activation, or None if the core lacks it."""
+    leak = 0.0
     if isinstance(activation, keras.layers.LeakyReLU):
         code, leak = _LEAKY_RELU, float(activation.negative_slope)
     elif activation in _LEAKS:
@@ -62,23 +60,42 @@ def nonlinear_flags(dynamics, operands):
         code = _ACTIVATIONS.index(activation)
     else:
         return None
+    return code << _ACTIVATION_BIT, leak
+
+
+def nonlinear_flags(dynamics, operands):
+    """The flags and the leak of a call, or None if the core cannot run it.
+
+    The arguments are those of `keras_linrec.kernels.nonlinear_recurrence`.
+    """
+    known = activation_flags(dynamics.activation)
+    if known is None:
+        return None
+    flags, leak = known
     expansion, recurrent = operands.expansion, operands.recurrent_kernel
     linear = expansion.shape[0] == 0 and (
         recurrent.shape[1] != recurrent.shape[0]
     )
-    flags = (
+    flags += (
         PER_STEP * (tuple(operands.step_size.shape) != (1, 1))
         + LINEAR * linear
         + GATED * dynamics.gated
         + _STEP_GRADIENT * (dynamics.trained_steps and bool(dynamics.solver))
         + (_SOLVERS.index(dynamics.solver) << _SOLVER_BIT)
-        + (code << _ACTIVATION_BIT)
     )
     return flags, leak
 
 
 def _activation_of(flags):
     return _ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
+
+
+def activation_of(flags, leak):
+    """The activation that `activation_flags` encoded."""
+    activation = _activation_of(flags)
+    if activation is keras.activations.leaky_relu:
+        return partial(activation, negative_slope=leak)
+    return activation
 
 
 def is_modrelu(flags):
@@ -88,11 +105,8 @@ def is_modrelu(flags):
 
 def dynamics_of(flags, leak):
     """The `Dynamics` that `nonlinear_flags` encoded."""
-    activation = _activation_of(flags)
-    if activation is keras.activations.leaky_relu:
-        activation = partial(activation, negative_slope=leak)
     return Dynamics(
-        activation,
+        activation_of(flags, leak),
         _SOLVERS[flags >> _SOLVER_BIT & 15],
         bool(flags & GATED),
         bool(flags & _STEP_GRADIENT),

@@ -16,6 +16,8 @@ from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native.call_encoding import activation_flags
+from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
@@ -70,9 +72,12 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
     )
 
 
-def causal_convolution(inputs, response):
+def causal_convolution(inputs, response, activation):
     """See `keras_linrec.kernels.causal_convolution`."""
-    return _operations.keras_linrec_causal_convolution(inputs, response)
+    flags, leak = activation_flags(activation)
+    return _operations.keras_linrec_causal_convolution(
+        inputs, response, flags=flags, leak=bits_of(leak)
+    )
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
@@ -112,6 +117,16 @@ def _filled(cotangents, results):
         tf.zeros_like(result) if cotangent is None else cotangent
         for cotangent, result in zip(cotangents, results)
     ]
+
+
+def _wanted(operation):
+    """Which inputs of an operation need a gradient, as far as is known.
+
+    TensorFlow's tapes know; `tf.gradients`, and a tape around a `tf.function`,
+    which has a graph of its own, do not.
+    """
+    skipped = getattr(operation, "skip_input_indices", None) or ()
+    return [index not in skipped for index in range(len(operation.inputs))]
 
 
 def _differentiable(name):
@@ -262,19 +277,34 @@ def _plain_response_gradient(operation, tensors):
 
 @tf.RegisterGradient("KerasLinrecCausalConvolution")
 def _convolution_gradient(operation, d_outputs):
-    return _operations.keras_linrec_causal_convolution_backward(
-        *operation.inputs, d_outputs
+    wanted = _wanted(operation)
+    gradients = _operations.keras_linrec_causal_convolution_backward(
+        *operation.inputs,
+        d_outputs,
+        flags=operation.get_attr("flags"),
+        leak=operation.get_attr("leak"),
+        wanted=wanted,
     )
+    return [
+        gradient if one else None for one, gradient in zip(wanted, gradients)
+    ]
 
 
 @_differentiable("KerasLinrecCausalConvolutionBackward")
 def _plain_convolution_gradient(operation, tensors):
     *arguments, d_outputs = tensors
+    activation = activation_of(
+        operation.get_attr("flags"), number_of(operation.get_attr("leak"))
+    )
 
     def plain(arguments):
-        return convolution.causal_convolution(*arguments)
+        return convolution.causal_convolution(*arguments, activation)
 
-    return _pull_back(plain, arguments, d_outputs)
+    gradients = _pull_back(plain, arguments, d_outputs)
+    return [
+        gradient if one else tf.zeros((0,), gradient.dtype)
+        for one, gradient in zip(operation.get_attr("wanted"), gradients)
+    ]
 
 
 @tf.RegisterGradient("KerasLinrecNonlinearScan")

@@ -16,6 +16,7 @@ from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native.call_encoding import REVERSE
+from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.torch import operators
@@ -229,18 +230,22 @@ _register_backward(
 # The causal convolution.
 
 
-def _convolution_gradient(wanted, kept, cotangents):
+def _convolution_gradient(wanted, flags, leak, kept, cotangents):
     gradients = operators.causal_convolution_backward(
-        wanted, *kept, *cotangents
+        wanted, flags, leak, *kept, *cotangents
     )
     return [
         gradient if one else None for one, gradient in zip(wanted, gradients)
     ]
 
 
-def _plain_convolution_gradient(wanted, inputs, response, d_outputs):
-    def plain(inputs, response):
-        return [causal_convolution.causal_convolution(inputs, response)]
+def _plain_convolution_gradient(
+    wanted, flags, leak, inputs, response, d_outputs
+):
+    activation = activation_of(flags, leak)
+
+    def plain(*arguments):
+        return [causal_convolution.causal_convolution(*arguments, activation)]
 
     gradients = _pull_back(plain, (inputs, response), [d_outputs])
     return [
@@ -253,11 +258,13 @@ _register(
     operators.causal_convolution,
     lambda arguments, _: arguments,
     _convolution_gradient,
-    settings=0,
+    settings=2,
     by_need=True,
 )
 _register_backward(
-    operators.causal_convolution_backward, _plain_convolution_gradient
+    operators.causal_convolution_backward,
+    _plain_convolution_gradient,
+    settings=3,
 )
 
 

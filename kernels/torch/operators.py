@@ -284,25 +284,33 @@ def impulse_response_backward(
 # The causal convolution.
 
 
-def _describe_convolution(inputs, response, *_):
+def _describe_convolution(flags, leak, inputs, response, *_):
     axes, sizes = split_axes(inputs, 3)
     sizes = *sizes, *response.shape[-2:]
-    return 0, sizes, axes, convolution_shapes(*sizes)
+    shapes = convolution_shapes(*sizes)
+    return flags, (*sizes, bits_of(leak)), axes, shapes
 
 
-@_operator(_describe_convolution, settings=0)
-def causal_convolution(inputs: Tensor, response: Tensor) -> list[Tensor]:
+@_operator(_describe_convolution, settings=2)
+def causal_convolution(
+    flags: int, leak: float, inputs: Tensor, response: Tensor
+) -> list[Tensor]:
     """The outputs."""
     return [inputs.new_empty((*inputs.shape, response.shape[-2]))]
 
 
-def _describe_convolution_backward(wanted, *arguments):
-    return _describe_convolution(*arguments)
+def _describe_convolution_backward(wanted, *given):
+    return _describe_convolution(*given)
 
 
-@_operator(_describe_convolution_backward)
+@_operator(_describe_convolution_backward, settings=3)
 def causal_convolution_backward(
-    wanted: list[bool], inputs: Tensor, response: Tensor, d_outputs: Tensor
+    wanted: list[bool],
+    flags: int,
+    leak: float,
+    inputs: Tensor,
+    response: Tensor,
+    d_outputs: Tensor,
 ) -> list[Tensor]:
     """Cotangents of inputs and response, empty where they are not wanted."""
     return [

@@ -143,10 +143,11 @@ void impulse_responses(int64_t g, int64_t h, int64_t m, int64_t n, int64_t t,
 }
 
 template <class Real>
-void causal_convolutions(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
-                         int64_t taps) {
-  const int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
-  const std::vector<int64_t> sizes = {g, b, t, h, m, taps};
+void causal_convolutions(int activation, int64_t g, int64_t b, int64_t t,
+                         int64_t h, int64_t m, int64_t taps) {
+  const int flags = (sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0) |
+                    activation << kKerasLinrecActivationBit;
+  const std::vector<int64_t> sizes = {g, b, t, h, m, taps, 0};
   const Quantity inputs = make<Real>(1, g * b * t * h, 1);
   const Quantity response = make<Real>(1, g * h * m * taps, 2);
   Quantity outputs = make<Real>(1, g * b * t * h * m, 3);
@@ -221,10 +222,12 @@ void everything() {
     impulse_responses<Real>(1, 40, 1, 33, 70, block);
     impulse_responses<Real>(1, 2, 3, 130, 20, block);
   }
-  causal_convolutions<Real>(1, 1, 1, 1, 1, 1);
-  causal_convolutions<Real>(2, 3, 50, 7, 2, 20);
-  causal_convolutions<Real>(1, 40, 63, 1, 1, 63);
-  causal_convolutions<Real>(1, 5, 785, 20, 3, 785);
+  for (int activation : {0, 3, 7}) {  // linear, tanh, GELU
+    causal_convolutions<Real>(activation, 1, 1, 1, 1, 1, 1);
+    causal_convolutions<Real>(activation, 2, 3, 50, 7, 2, 20);
+    causal_convolutions<Real>(activation, 1, 40, 63, 1, 1, 63);
+    causal_convolutions<Real>(activation, 1, 5, 785, 20, 3, 785);
+  }
   for (int flags = 0; flags < 8; flags++) {
     scans<Real>(flags, 1, 1, 1, 1);
     scans<Real>(flags, 2, 3, 50, 7);
