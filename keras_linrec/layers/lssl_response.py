@@ -80,7 +80,6 @@ def respond(
     wants_states=True,
     time_deltas=None,
     resets=None,
-    cache=None,
 ):
     """activation(C x_t + D u_t), and the final states.
 
@@ -97,7 +96,6 @@ def respond(
             of dt. Defaults to `None`, all 1.
         resets: boolean tensor (batch, time), true where x is zero before a
             step. Defaults to `None`, nowhere.
-        cache: `CachedResponse` for these systems, or `None`.
 
     Returns:
         `(outputs, final_states)`: (batch, time, features, channels) and
@@ -119,7 +117,7 @@ def respond(
             systems, inputs, states, lengths, resets
         )
     elif states is None and not wants_states:
-        return _by_impulse_response(systems, inputs, cache), None
+        return _by_impulse_response(systems, inputs), None
     else:
         return _by_powers(systems, inputs, states, lengths, wants_states)
     return systems.read_out(outputs, inputs), final_states
@@ -194,21 +192,15 @@ def _by_packed_chunks(systems, inputs, states, lengths, resets):
     )
 
 
-def _by_impulse_response(systems, inputs, cache):
+def _by_impulse_response(systems, inputs):
     """By one convolution, without states before and after."""
-    time = ops.shape(inputs)[1]
-    if cache is not None and cache.reaches(time):
-        response = cache.response(
-            systems.transition, systems.timescale, systems.output_matrix, time
-        )
-    else:
-        response = impulse_response(
-            systems.transition,
-            systems.timescale,
-            systems.output_matrix,
-            time,
-            systems.alpha,
-        )
+    response = impulse_response(
+        systems.transition,
+        systems.timescale,
+        systems.output_matrix,
+        ops.shape(inputs)[1],
+        systems.alpha,
+    )
     return _convolved(systems, inputs, response)
 
 

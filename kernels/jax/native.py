@@ -22,6 +22,7 @@ from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import convolution_shapes
 from keras_linrec.kernels.native.call_shapes import operand_shapes
@@ -351,10 +352,10 @@ def _remember_response(time, alpha, arguments):
     return _impulse_response(time, alpha, arguments), arguments
 
 
-def _response_backward(time, alpha, arguments, d_response):
+def _response_backward(time, alpha, needed, arguments, d_response):
     gradients = _call(
         "keras_linrec_impulse_response_backward",
-        _like(arguments),
+        _like_wanted(arguments, response_gradients(needed)),
         (arguments, d_response),
         time=time,
         alpha=bits_of(alpha),
@@ -375,6 +376,7 @@ _impulse_response = twice_differentiable(
     _response_backward,
     _plain_response_backward,
     settings=2,
+    by_need=True,
 )
 
 

@@ -58,9 +58,10 @@ def _response(results, *arguments, time, alpha):
 
 
 def _response_backward(results, arguments, d_response, time, alpha):
-    return plain_gradients.of_impulse_response(
+    gradients = plain_gradients.of_impulse_response(
         _scan, time, number_of(alpha), arguments, d_response
     )
+    return _wanted(results, gradients)
 
 
 def _wanted(results, gradients):

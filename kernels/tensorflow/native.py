@@ -22,6 +22,7 @@ from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.native.call_encoding import number_of
+from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.tensorflow.loop import loop
 
 if tf.config.get_visible_devices("GPU"):
@@ -119,7 +120,7 @@ def _filled(cotangents, results):
     ]
 
 
-def _wanted(operation):
+def _needed(operation):
     """Which inputs of an operation need a gradient, as far as is known.
 
     TensorFlow's tapes know; `tf.gradients`, and a tape around a `tf.function`,
@@ -127,6 +128,18 @@ def _wanted(operation):
     """
     skipped = getattr(operation, "skip_input_indices", None) or ()
     return [index not in skipped for index in range(len(operation.inputs))]
+
+
+def _replaced(gradients, wanted, replace):
+    """The gradients, with `replace` of those that are not wanted."""
+    return [
+        gradient if one else replace(gradient)
+        for gradient, one in zip(gradients, wanted)
+    ]
+
+
+def _nothing(gradient):
+    return tf.zeros((0,), gradient.dtype)
 
 
 def _differentiable(name):
@@ -255,12 +268,15 @@ def _plain_projected_gradient(operation, tensors):
 
 @tf.RegisterGradient("KerasLinrecImpulseResponse")
 def _impulse_response_gradient(operation, d_response):
-    return _operations.keras_linrec_impulse_response_backward(
+    wanted = response_gradients(_needed(operation))
+    gradients = _operations.keras_linrec_impulse_response_backward(
         *operation.inputs,
         d_response,
         time=operation.get_attr("time"),
         alpha=operation.get_attr("alpha"),
+        wanted=wanted,
     )
+    return _replaced(gradients, wanted, lambda _: None)
 
 
 @_differentiable("KerasLinrecImpulseResponseBackward")
@@ -272,12 +288,13 @@ def _plain_response_gradient(operation, tensors):
     def response(arguments):
         return plain.impulse_response(scan, *arguments, time, alpha)
 
-    return _pull_back(response, arguments, d_response)
+    gradients = _pull_back(response, arguments, d_response)
+    return _replaced(gradients, operation.get_attr("wanted"), _nothing)
 
 
 @tf.RegisterGradient("KerasLinrecCausalConvolution")
 def _convolution_gradient(operation, d_outputs):
-    wanted = _wanted(operation)
+    wanted = _needed(operation)
     gradients = _operations.keras_linrec_causal_convolution_backward(
         *operation.inputs,
         d_outputs,
@@ -285,9 +302,7 @@ def _convolution_gradient(operation, d_outputs):
         leak=operation.get_attr("leak"),
         wanted=wanted,
     )
-    return [
-        gradient if one else None for one, gradient in zip(wanted, gradients)
-    ]
+    return _replaced(gradients, wanted, lambda _: None)
 
 
 @_differentiable("KerasLinrecCausalConvolutionBackward")
@@ -301,10 +316,7 @@ def _plain_convolution_gradient(operation, tensors):
         return convolution.causal_convolution(*arguments, activation)
 
     gradients = _pull_back(plain, arguments, d_outputs)
-    return [
-        gradient if one else tf.zeros((0,), gradient.dtype)
-        for one, gradient in zip(operation.get_attr("wanted"), gradients)
-    ]
+    return _replaced(gradients, operation.get_attr("wanted"), _nothing)
 
 
 @tf.RegisterGradient("KerasLinrecNonlinearScan")

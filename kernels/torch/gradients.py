@@ -19,6 +19,7 @@ from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.loop import loop
 from keras_linrec.kernels.torch.tensors import alike
@@ -120,6 +121,18 @@ def _pull_back(function, arguments, cotangents, create_graph=True):
         )
 
 
+def _replaced(gradients, wanted, replace):
+    """The gradients, with `replace` of those that are not wanted."""
+    return [
+        gradient if one else replace(gradient)
+        for gradient, one in zip(gradients, wanted)
+    ]
+
+
+def _nothing(gradient):
+    return gradient.flatten()[:0]
+
+
 def scan(decay, inputs, initial_state, reverse=False):
     """Outputs and final state, both tuples, by the operator."""
     decay, inputs, initial_state = alike(decay, inputs, initial_state)
@@ -202,18 +215,23 @@ _register_backward(operators.projected_scan_backward, _plain_projected_gradient)
 # The impulse response.
 
 
-def _response_gradient(time, alpha, kept, cotangents):
-    return operators.impulse_response_backward(time, alpha, *kept, *cotangents)
+def _response_gradient(needed, time, alpha, kept, cotangents):
+    wanted = response_gradients(*needed)
+    gradients = operators.impulse_response_backward(
+        wanted, time, alpha, *kept, *cotangents
+    )
+    return _replaced(gradients, wanted, lambda _: None)
 
 
-def _plain_response_gradient(time, alpha, arguments, d_response):
+def _plain_response_gradient(wanted, time, alpha, arguments, d_response):
     def plain(arguments):
         response = impulse_response.impulse_response(
             scan, *arguments, time, alpha
         )
         return [response]
 
-    return _pull_back(plain, [arguments], [d_response])
+    gradients = _pull_back(plain, [arguments], [d_response])
+    return _replaced(gradients, wanted, _nothing)
 
 
 _register(
@@ -221,9 +239,10 @@ _register(
     lambda arguments, _: arguments,
     _response_gradient,
     settings=2,
+    by_need=True,
 )
 _register_backward(
-    operators.impulse_response_backward, _plain_response_gradient, settings=2
+    operators.impulse_response_backward, _plain_response_gradient, settings=3
 )
 
 
@@ -234,9 +253,7 @@ def _convolution_gradient(wanted, flags, leak, kept, cotangents):
     gradients = operators.causal_convolution_backward(
         wanted, flags, leak, *kept, *cotangents
     )
-    return [
-        gradient if one else None for one, gradient in zip(wanted, gradients)
-    ]
+    return _replaced(gradients, wanted, lambda _: None)
 
 
 def _plain_convolution_gradient(
@@ -248,10 +265,7 @@ def _plain_convolution_gradient(
         return [causal_convolution.causal_convolution(*arguments, activation)]
 
     gradients = _pull_back(plain, (inputs, response), [d_outputs])
-    return [
-        gradient if one else gradient.flatten()[:0]
-        for one, gradient in zip(wanted, gradients)
-    ]
+    return _replaced(gradients, wanted, _nothing)
 
 
 _register(

@@ -273,12 +273,24 @@ def impulse_response(
     return [output_matrix.new_empty((*output_matrix.shape[:-1], time))]
 
 
-@_operator(_describe_response, settings=2)
+def _describe_response_backward(wanted, *given):
+    return _describe_response(*given)
+
+
+@_operator(_describe_response_backward, settings=3)
 def impulse_response_backward(
-    time: int, alpha: float, arguments: list[Tensor], d_response: Tensor
+    wanted: list[bool],
+    time: int,
+    alpha: float,
+    arguments: list[Tensor],
+    d_response: Tensor,
 ) -> list[Tensor]:
-    """Cotangents of the arguments of `impulse_response`."""
-    return empty_like(arguments)
+    """Cotangents of the arguments, empty where they are not wanted."""
+    axes = arguments[-1].shape[:-3]
+    return [
+        argument.new_empty(argument.shape if one else (*axes, 0))
+        for one, argument in zip(wanted, arguments)
+    ]
 
 
 # The causal convolution.

@@ -95,7 +95,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_impulse_response(int flags,
                                                       void* const* to);
 
 //   from: the same, and d_response
-//   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C
+//   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C; all but the last may be null
+//     together, if nobody wants them
 KERAS_LINREC_PUBLIC int keras_linrec_impulse_response_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 

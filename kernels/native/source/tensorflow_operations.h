@@ -138,7 +138,7 @@ inline const Operation operations[] = {
     {"KerasLinrecImpulseResponseBackward",
      keras_linrec_impulse_response_backward,
      "fcnt",
-     has_time | has_alpha,
+     has_time | has_alpha | has_wanted,
      response_arguments + Quantities{{"d_response", "fct"}},
      cotangents_of(response_arguments)},
     {"KerasLinrecCausalConvolution",
