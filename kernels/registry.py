@@ -33,12 +33,16 @@ class Kernel(NamedTuple):
     except `inputs` and outputs of `projected_scan`, which are single tensors.
     """
 
-    scan: Callable  # decay, inputs, initial_state, reverse
-    # decay, inputs, input_kernel, output_kernel, initial_state, reverse
+    scan: Callable  # decay, inputs, initial_state, reverse, resets
+    # decay, inputs, input_kernel, output_kernel, initial_state, reverse, resets
     projected_scan: Callable
     # p, d, q, t, b, timescale, output_matrix, time, alpha. If it is None, the
     # portable form of `keras_linrec.ops.impulse_response` runs.
     impulse_response: Callable | None = None
+    # p, d, q, t, b, timescale, output_matrix, time_deltas, resets, inputs,
+    # initial_state, alpha. If it is None, the blocks of
+    # `keras_linrec.kernels.varying_response` run.
+    varying_response: Callable | None = None
     # inputs, response, activation. If it is None, the framework's Fourier
     # transforms run.
     causal_convolution: Callable | None = None
@@ -128,6 +132,7 @@ def _kernel(name):
             module.scan,
             getattr(module, "projected_scan", None),
             getattr(module, "impulse_response", None),
+            getattr(module, "varying_response", None),
             getattr(module, "causal_convolution", None),
             getattr(module, "nonlinear_scan", None),
         )
@@ -140,6 +145,7 @@ def _with_projection(
     scan,
     projected_scan=None,
     impulse_response=None,
+    varying_response=None,
     causal_convolution=None,
     nonlinear_scan=None,
 ):
@@ -147,6 +153,7 @@ def _with_projection(
         scan,
         projected_scan or partial(projection.projected_scan, scan),
         impulse_response,
+        varying_response,
         causal_convolution,
         nonlinear_scan,
     )
@@ -213,7 +220,7 @@ def _error_here(kernel):
         return relative_error(kernel, vjp)
     nonlinear_scan = kernel.nonlinear_scan if platform == "cuda" else None
     kernel = _with_projection(kernel.scan, nonlinear_scan=nonlinear_scan)
-    return relative_error(kernel, vjp, pairs=False)
+    return relative_error(kernel, vjp, is_whole=False)
 
 
 def _values_can_be_read():

@@ -13,6 +13,7 @@ from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
+from keras_linrec.kernels import varying_response
 from keras_linrec.kernels.exporting import exporting
 from keras_linrec.kernels.final_state import final_state
 
@@ -34,12 +35,13 @@ class Case(NamedTuple):
     keep_all: bool = True
     # Whether the decay varies over time.
     per_step: bool = False
+    # Whether states are reset.
+    resets: bool = False
     # For nonlinear scans: whether the native kernels have the activation,
-    # whether it acts on pairs, whether states are reset, and the number of
-    # matrices that a step multiplies by.
+    # whether it acts on pairs, and the number of matrices that a step
+    # multiplies by.
     known_activation: bool = True
     pairs: bool = False
-    resets: bool = False
     matrices: int = 1
     # Whether custom operators can run on these tensors now.
     operators: bool = True
@@ -90,6 +92,8 @@ def _kernel(case):
             return "associative", "few states and many steps"
     requested = settings.requested_kernel()
     name = registry.choose(requested)
+    if name == "native" and case.resets and case.platform != "cpu":
+        return registry.portable(), "this device's kernels take no resets"
     if name == requested:
         return name, "requested"
     return name, "the fastest that runs here"
@@ -131,6 +135,15 @@ def _form(case, kernel):
             return "blocks", "no fused kernel for this device yet"
         return "fused", ""
 
+    if case.operation == "varying_response":
+        if kernel.varying_response is None:
+            return "blocks", "this kernel has no fused form"
+        if case.dtype not in ("float32", "float64"):
+            return "blocks", "no fused kernel for this dtype"
+        if case.platform != "cpu":
+            return "blocks", "no fused kernel for this device yet"
+        return "fused", ""
+
     if case.operation == "causal_convolution":
         if kernel.causal_convolution is None:
             return "transforms", "this kernel has no fused form"
@@ -142,8 +155,6 @@ def _form(case, kernel):
 
     if kernel.nonlinear_scan is None:
         return "loop", "this kernel has no fused form"
-    if case.resets:
-        return "loop", "states are reset"
     if not case.known_activation:
         return "loop", "the native kernels lack this activation"
     if is_short:
@@ -180,13 +191,11 @@ def _blocks(kernel):
 
 
 def _loop(kernel):
-    """A nonlinear scan, one step after another, with or without resets."""
+    """A nonlinear scan, one step after another."""
 
-    def run(dynamics, operands, keep_all=True, resets=None):
+    def run(dynamics, operands, keep_all=True):
         loop = backends.current().loop
-        return nonlinear_recurrence.with_last_state(
-            loop, dynamics, operands, resets
-        )
+        return nonlinear_recurrence.with_last_state(loop, dynamics, operands)
 
     return run
 
@@ -209,6 +218,12 @@ _FORMS = {
     "causal_convolution": {
         "fused": lambda kernel: kernel.causal_convolution,
         "transforms": lambda kernel: causal_convolution.causal_convolution,
+    },
+    "varying_response": {
+        "fused": lambda kernel: kernel.varying_response,
+        "blocks": lambda kernel: partial(
+            varying_response.varying_response, kernel.scan
+        ),
     },
     # `ops.impulse_response` computes the blocks itself, without a kernel.
     "impulse_response": {
@@ -251,7 +266,8 @@ def explain(what, shape, dtype="float32", **options):
         what: a layer or another function of one tensor, which is traced (on
             PyTorch, run on zeros), or the name of an operation:
             `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"`,
-            `"impulse_response"` or `"causal_convolution"`.
+            `"impulse_response"`, `"varying_response"` or
+            `"causal_convolution"`.
         shape: the shape of the tensor; for an operation (batch, time,
             channels), where a complex channel counts as two.
         dtype: the dtype of the tensor. Defaults to `"float32"`.

@@ -1,6 +1,7 @@
 """The self-test of a kernel: outputs and gradients of tiny cases."""
 
 import math
+from functools import partial
 
 import keras
 import numpy as np
@@ -10,23 +11,26 @@ from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 
 
-def relative_error(kernel, vjp, pairs=True):
+def relative_error(kernel, vjp, is_whole=True):
     """The largest error of outputs and gradients, relative to their maximum.
 
     Args:
         kernel: a `Kernel` of the registry.
         vjp: `vjp(function, tensors, cotangents)` of the current backend, which
             returns the outputs and the gradients of a function of a list.
-        pairs: whether the kernel has activations of pairs. Defaults to `True`.
+        is_whole: whether the nonlinear scan has activations of pairs, and
+            resets. Defaults to `True`.
     """
     cases = [_scan_case, _projected_scan_case]
     if kernel.impulse_response:
         cases.append(_impulse_response_case)
+    if kernel.varying_response:
+        cases.append(_varying_response_case)
     if kernel.causal_convolution:
         cases.append(_causal_convolution_case)
     if kernel.nonlinear_scan:
-        cases.append(_nonlinear_scan_case)
-        if pairs:
+        cases.append(partial(_nonlinear_scan_case, with_resets=is_whole))
+        if is_whole:
             cases.append(_low_rank_case)
     errors = [_error(vjp, *case(kernel)) for case in cases]
     # A NaN anywhere must not pass as a small error.
@@ -169,10 +173,12 @@ def _causal_convolution_case(kernel):
     return function, arrays, cotangents, [sums * below, d_inputs, d_response]
 
 
-def _nonlinear_scan_case(kernel):
-    """The midpoint method with a gate, and steps of different lengths."""
+def _nonlinear_scan_case(kernel, with_resets):
+    """The midpoint method with a gate, steps that differ in length, resets."""
     dynamics = Dynamics(keras.activations.tanh, "rk2", gated=True)
     units, batch, time = 3, 2, 5
+    resets = np.zeros((batch, time), "float32")
+    resets[0, 2] = with_resets
     arrays = _numbers(
         (batch, time, 2),
         (2, 2 * units),
@@ -187,7 +193,12 @@ def _nonlinear_scan_case(kernel):
         *weights, step_size, initial_state = tensors
         expansion, modulus_bias = map(keras.ops.zeros, ((0, units), (0,)))
         operands = Operands(
-            *weights, expansion, step_size, modulus_bias, initial_state
+            *weights,
+            expansion,
+            step_size,
+            modulus_bias,
+            keras.ops.convert_to_tensor(resets),
+            initial_state,
         )
         return list(kernel.nonlinear_scan(dynamics, operands, True))
 
@@ -201,6 +212,7 @@ def _nonlinear_scan_case(kernel):
         for step in range(time):
             drive = inputs[:, step] @ kernel + bias
             length = step_size[:, step, None]
+            state = np.where(resets[:, step, None] > 0, 0.0, state)
             state = state + length * slope(state + length / 2 * slope(state))
             outputs.append(state)
         return np.stack(outputs, axis=1), state
@@ -227,7 +239,10 @@ def _low_rank_case(kernel):
     def function(tensors):
         *weights, initial_state = tensors
         step_size, modulus_bias = map(keras.ops.ones, ((1, 1), (0,)))
-        operands = Operands(*weights, step_size, modulus_bias, initial_state)
+        resets = keras.ops.zeros((0, 0))
+        operands = Operands(
+            *weights, step_size, modulus_bias, resets, initial_state
+        )
         return list(kernel.nonlinear_scan(dynamics, operands, True))
 
     def loop(inputs, kernel, bias, left, right, state):
@@ -265,8 +280,8 @@ def _slopes(function, arrays, cotangents):
     return slopes
 
 
-def _impulse_response_case(kernel):
-    """Two features, two channels, a state of three numbers, five steps."""
+def _systems():
+    """Two features, two channels, a state of three numbers."""
     arrays = [
         1.0 + 0.3 * array
         for array in _numbers((3,), (3,), (3,), (3, 3), (3,), (2,))
@@ -275,7 +290,12 @@ def _impulse_response_case(kernel):
     arrays[5] *= np.array([0.02, 0.5], "float32")
     arrays[0] = -arrays[0]
     arrays[3][0, -1] = arrays[3][2, -1] = 0.0
-    arrays += _numbers((2, 2, 3))
+    return arrays + _numbers((2, 2, 3))
+
+
+def _impulse_response_case(kernel):
+    """Five steps of `_systems`."""
+    arrays = _systems()
     (cotangent,) = _numbers((2, 2, 5))
 
     def function(tensors):
@@ -289,10 +309,45 @@ def _impulse_response_case(kernel):
     return function, arrays, [cotangent], expected
 
 
+def _varying_response_case(kernel):
+    """Four steps of `_systems`, of different lengths, with a reset."""
+    arrays = [*_systems(), *_numbers((2, 4), (2, 4, 2), (2, 2, 3))]
+    arrays[7] += 1.0
+    cotangents = _numbers((2, 4, 2, 2), (2, 2, 3))
+    resets = np.zeros((2, 4), "float32")
+    resets[1, 2] = 1.0
+
+    def function(tensors):
+        *steps, inputs, state = tensors
+        given = keras.ops.convert_to_tensor(resets)
+        return list(kernel.varying_response(*steps, given, inputs, state, 0.5))
+
+    def define(p, d, q, t, b, timescale, rows, time_deltas, inputs, state):
+        matrix, outputs = _matrix(p, d, q, t), []
+        for step in range(4):
+            state = np.where(resets[:, step, None, None] > 0, 0.0, state)
+            length = time_deltas[:, step, None, None] * timescale[:, None]
+            slope = state @ matrix.T / 2 + b * inputs[:, step, :, None]
+            right = (state + length * slope)[..., None]
+            left = np.eye(3) - length[..., None] * matrix / 2
+            state = np.linalg.solve(left, right)[..., 0]
+            outputs.append(np.einsum("fcn,bfn->bfc", rows, state))
+        return [np.stack(outputs, axis=1), state]
+
+    wide = [array.astype("float64") for array in arrays]
+    expected = [*define(*wide), *_slopes(define, wide, cotangents)]
+    return function, arrays, cotangents, expected
+
+
+def _matrix(p, d, q, t):
+    """A = P (D + T^-1) Q."""
+    bands = np.diag(t[0, :-1], 1) + np.diag(t[1]) + np.diag(t[2, :-1], -1)
+    return p[:, None] * (np.diag(d) + np.linalg.inv(bands)) * q
+
+
 def _impulse_response(p, d, q, t, b, timescale, output_matrix):
     """The definition, with alpha = 0.5 and five steps."""
-    bands = np.diag(t[0, :-1], 1) + np.diag(t[1]) + np.diag(t[2, :-1], -1)
-    matrix = p[:, None] * (np.diag(d) + np.linalg.inv(bands)) * q
+    matrix = _matrix(p, d, q, t)
     identity = np.eye(len(p))
     response = []
     for step, rows in zip(timescale, output_matrix):

@@ -75,6 +75,7 @@ SELECTED_UNDER = {
     "test_lssl_measures.py": ("torch",),
     "test_models.py": ("torch",),
     "test_native_impulse_response.py": ("torch",),
+    "test_native_varying_response.py": ("torch",),
     "test_nlp.py": ("torch",),
     "test_nlp_examples.py": ("torch",),
     "test_nlp_texts.py": ("torch",),

@@ -44,15 +44,16 @@ def varying(*arguments):
     *transition, timescale, output_matrix, time, alpha = arguments
     generator = np.random.default_rng(0)
     shape = (1, time, output_matrix.shape[0])
-    lasting, inputs = tensors(
-        [generator.uniform(0.5, 2, shape), generator.standard_normal(shape)]
+    time_deltas, inputs = tensors(
+        [generator.uniform(0.5, 2, shape[:2]), generator.standard_normal(shape)]
     )
     outputs, _ = varying_response(
         StructuredTransition(*transition),
-        lasting * timescale,
+        timescale,
+        output_matrix,
+        time_deltas,
         inputs,
         ops.zeros((1, shape[2], output_matrix.shape[2])),
-        output_matrix,
         alpha,
     )
     return outputs

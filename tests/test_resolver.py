@@ -42,6 +42,9 @@ def chosen(operation, **facts):
         ("projected_scan", {"keep_all": False, "time": "n"}, "fused"),
         ("projected_scan", {"keep_all": False, "per_step": True}, "fused"),
         ("projected_scan", {"platform": "cuda"}, "products"),
+        ("varying_response", {}, "fused"),
+        ("varying_response", {"dtype": "bfloat16"}, "blocks"),
+        ("varying_response", {"platform": "cuda"}, "blocks"),
         ("impulse_response", {}, "fused"),
         ("impulse_response", {"dtype": "float64"}, "fused"),
         ("impulse_response", {"dtype": "bfloat16"}, "blocks"),
@@ -49,7 +52,7 @@ def chosen(operation, **facts):
         ("impulse_response", {"platform": "cuda"}, "blocks"),
         ("nonlinear_scan", {}, "fused"),
         ("nonlinear_scan", {"time": 3}, "loop"),
-        ("nonlinear_scan", {"resets": True}, "loop"),
+        ("nonlinear_scan", {"resets": True}, "fused"),
         ("nonlinear_scan", {"known_activation": False}, "loop"),
         ("nonlinear_scan", {"platform": "tpu"}, "loop"),
         ("nonlinear_scan", {"platform": "cuda"}, "fused"),
@@ -62,12 +65,20 @@ def test_the_form_follows_the_case(operation, facts, form):
     assert chosen(operation, **facts) == ("native", form)
 
 
+def test_resets_are_for_the_core_and_for_portable_kernels():
+    for operation in ("linear_scan", "projected_scan", "nonlinear_scan"):
+        assert chosen(operation, resets=True)[0] == "native"
+        name, _ = chosen(operation, resets=True, platform="cuda")
+        assert name == registry.portable()
+
+
 def test_portable_kernels_have_no_fused_forms():
     with config.portable_kernels():
         for operation, form in (
             ("linear_scan", "scan"),
             ("projected_scan", "fused"),
             ("impulse_response", "blocks"),
+            ("varying_response", "blocks"),
             ("nonlinear_scan", "loop"),
         ):
             assert chosen(operation) == (registry.portable(), form)

@@ -151,11 +151,11 @@ def _by_structured_steps(systems, inputs, states, time_deltas, resets):
     """For steps that differ in length: O(N) for each step and feature."""
     outputs, final_states = structured_step.varying_response(
         systems.transition,
-        # Indexing with `None` would cost TensorFlow a copy for the gradient.
-        ops.expand_dims(time_deltas, -1) * systems.timescale,
+        systems.timescale,
+        systems.output_matrix,
+        time_deltas,
         inputs,
         systems.zero_states(inputs) if states is None else states,
-        systems.output_matrix,
         systems.alpha,
         resets,
     )

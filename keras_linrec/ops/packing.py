@@ -93,20 +93,6 @@ def before(lengths, time):
     )
 
 
-def restart(decay, resets):
-    """Set the decay to zero where a recurrence starts again from zero.
-
-    Args:
-        decay: tuple of tensors (channels,) or (batch, time, channels).
-        resets: boolean, (batch, time).
-
-    Returns:
-        A tuple of tensors (batch, time, channels).
-    """
-    resets = ops.expand_dims(resets, -1)
-    return tuple(ops.where(resets, 0.0, part) for part in decay)
-
-
 def backward_resets(resets):
     """The resets of a recurrence that runs from the last step to the first.
 

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 
 from keras_linrec.kernels import impulse_response as structured
 from keras_linrec.kernels import projected_scan as projection
+from keras_linrec.kernels import varying_response as varying
 from keras_linrec.kernels.causal_convolution import causal_convolution
 from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.scan import portable
+from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
@@ -21,8 +23,9 @@ from keras_linrec.kernels.native.call_encoding import number_of
 _scan = projection.with_final_state(portable)
 
 
-def _linear(results, decay, inputs, initial_state, flags):
-    return _scan(decay, inputs, initial_state, bool(flags & REVERSE))
+def _linear(results, decay, inputs, resets, initial_state, flags):
+    resets = resets if flags & RESETS else None
+    return _scan(decay, inputs, initial_state, bool(flags & REVERSE), resets)
 
 
 def _linear_backward(results, kept, cotangents, flags):
@@ -30,13 +33,18 @@ def _linear_backward(results, kept, cotangents, flags):
     return plain_gradients.of_scan(_scan, reverse, kept, cotangents)
 
 
-def _projected(results, *arguments, flags, block):
+def _projected(results, *operands, flags, block):
+    *operands, resets, initial_state = operands
     outputs, final_state = projection.projected_scan(
-        _scan, *arguments, bool(flags & REVERSE)
+        _scan,
+        *operands,
+        initial_state,
+        bool(flags & REVERSE),
+        resets if flags & RESETS else None,
     )
     *_, checkpoints = results
     # The backward pass of this form needs no state but the first.
-    first = jnp.stack(arguments[-1], axis=1)
+    first = jnp.stack(initial_state, axis=1)
     checkpoints = jnp.zeros(checkpoints.shape, checkpoints.dtype)
     return outputs, final_state, checkpoints.at[:, 0].set(first)
 
@@ -75,6 +83,23 @@ def _wanted(results, gradients):
     )
 
 
+def _varying(results, *arguments, block, alpha):
+    outputs, final_state = varying.varying_response(
+        _scan, *arguments, number_of(alpha)
+    )
+    *_, checkpoints = results
+    # The backward pass of this form reads none of them.
+    return outputs, final_state, jnp.zeros(checkpoints.shape, outputs.dtype)
+
+
+def _varying_backward(results, arguments, _, cotangents, block, alpha):
+    gradients = plain_gradients.of_varying_response(
+        _scan, number_of(alpha), arguments, cotangents
+    )
+    resets = 8  # which have no gradient
+    return *gradients[:resets], *gradients[resets + 1 :]
+
+
 def _convolution(results, inputs, response, flags, leak):
     activation = activation_of(flags, number_of(leak))
     return causal_convolution(inputs, response, activation)
@@ -107,6 +132,8 @@ CALLS = {
     "keras_linrec_projected_scan_backward": _projected_backward,
     "keras_linrec_impulse_response": _response,
     "keras_linrec_impulse_response_backward": _response_backward,
+    "keras_linrec_varying_response": _varying,
+    "keras_linrec_varying_response_backward": _varying_backward,
     "keras_linrec_causal_convolution": _convolution,
     "keras_linrec_causal_convolution_backward": _convolution_backward,
     "keras_linrec_nonlinear_scan": _nonlinear,

@@ -56,7 +56,9 @@ _CORE_SOURCES = (
     "nonlinear_scan.cpp",
     "projected_scan.cpp",
     "scan.cpp",
+    "varying_response.cpp",
     "parallel.cpp",
+    "processors.cpp",
     "dispatch.cpp",
 )
 

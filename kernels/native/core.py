@@ -11,6 +11,8 @@ FUNCTIONS = (
     "keras_linrec_projected_scan_backward",
     "keras_linrec_impulse_response",
     "keras_linrec_impulse_response_backward",
+    "keras_linrec_varying_response",
+    "keras_linrec_varying_response_backward",
     "keras_linrec_causal_convolution",
     "keras_linrec_causal_convolution_backward",
     "keras_linrec_nonlinear_scan",

@@ -12,6 +12,7 @@ from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.gradients import scan as scan
 from keras_linrec.kernels.torch.tensors import alike
+from keras_linrec.kernels.torch.tensors import given
 
 
 def projected_scan(
@@ -21,14 +22,17 @@ def projected_scan(
     output_kernel,
     initial_state,
     reverse=False,
+    resets=None,
 ):
     """Outputs, a tensor, and the final state, a tuple."""
+    resets = given(resets, inputs)
     outputs, *final_state, _ = operators.projected_scan(
-        flags_of(decay, reverse),
+        flags_of(decay, reverse, resets),
         list(decay),
         inputs,
         list(input_kernel),
         list(output_kernel),
+        resets,
         list(initial_state),
     )
     return outputs, tuple(final_state)
@@ -41,6 +45,16 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
         time, float(alpha), list(arguments)
     )
     return response
+
+
+def varying_response(*arguments):
+    """See `keras_linrec.kernels.varying_response`."""
+    *arguments, alpha = arguments
+    (arguments,) = alike(arguments)
+    outputs, final_state, _ = operators.varying_response(
+        float(alpha), list(arguments)
+    )
+    return outputs, final_state
 
 
 def causal_convolution(inputs, response, activation):

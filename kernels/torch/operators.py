@@ -20,6 +20,8 @@ from torch import Tensor
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native import varying_block
+from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
@@ -30,6 +32,8 @@ from keras_linrec.kernels.native.call_shapes import projected_shapes
 from keras_linrec.kernels.native.call_shapes import require_shapes
 from keras_linrec.kernels.native.call_shapes import response_shapes
 from keras_linrec.kernels.native.call_shapes import scan_shapes
+from keras_linrec.kernels.native.call_shapes import varying_checkpoint_shape
+from keras_linrec.kernels.native.call_shapes import varying_shapes
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.tensors import empty_like
@@ -52,7 +56,6 @@ def _lend_threads():
         library.keras_linrec_use_openmp(
             runtime.GOMP_parallel,
             runtime.omp_get_thread_num,
-            runtime.omp_get_num_threads,
             runtime.omp_get_max_threads,
         )
         return
@@ -137,6 +140,14 @@ def _call_core(name, flags, sizes, arguments, results):
     )
 
 
+def _refuse_resets(flags):
+    if flags & RESETS:
+        raise NotImplementedError(
+            "The CUDA kernels take no resets: `resolver.py` chooses others. "
+            f"Received: flags={flags}"
+        )
+
+
 # The scan.
 
 
@@ -150,6 +161,7 @@ def scan(
     flags: int,
     decay: list[Tensor],
     inputs: list[Tensor],
+    resets: Tensor,
     initial_state: list[Tensor],
 ) -> list[Tensor]:
     """Outputs and final state."""
@@ -157,10 +169,15 @@ def scan(
 
 
 @scan.register_kernel("cuda")
-def scan_on_cuda(flags, *arguments):
-    scan.check(flags, *arguments)
+def scan_on_cuda(flags, decay, inputs, resets, initial_state):
+    scan.check(flags, decay, inputs, resets, initial_state)
+    _refuse_resets(flags)
     results = cuda.scan(
-        cuda_library(), *arguments, reverse=bool(flags & REVERSE)
+        cuda_library(),
+        decay,
+        inputs,
+        initial_state,
+        reverse=bool(flags & REVERSE),
     )
     return flatten(results)
 
@@ -170,19 +187,21 @@ def scan_backward(
     flags: int,
     decay: list[Tensor],
     outputs: list[Tensor],
+    resets: Tensor,
     initial_state: list[Tensor],
     d_outputs: list[Tensor],
     d_final_state: list[Tensor],
 ) -> list[Tensor]:
-    """Cotangents of the arguments of `scan`."""
+    """Cotangents of the arguments of `scan` but the resets."""
     return empty_like([*decay, *outputs, *initial_state])
 
 
 @scan_backward.register_kernel("cuda")
-def scan_backward_on_cuda(flags, *arguments):
-    scan_backward.check(flags, *arguments)
+def scan_backward_on_cuda(flags, decay, outputs, resets, *others):
+    scan_backward.check(flags, decay, outputs, resets, *others)
+    _refuse_resets(flags)
     results = cuda.scan_backward(
-        cuda_library(), *arguments, reverse=bool(flags & REVERSE)
+        cuda_library(), decay, outputs, *others, reverse=bool(flags & REVERSE)
     )
     return flatten(results)
 
@@ -215,6 +234,7 @@ def projected_scan(
     inputs: Tensor,
     input_kernel: list[Tensor],
     output_kernel: list[Tensor],
+    resets: Tensor,
     initial_state: list[Tensor],
 ) -> list[Tensor]:
     """Outputs, final state, and the checkpoints that the gradient needs."""
@@ -238,12 +258,13 @@ def projected_scan_backward(
     inputs: Tensor,
     input_kernel: list[Tensor],
     output_kernel: list[Tensor],
+    resets: Tensor,
     checkpoints: Tensor,
     d_outputs: Tensor,
     d_final_state: list[Tensor],
     initial_state: list[Tensor],
 ) -> list[Tensor]:
-    """Cotangents of the arguments of `projected_scan`.
+    """Cotangents of the arguments of `projected_scan` but the resets.
 
     The core reads the initial state from the checkpoints. It is an argument for
     the sake of the gradient's own gradient.
@@ -291,6 +312,60 @@ def impulse_response_backward(
         argument.new_empty(argument.shape if one else (*axes, 0))
         for one, argument in zip(wanted, arguments)
     ]
+
+
+# The response to steps that differ in length.
+
+
+def _describe_varying(alpha, arguments):
+    axes, (batch, time, features) = split_axes(arguments[-2], 3)
+    channels, state = arguments[6].shape[-2:]
+    sizes = batch, time, features, channels, state
+    block = varying_block(time, state)
+    shapes = [varying_shapes(*sizes)]
+    return 0, (*sizes, block, bits_of(alpha)), axes, shapes
+
+
+def _describe_varying_backward(alpha, arguments, *_):
+    flags, sizes, axes, shapes = _describe_varying(alpha, arguments)
+    batch, time, features, channels, state, block, _ = sizes
+    shapes += [
+        [varying_checkpoint_shape(batch, time, features, state, block)],
+        [(batch, time, features, channels)],
+        [(batch, features, state)],
+    ]
+    return flags, sizes, axes, shapes
+
+
+@_operator(_describe_varying)
+def varying_response(alpha: float, arguments: list[Tensor]) -> list[Tensor]:
+    """Outputs, final state, and the checkpoints that the gradient needs."""
+    inputs, initial_state = arguments[-2:]
+    *axes, batch, time, features = inputs.shape
+    channels, state = arguments[6].shape[-2:]
+    checkpoints = varying_checkpoint_shape(
+        batch, time, features, state, varying_block(time, state)
+    )
+    return [
+        inputs.new_empty((*inputs.shape, channels)),
+        *empty_like([initial_state]),
+        # Zeros, because the core does not write all of them, and
+        # `torch.library.opcheck` compares results.
+        inputs.new_zeros((*axes, *checkpoints)),
+    ]
+
+
+@_operator(_describe_varying_backward)
+def varying_response_backward(
+    alpha: float,
+    arguments: list[Tensor],
+    checkpoints: Tensor,
+    d_outputs: Tensor,
+    d_final_state: Tensor,
+) -> list[Tensor]:
+    """Cotangents of the arguments of `varying_response` but the resets."""
+    resets = 8
+    return empty_like([*arguments[:resets], *arguments[resets + 1 :]])
 
 
 # The causal convolution.

@@ -28,8 +28,8 @@ for sanitizer in address,undefined thread; do
     wait
     "$compiler" "${flags[@]}" exercise.cpp \
         "$source"/{causal_convolution,impulse_response}.cpp \
-        "$source"/{nonlinear_scan,projected_scan,scan}.cpp \
-        "$source"/{parallel,dispatch}.cpp "${objects[@]}" -pthread \
+        "$source"/{nonlinear_scan,projected_scan,scan,varying_response}.cpp \
+        "$source"/{parallel,processors,dispatch}.cpp "${objects[@]}" -pthread \
         -o "$scratch/exercise"
     for set in "${!sets[@]}"; do
         # The program forks with threads running, and starts threads afterwards.

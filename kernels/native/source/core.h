@@ -14,6 +14,9 @@ enum KerasLinrecFlags {
   kKerasLinrecLinear = 16,  // there is a linear kernel beside the recurrent one
   kKerasLinrecGated = 32,
   kKerasLinrecStepGradient = 64,  // the gradient of the step sizes is needed
+  // There are resets: numbers (batch, time), of which those that are not zero
+  // mark steps before which the state is dropped, whatever it was.
+  kKerasLinrecResets = 128,
   // The first bits of the solver (0 none, 1 Euler, 2 midpoint, 3 classical
   // Runge-Kutta) and of the activation (activation_kernels.h).
   kKerasLinrecSolverBit = 8,
@@ -34,24 +37,24 @@ KERAS_LINREC_PUBLIC const char* keras_linrec_instruction_set();
 KERAS_LINREC_PUBLIC int keras_linrec_threads();
 
 // Makes the core run on the threads of an OpenMP runtime: its GOMP_parallel,
-// omp_get_thread_num, omp_get_num_threads and omp_get_max_threads. Threads of a
-// framework that spin while they wait, as that runtime's do, would otherwise
-// compete with ours for the processors.
+// omp_get_thread_num and omp_get_max_threads. Threads of a framework that spin
+// while they wait, as that runtime's do, would otherwise compete with ours for
+// the processors.
 KERAS_LINREC_PUBLIC void keras_linrec_use_openmp(void* parallel, void* index,
-                                                 void* count, void* most);
+                                                 void* most);
 
 // h_t = decay_t * h_{t-1} + inputs_t. Every quantity is one array, or two if
 // complex, with a leading axis of `groups`: independent systems, each with its
 // own batch.
 //   sizes: groups, batch, time, channels
-//   from: decay, inputs (batch, time, channels), initial state (batch,
-//     channels)
+//   from: decay, inputs (batch, time, channels), resets (batch, time) or
+//     empty, one array, initial state (batch, channels)
 //   to: outputs, which may be `inputs`, and the final state
 KERAS_LINREC_PUBLIC int keras_linrec_scan(int flags, const int64_t* sizes,
                                           const void* const* from,
                                           void* const* to);
 
-//   from: decay, outputs, initial state, d_outputs, d_final_state
+//   from: decay, outputs, resets, initial state, d_outputs, d_final_state
 //   to: d_decay, d_inputs, which may be `d_outputs`, d_initial_state
 KERAS_LINREC_PUBLIC int keras_linrec_scan_backward(int flags,
                                                    const int64_t* sizes,
@@ -61,8 +64,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_scan_backward(int flags,
 // outputs = Re(scan(inputs @ input_kernel) @ output_kernel), block by block.
 //   sizes: groups, batch, time, features, channels, units, block
 //   from: decay, inputs (batch, time, features), input_kernel (features,
-//     channels), output_kernel (channels, units), initial state; `inputs` is
-//     always real, one array
+//     channels), output_kernel (channels, units), resets (batch, time) or
+//     empty, initial state; `inputs` and resets are always one array
 //   to: outputs (batch, time, units), real; the final state; and checkpoints,
 //     the state that enters each block of `block` steps, (batch, time / block +
 //     2, parts, channels), one array, or null. There are always two or more,
@@ -73,8 +76,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_projected_scan(int flags,
                                                     const void* const* from,
                                                     void* const* to);
 
-//   from: decay, inputs, input_kernel, output_kernel, checkpoints, d_outputs,
-//     d_final_state
+//   from: decay, inputs, input_kernel, output_kernel, resets, checkpoints,
+//     d_outputs, d_final_state
 //   to: d_decay, d_inputs, d_input_kernel, d_output_kernel, d_initial_state
 KERAS_LINREC_PUBLIC int keras_linrec_projected_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
@@ -98,6 +101,31 @@ KERAS_LINREC_PUBLIC int keras_linrec_impulse_response(int flags,
 //   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C; all but the last may be null
 //     together, if nobody wants them
 KERAS_LINREC_PUBLIC int keras_linrec_impulse_response_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
+// outputs[b, t, h] = C[h] x_t, the response of the same systems to inputs, with
+// a length for each step:
+//
+//   x_t = Abar x_{t-1} + Bbar u_t, discretised with time_deltas[b, t]
+//   timescale[h]; x_{t-1} is zero where resets[b, t] > 0.
+//
+//   sizes: groups, batch, time, features, channels, state, block, the bits of
+//     alpha as a double
+//   from: p, d, q, t, b, timescale, C, as above; time_deltas (batch, time),
+//     resets (batch, time), inputs (batch, time, features), initial state
+//     (batch, features, state)
+//   to: outputs (batch, time, features, channels); the final state; and
+//     checkpoints, Q x before each block of `block` steps and after the last,
+//     (batch, time / block + 2, features, state)
+KERAS_LINREC_PUBLIC int keras_linrec_varying_response(int flags,
+                                                      const int64_t* sizes,
+                                                      const void* const* from,
+                                                      void* const* to);
+
+//   from: the same, checkpoints, d_outputs and d_final_state
+//   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C, d_time_deltas, d_inputs,
+//     d_initial_state
+KERAS_LINREC_PUBLIC int keras_linrec_varying_response_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
 // outputs[b, t, h, m] = activation(sum over k of response[h, m, k]
@@ -125,8 +153,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_causal_convolution_backward(
 //     A and R side by side (units, twice as many); expansion (rank, units): if
 //     the rank is not 0, `recurrent` is (units, rank) and R = I - recurrent @
 //     expansion; step sizes (batch, time) if per step, else one;
-//     modulus_bias (units / 2) for modReLU, else empty; initial state (batch,
-//     units)
+//     modulus_bias (units / 2) for modReLU, else empty; resets, or empty;
+//     initial state (batch, units)
 //   to: outputs (batch, steps kept, units), for all steps or none, and the
 //     final state (batch, units)
 KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan(int flags,

@@ -1,12 +1,13 @@
 // The impulse response of structured state-space systems and its gradient: the
 // choice between the two algorithms, and the split of features into jobs.
 #include <algorithm>
+#include <atomic>
 
 #include "arrays.h"
 #include "blocked_response.h"
 #include "parallel.h"
 #include "stepped_response.h"
-#include "structured_state.h"
+#include "structured_arguments.h"
 
 namespace keras_linrec {
 namespace {
@@ -70,9 +71,10 @@ void for_each_job(const Sizes& s, double work, Make make, Use use) {
   const double most = std::min<int64_t>(keras_linrec::threads(), jobs);
   const double threads =
       std::clamp(s.features * work / least_work_a_thread, 1.0, most);
-  parallel(static_cast<int>(threads), [&](int index, int count) {
+  std::atomic<int64_t> next{0};
+  parallel(static_cast<int>(threads), [&](int) {
     Workspace workspace = make();
-    for (int64_t j = jobs * index / count; j < jobs * (index + 1) / count; j++)
+    for (int64_t j; (j = next.fetch_add(1)) < jobs;)
       use(workspace, j * width, std::min(width, s.features - j * width));
   });
 }
@@ -96,38 +98,15 @@ void for_each_job(const Sizes& s, const Parameters& parameters, Pass pass,
 }
 
 template <class Real>
-struct Arguments {
-  In<Real> shared[5], timescale, output_matrix;
-
-  explicit Arguments(Reader<Real, const void>& read) {
-    for (In<Real>& quantity : shared) quantity = read.in();
-    timescale = read.in();
-    output_matrix = read.in();
-  }
-
-  Parameters parameters(const Sizes& s, int64_t group) const {
-    Parameters parameters(s.state);
-    parameters.for_each_array([&](Numbers& numbers, int quantity, int64_t row) {
-      const int64_t rows = quantity == 3 ? 3 : 1;
-      std::copy_n(shared[quantity][0] + (group * rows + row) * s.state, s.state,
-                  numbers.begin());
-    });
-    // These entries lie outside the matrix.
-    parameters.above[s.state - 1] = parameters.below[s.state - 1] = 0.0;
-    return parameters;
-  }
-};
-
-template <class Real>
 int impulse_response(const Sizes& s, const void* const* from, void* const* to) {
   Reader<Real, const void> read(from, false);
-  const Arguments<Real> given(read);
+  const StructuredArguments<Real> given(read);
   Real* response = static_cast<Real*>(to[0]);
   const int64_t rows = s.groups * s.features * s.channels;
   if (rows == 0) return kKerasLinrecDone;
   prepare_to_write(response, rows * s.time * sizeof(Real));
   for (int64_t g = 0; g < s.groups; g++) {
-    const Parameters parameters = given.parameters(s, g);
+    const Parameters parameters = given.parameters(s.state, g);
     for_each_job(
         s, parameters, kResponse,
         [&](auto& workspace, int64_t first, int64_t count) {
@@ -141,51 +120,11 @@ int impulse_response(const Sizes& s, const void* const* from, void* const* to) {
   return kKerasLinrecDone;
 }
 
-// The gradients of the parameters that all features share. Each job has its
-// own, and they are added in a fixed order, so that the sum does not depend on
-// the number of threads.
-class SharedGradients {
- public:
-  explicit SharedGradients(const Sizes& s)
-      : parts_(s.features, Parameters(0)), state_(s.state) {}
-
-  Parameters& at(int64_t feature) {
-    return parts_[feature] = Parameters(state_);
-  }
-
-  template <class Real>
-  void give(const Out<Real> (&to)[5], int64_t group) {
-    Parameters sum(state_);
-    for (Parameters& part : parts_) {
-      if (part.p.empty()) continue;
-      std::vector<const Numbers*> numbers;
-      part.for_each_array([&](Numbers& from, int, int64_t) {
-        numbers.push_back(&from);
-      });
-      size_t next = 0;
-      sum.for_each_array([&](Numbers& total, int, int64_t) {
-        const Numbers& from = *numbers[next++];
-        for (int64_t n = 0; n < state_; n++) total[n] += from[n];
-      });
-    }
-    sum.for_each_array([&](Numbers& total, int quantity, int64_t row) {
-      const int64_t rows = quantity == 3 ? 3 : 1;
-      Real* target = to[quantity][0] + (group * rows + row) * state_;
-      for (int64_t n = 0; n < state_; n++)
-        target[n] = static_cast<Real>(total[n]);
-    });
-  }
-
- private:
-  std::vector<Parameters> parts_;
-  int64_t state_;
-};
-
 template <class Real>
 int impulse_response_backward(const Sizes& s, const void* const* from,
                               void* const* to) {
   Reader<Real, const void> read(from, false);
-  const Arguments<Real> given(read);
+  const StructuredArguments<Real> given(read);
   const Real* d_response = read.in()[0];
   Reader<Real, void> write(to, false);
   Out<Real> d_shared[5];
@@ -193,8 +132,8 @@ int impulse_response_backward(const Sizes& s, const void* const* from,
   const Out<Real> d_timescale = write.out(), d_output_matrix = write.out();
   const bool wants_systems = d_timescale[0];
   for (int64_t g = 0; g < s.groups; g++) {
-    const Parameters parameters = given.parameters(s, g);
-    SharedGradients gradients(s);
+    const Parameters parameters = given.parameters(s.state, g);
+    SharedGradients gradients(s.features, s.state);
     if (wants_systems)
       std::fill_n(d_timescale[0] + g * s.features, s.features, Real{0});
     if (s.channels > 0)

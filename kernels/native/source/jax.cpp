@@ -84,6 +84,24 @@ ffi::Error impulse_response(ffi::RemainingArgs arguments,
 }
 
 template <Core core>
+ffi::Error varying_response(ffi::RemainingArgs arguments,
+                            ffi::RemainingRets results, int64_t block,
+                            int64_t alpha) {
+  const Arrays arrays(arguments, results);
+  if (arrays.error.failure()) return arrays.error;
+  constexpr size_t output_matrix = 6, inputs = 9;
+  const int64_t sizes[] = {arrays.groups(inputs, 3),
+                           arrays.axis(inputs, 3),
+                           arrays.axis(inputs, 2),
+                           arrays.axis(inputs, 1),
+                           arrays.axis(output_matrix, 2),
+                           arrays.axis(output_matrix, 1),
+                           block,
+                           alpha};
+  return arrays.run<core>(0, sizes);
+}
+
+template <Core core>
 ffi::Error causal_convolution(ffi::RemainingArgs arguments,
                               ffi::RemainingRets results, int64_t flags,
                               int64_t leak) {
@@ -105,7 +123,7 @@ ffi::Error nonlinear_scan(ffi::RemainingArgs arguments,
   constexpr bool backward = core == keras_linrec_nonlinear_scan_backward;
   const Arrays arrays(arguments, results);
   if (arrays.error.failure()) return arrays.error;
-  constexpr size_t inputs = 0, expansion = 4, initial_state = 7, d_outputs = 9;
+  constexpr size_t inputs = 0, expansion = 4, initial_state = 8, d_outputs = 10;
   const auto outputs = arrays.results[0].dimensions();
   const int64_t time = arrays.axis(inputs, 2);
   const int64_t sizes[] = {arrays.groups(inputs, 3),
@@ -128,6 +146,14 @@ auto scan_binding() {
 auto projected_scan_binding() { return scan_binding().Attr<int64_t>("block"); }
 
 auto activated_binding() { return scan_binding().Attr<int64_t>("leak"); }
+
+auto varying_response_binding() {
+  return ffi::Ffi::Bind()
+      .RemainingArgs()
+      .RemainingRets()
+      .Attr<int64_t>("block")
+      .Attr<int64_t>("alpha");
+}
 
 auto impulse_response_binding() {
   return ffi::Ffi::Bind()
@@ -153,6 +179,10 @@ HANDLER(keras_linrec_impulse_response, impulse_response,
         impulse_response_binding);
 HANDLER(keras_linrec_impulse_response_backward, impulse_response,
         impulse_response_binding);
+HANDLER(keras_linrec_varying_response, varying_response,
+        varying_response_binding);
+HANDLER(keras_linrec_varying_response_backward, varying_response,
+        varying_response_binding);
 HANDLER(keras_linrec_causal_convolution, causal_convolution, activated_binding);
 HANDLER(keras_linrec_causal_convolution_backward, causal_convolution,
         activated_binding);

@@ -9,6 +9,7 @@
 #include "lane_kernels-inl.h"
 #include "product_kernels-inl.h"
 #include "scan_kernels-inl.h"
+#include "varying_kernels-inl.h"
 
 namespace keras_linrec {
 namespace {
@@ -42,6 +43,9 @@ const InstructionSet KERAS_LINREC_SET = {TEXT(KERAS_LINREC_SET),
                                          add_bands,
                                          step_lanes,
                                          step_lanes_backward,
-                                         add_lanes};
+                                         add_lanes,
+                                         varying_step,
+                                         varying_step_backward,
+                                         add_varying};
 
 }  // namespace keras_linrec

@@ -13,6 +13,7 @@
 #include "lane_kernels.h"
 #include "product_kernels.h"
 #include "scan_kernels.h"
+#include "varying_kernels.h"
 
 namespace keras_linrec {
 
@@ -42,6 +43,9 @@ struct InstructionSet {
   void (*step_lanes)(const LaneSteps&);
   void (*step_lanes_backward)(const LaneStepsBackward&);
   void (*add_lanes)(const LaneSums&);
+  void (*varying_step)(const VaryingStep&);
+  void (*varying_step_backward)(const VaryingStepBackward&);
+  void (*add_varying)(const VaryingSums&);
 };
 
 // The best instruction set that this processor supports.

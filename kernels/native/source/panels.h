@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "arrays.h"
@@ -80,6 +81,35 @@ struct Panels {
     for (int64_t p = 0; p < panels; p++)
       use(p, p * panel, std::min(panel, columns - p * panel));
   }
+};
+
+// The float64 sum of numbers that are summed in `Real` for a while: for
+// `products_a_sum` blocks of steps. A sum over 2^20 steps would lose four
+// digits in float32.
+constexpr int64_t products_a_sum = 32;
+
+class Settled {
+ public:
+  // Moves numbers here, and leaves zeros.
+  template <class Real>
+  void take(std::vector<Real>& from) {
+    numbers_.resize(from.size());
+    for (size_t i = 0; i < from.size(); i++)
+      numbers_[i] += std::exchange(from[i], Real{0});
+  }
+  void add(const Settled& other) {
+    numbers_.resize(std::max(numbers_.size(), other.numbers_.size()));
+    for (size_t i = 0; i < other.numbers_.size(); i++)
+      numbers_[i] += other.numbers_[i];
+  }
+  template <class Real>
+  void give(std::vector<Real>& to) const {
+    for (size_t i = 0; i < to.size(); i++)
+      to[i] = static_cast<Real>(numbers_[i]);
+  }
+
+ private:
+  std::vector<double> numbers_;
 };
 
 // c = a b, or c += a b, for the panels that b has.

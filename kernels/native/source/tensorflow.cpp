@@ -210,6 +210,8 @@ KERNELS("KerasLinrecProjectedScan");
 KERNELS("KerasLinrecProjectedScanBackward");
 KERNELS("KerasLinrecImpulseResponse");
 KERNELS("KerasLinrecImpulseResponseBackward");
+KERNELS("KerasLinrecVaryingResponse");
+KERNELS("KerasLinrecVaryingResponseBackward");
 KERNELS("KerasLinrecCausalConvolution");
 KERNELS("KerasLinrecCausalConvolutionBackward");
 KERNELS("KerasLinrecNonlinearScan");

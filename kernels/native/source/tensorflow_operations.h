@@ -71,6 +71,7 @@ inline const Quantities projected_arguments = {{"decay", decay_axes},
                                                {"inputs", "btf", true},
                                                {"input_kernel", "fc"},
                                                {"output_kernel", "cu"}};
+inline const Quantities resets = {{"resets", "xy", true}};
 inline const Quantities initial_state = {{"initial_state", "bc"}};
 inline const Quantities response_arguments = {{"p", "n"},
                                               {"d", "n"},
@@ -79,6 +80,12 @@ inline const Quantities response_arguments = {{"p", "n"},
                                               {"b", "n"},
                                               {"timescale", "f"},
                                               {"output_matrix", "fcn"}};
+inline const Quantities varying_system =
+    response_arguments + Quantities{{"time_deltas", "bt"}};
+inline const Quantities varying_inputs = {{"inputs", "btf"},
+                                          {"initial_state", "bfn"}};
+inline const Quantities varying_arguments =
+    varying_system + Quantities{{"resets", "bt"}} + varying_inputs;
 inline const Quantities convolution_arguments = {{"inputs", "btf"},
                                                  {"response", "fcl"}};
 inline const Quantities nonlinear_arguments = {{"inputs", "btf"},
@@ -88,6 +95,7 @@ inline const Quantities nonlinear_arguments = {{"inputs", "btf"},
                                                {"expansion", "mn"},
                                                {"step_size", "ij"},
                                                {"modulus_bias", "q"},
+                                               {"resets", "xy", true},
                                                {"initial_state", "bn"}};
 
 inline const Operation operations[] = {
@@ -95,7 +103,10 @@ inline const Operation operations[] = {
      keras_linrec_scan,
      "btc",
      of_scan,
-     {{"decay", decay_axes}, {"inputs", "btc"}, {"initial_state", "bc"}},
+     {{"decay", decay_axes},
+      {"inputs", "btc"},
+      {"resets", "xy", true},
+      {"initial_state", "bc"}},
      {{"outputs", "btc", false, 1}, {"final_state", "bc"}}},
     {"KerasLinrecScanBackward",
      keras_linrec_scan_backward,
@@ -103,17 +114,18 @@ inline const Operation operations[] = {
      of_scan,
      {{"decay", decay_axes},
       {"outputs", "btc"},
+      {"resets", "xy", true},
       {"initial_state", "bc"},
       {"d_outputs", "btc"},
       {"d_final_state", "bc"}},
      {{"d_decay", decay_axes},
-      {"d_inputs", "btc", false, 3},
+      {"d_inputs", "btc", false, 4},
       {"d_initial_state", "bc"}}},
     {"KerasLinrecProjectedScan",
      keras_linrec_projected_scan,
      "btfcu",
      of_scan | has_block,
-     projected_arguments + initial_state,
+     projected_arguments + resets + initial_state,
      {{"outputs", "btu", true},
       {"final_state", "bc"},
       {"checkpoints", "bkpc", true}}},
@@ -123,7 +135,7 @@ inline const Operation operations[] = {
      keras_linrec_projected_scan_backward,
      "btfcu",
      of_scan | has_block,
-     projected_arguments +
+     projected_arguments + resets +
          Quantities{{"checkpoints", "bkpc", true},
                     {"d_outputs", "btu", true},
                     {"d_final_state", "bc"}} +
@@ -141,6 +153,20 @@ inline const Operation operations[] = {
      has_time | has_alpha | has_wanted,
      response_arguments + Quantities{{"d_response", "fct"}},
      cotangents_of(response_arguments)},
+    {"KerasLinrecVaryingResponse",
+     keras_linrec_varying_response,
+     "btfcn",
+     has_block | has_alpha,
+     varying_arguments,
+     {{"outputs", "btfc"}, {"final_state", "bfn"}, {"checkpoints", "bkfn"}}},
+    {"KerasLinrecVaryingResponseBackward",
+     keras_linrec_varying_response_backward,
+     "btfcn",
+     has_block | has_alpha,
+     varying_arguments + Quantities{{"checkpoints", "bkfn"},
+                                    {"d_outputs", "btfc"},
+                                    {"d_final_state", "bfn"}},
+     cotangents_of(varying_system + varying_inputs)},
     {"KerasLinrecCausalConvolution",
      keras_linrec_causal_convolution,
      "btfcl",
