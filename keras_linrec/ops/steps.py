@@ -72,7 +72,7 @@ def packed(steps):
         time_deltas = to_front(ops.convert_to_tensor(time_deltas), mask)
     return mask, Steps(
         to_front(sequences, mask),
-        packing.before(lengths, ops.shape(mask)[1]),
+        packing.mask_of_lengths(lengths, ops.shape(mask)[1]),
         resets,
         time_deltas,
     )
@@ -111,7 +111,9 @@ def run_masked(run, steps, keep_all, zero_output, reset_states=None):
     if resets is not None:
         segments = packing.segment_ids(resets)
         packed_segments = packing.take(segments, packing.order(mask))
-        moved = moved._replace(resets=packing.changes(packed_segments, lengths))
+        moved = moved._replace(
+            resets=packing.resets_of(packed_segments, lengths)
+        )
         position = ops.maximum(counts - 1, 0)
         # Whether there was an unmasked step since the last reset.
         happened = happened & (
