@@ -12,6 +12,7 @@ from model_cases import make_rotrnn
 from units import array
 from units import sequences
 
+from keras_linrec import kernels
 from keras_linrec.layers import LSSL
 from keras_linrec.layers import RotRNN
 from keras_linrec.models import SequenceClassifier
@@ -57,6 +58,46 @@ def test_a_model_with_a_mask_equals_one_without_the_masked_steps(pooling):
         close(got if pooling else got[:, mask[row]], expected)
     if pooling:
         close(outputs[2:], model.head(np.zeros((1, 4), "float32")))
+
+
+UNITS_THAT_READ_PADDING = {
+    "both_ways": lambda: RotRNN(
+        4, state_size=8, num_heads=2, bidirectional=True
+    ),
+    "of_keras": lambda: keras.layers.Bidirectional(
+        keras.layers.SimpleRNN(4, return_sequences=True), merge_mode="sum"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "make", UNITS_THAT_READ_PADDING.values(), ids=UNITS_THAT_READ_PADDING
+)
+def test_units_that_read_padding_are_given_the_mask(make):
+    model = built(SequenceRegressor(2, 2, 4, unit=make(), pooling=None))
+    inputs = sequences(6, batch=2)
+    mask = np.array([[1, 1, 0, 1, 0, 0], [0, 1, 1, 1, 1, 1]], "bool")
+    outputs = array(model(inputs, mask=mask))
+    for row in range(2):
+        expected = model(inputs[row : row + 1, mask[row]])
+        close(outputs[row : row + 1, mask[row]], expected)
+
+
+@pytest.mark.parametrize("pooling", ["mean", None])
+def test_a_model_moves_steps_once_for_all_blocks(pooling):
+    model = built(make_model(pooling=pooling))
+    mask = np.array([[1, 1, 0, 1, 0, 0], [0, 1, 1, 1, 1, 1]], "bool")
+    decisions = kernels.explain(
+        lambda inputs: model(inputs, mask=mask), (2, 6, 3)
+    )
+    moves = [d for d in decisions if d.case.operation == "move_steps"]
+    assert len(moves) == (1 if pooling else 2)
+
+
+def test_a_masks_wrong_shape_is_named_by_a_model():
+    model = built(make_model())
+    with pytest.raises(ValueError, match="`mask` should have the shape"):
+        model(sequences(6), mask=np.ones((2, 5), "bool"))
 
 
 def test_a_model_hands_each_block_what_it_computed_ahead(monkeypatch):

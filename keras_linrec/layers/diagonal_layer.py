@@ -41,7 +41,9 @@ class DiagonalSystem(NamedTuple):
 
     def stopping_after(self, lengths, time):
         """The system that keeps its state after `lengths` steps of each row."""
-        return self._replace(decay=packing.stop(self.decay, lengths, time))
+        return self._replace(
+            decay=packing.hold_after(self.decay, lengths, time)
+        )
 
     def run(self, inputs, state=None, keep_all=True, **options):
         """Outputs of all steps, or of the last one, and the final z.

@@ -360,8 +360,8 @@ trained in a linear layer |
         runs = None
         if lengths is not None and wants_states:
             time = ops.shape(sequences)[1]
-            runs = ops.expand_dims(packing.before(lengths, time), -1)
-            decay = packing.stop(decay, lengths, time)
+            runs = ops.expand_dims(packing.mask_of_lengths(lengths, time), -1)
+            decay = packing.hold_after(decay, lengths, time)
         if self.state_bias is not None:
             sequences = self._with_ones(sequences, runs)
             bias = ops.convert_to_tensor(self.state_bias)[None] @ inverse_basis

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.models import pooling as pooling_over_time
 from keras_linrec.models import step_averages
@@ -17,6 +18,9 @@ from keras_linrec.models.units import make_unit
 from keras_linrec.models.units import serialize_unbuilt
 from keras_linrec.models.units import with_unit
 from keras_linrec.ops import packing
+from keras_linrec.ops.moves import to_places
+from keras_linrec.ops.steps import Steps
+from keras_linrec.ops.steps import packed
 from keras_linrec.validation import require_count
 
 POOLINGS = (*pooling_over_time.POOLINGS, None)
@@ -225,26 +229,29 @@ class SequenceModel(Streaming, keras.Model):
         # Keras hands on an earlier layer's mask under this name where there
         # are time_deltas too.
         mask = sequences_mask if mask is None else mask
+        steps = Steps(sequences, mask, reset_mask, time_deltas)
         if mask is not None:
-            mask = ops.cast(mask, "bool")
-            # Masked steps may hold NaN, which would reach the gradients.
-            sequences = ops.where(mask[:, :, None], sequences, 0.0)
-        outputs = self.encoder(sequences)
+            # Once for all blocks.
+            mask, steps = packed(steps)
+        outputs, counts = self.encoder(steps.sequences), steps.mask
         for index, block in enumerate(self.blocks):
             if index and self.pool_size > 1:
-                outputs, mask = step_averages.average_steps(
-                    outputs, self.pool_size, mask
+                outputs, counts = step_averages.average_steps(
+                    outputs, self.pool_size, counts
                 )
             outputs = block(
                 outputs,
-                mask=mask,
+                mask=counts,
                 training=training,
-                time_deltas=time_deltas,
-                reset_mask=reset_mask,
+                time_deltas=steps.time_deltas,
+                reset_mask=steps.resets,
+                padding_is_last=_ignores_padding_behind(block.unit),
             )
-        outputs = self._normalize(outputs, mask, training)
+        outputs = self._normalize(outputs, counts, training)
         if self.pooling is not None:
-            outputs = pooling_over_time.pool(self.pooling, outputs, mask)
+            outputs = pooling_over_time.pool(self.pooling, outputs, counts)
+        elif mask is not None and not self._shortenings():
+            outputs = to_places(outputs, mask)
         return self.head(outputs)
 
     def _normalize(self, outputs, mask=None, training=False):
@@ -428,6 +435,12 @@ def _advanced(counts, after, before):
     if counts is None:
         return after
     return step_averages.where_rows(counts, after, before)
+
+
+def _ignores_padding_behind(unit):
+    """Whether zeros at the end of a row change nothing before them."""
+    reads_forward = isinstance(unit, SequenceLayer) and not unit.stateful
+    return reads_forward and not getattr(unit, "bidirectional", False)
 
 
 def _steps_so_far(sequences, mask):

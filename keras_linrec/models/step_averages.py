@@ -53,7 +53,7 @@ def average_steps(sequences, size, mask=None):
     # Zeros for a window that too few steps do not fill.
     packed = ops.pad(packed, [[0, 0], [0, size - 1], [0, 0]])
     averages = _averages(packed[:, : count * size], count, size)
-    return averages, packing.before(lengths // size, count)
+    return averages, packing.mask_of_lengths(lengths // size, count)
 
 
 def average_part(sequences, size, states, mask=None):
@@ -90,7 +90,7 @@ def average_part(sequences, size, states, mask=None):
     remaining = ops.expand_dims(seen[:, 0] + lengths - finished * size, -1)
     return (
         averages,
-        packing.before(finished, windows),
+        packing.mask_of_lengths(finished, windows),
         [
             packing.take(sums, finished[:, None])[:, 0],
             ops.cast(remaining, count.dtype),

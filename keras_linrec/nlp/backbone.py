@@ -14,8 +14,8 @@ from keras_linrec.models.units import make_unit
 from keras_linrec.models.units import serialize_unbuilt
 from keras_linrec.models.units import with_unit
 from keras_linrec.nlp.gated_feedforward import GatedFeedforward
+from keras_linrec.nlp.padding import PaddingBack
 from keras_linrec.nlp.padding import PaddingLast
-from keras_linrec.nlp.padding import TakePositions
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
 
@@ -149,7 +149,7 @@ class LinRecBackbone(Streaming, Backbone):
         self.token_embedding.supports_masking = True
         # Once for all layers, and numbers instead of features.
         self.padding_last = PaddingLast(name="padding_last")
-        self.take_positions = TakePositions(dtype=dtype, name="take_positions")
+        self.padding_back = PaddingBack(dtype=dtype, name="padding_back")
 
         def around(layer, name):
             return ResidualBlock(
@@ -241,7 +241,7 @@ class LinRecBackbone(Streaming, Backbone):
         moves = padding_mask is not None and layer_intercept_fn is None
         if moves:
             moved = self.padding_last(token_ids, padding_mask, reset_mask)
-            token_ids, position = moved["token_ids"], moved["position"]
+            token_ids = moved["token_ids"]
             options["mask"] = moved["padding_mask"]
             options["reset_mask"] = moved.get("reset_mask")
             options["padding_is_last"] = True
@@ -253,7 +253,7 @@ class LinRecBackbone(Streaming, Backbone):
         outputs = normalize(self.output_norm, outputs, options["mask"])
         if not moves:
             return outputs
-        return self.take_positions(outputs, position, mask=padding_mask)
+        return self.padding_back(outputs, mask=padding_mask)
 
     # Streaming.
 

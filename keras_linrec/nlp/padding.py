@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_linrec.ops import packing
+from keras_linrec.ops.moves import to_places
 
 
 class PaddingLast(keras.layers.Layer):
@@ -17,18 +18,17 @@ class PaddingLast(keras.layers.Layer):
 
     Returns:
         A dictionary of `token_ids`; `padding_mask`, boolean; `reset_mask`, if
-        it was given; and `position`, integers (batch, time), where what stood
-        at a step went, for padding where the token before it went.
+        it was given.
     """
 
     def call(self, token_ids, padding_mask, reset_mask=None):
         mask = ops.cast(padding_mask, "bool")
-        position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
         lengths, order = packing.lengths(mask), packing.order(mask)
         moved = {
             "token_ids": packing.take(token_ids, order),
-            "padding_mask": packing.before(lengths, ops.shape(mask)[1]),
-            "position": ops.maximum(position, 0),
+            "padding_mask": packing.mask_of_lengths(
+                lengths, ops.shape(mask)[1]
+            ),
         }
         if reset_mask is not None:
             moved["reset_mask"] = packing.moved_resets(
@@ -41,26 +41,25 @@ class PaddingLast(keras.layers.Layer):
         moved = {
             "token_ids": keras.KerasTensor(shape, token_ids.dtype),
             "padding_mask": keras.KerasTensor(shape, "bool"),
-            "position": keras.KerasTensor(shape, "int32"),
         }
         if reset_mask is not None:
             moved["reset_mask"] = keras.KerasTensor(shape, "bool")
         return moved
 
 
-class TakePositions(keras.layers.Layer):
-    """Steps `position`, integers (batch, count), of (batch, time, features).
+class PaddingBack(keras.layers.Layer):
+    """Steps (batch, time, features) back from where `PaddingLast` moved them.
 
-    Their mask, in the place of that of the outputs, is `mask`.
+    Padding repeats the step of the token before it, if there is one, and is
+    zero otherwise. The mask of the result is `mask`, the padding mask.
     """
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def call(self, outputs, position, mask):
-        return packing.take(outputs, position)
+    def call(self, outputs, mask):
+        return to_places(outputs, mask, repeats=True)
 
-    def compute_output_spec(self, outputs, position, mask):
-        shape = (*position.shape, outputs.shape[-1])
-        return keras.KerasTensor(shape, self.compute_dtype)
+    def compute_output_spec(self, outputs, mask):
+        return keras.KerasTensor(outputs.shape, self.compute_dtype)

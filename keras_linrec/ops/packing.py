@@ -16,11 +16,18 @@ def segment_ids(resets):
     return ops.cumsum(ops.cast(resets, "int32"), axis=1)
 
 
-def changes(segments, lengths):
-    """The resets (batch, time) of segment ids, within the first `lengths`."""
+def resets_of(segments, lengths):
+    """The resets (batch, time) between segments, within the first `lengths`.
+
+    Args:
+        segments: integers (batch, time), from `segment_ids`.
+        lengths: integers (batch,).
+    """
     earlier = ops.zeros_like(segments[:, :1])
     earlier = ops.concatenate([earlier, segments[:, :-1]], axis=1)
-    return (segments != earlier) & before(lengths, ops.shape(segments)[1])
+    return (segments != earlier) & mask_of_lengths(
+        lengths, ops.shape(segments)[1]
+    )
 
 
 def moved_resets(resets, lengths, order):
@@ -31,10 +38,10 @@ def moved_resets(resets, lengths, order):
         lengths: integers (batch,), the number of unmasked steps in each row.
         order: integers (batch, time), from `order`.
     """
-    return changes(take(segment_ids(resets), order), lengths)
+    return resets_of(take(segment_ids(resets), order), lengths)
 
 
-def before(lengths, time):
+def mask_of_lengths(lengths, time):
     """A boolean mask (batch, time) of the first `lengths` steps of each row."""
     return (
         ops.arange(time, dtype="int32")[None]
@@ -52,13 +59,13 @@ def backward_resets(resets):
     return ops.concatenate([resets[:, 1:], nowhere], axis=1)
 
 
-def stop(decay, lengths, time):
+def hold_after(decay, lengths, time):
     """Set a complex decay (channels,) to 1 after `lengths` steps of each row.
 
     Returns:
         A pair of tensors (batch, time, channels).
     """
-    runs = before(lengths, time)[:, :, None]
+    runs = mask_of_lengths(lengths, time)[:, :, None]
     real, imag = decay
     return ops.where(runs, real, 1.0), ops.where(runs, imag, 0.0)
 

@@ -8,6 +8,8 @@ from keras import ops
 from keras_linrec.ops import packing
 from keras_linrec.ops.moves import to_front
 from keras_linrec.ops.moves import to_places
+from keras_linrec.validation import check_mask
+from keras_linrec.validation import check_time_deltas
 
 
 class Steps(NamedTuple):
@@ -47,6 +49,35 @@ class Steps(NamedTuple):
         )
 
 
+def packed(steps):
+    """The unmasked steps of each row at its front, in their order.
+
+    Args:
+        steps: `Steps` with a mask of any dtype, whose resets may be too.
+
+    Returns:
+        `(mask, packed)`: the mask as booleans, with which `moves.to_places`
+        takes steps back, and `Steps` whose masked steps are the last of each
+        row and zero, whatever they were.
+    """
+    sequences, mask, resets, time_deltas = steps
+    check_mask("mask", mask, sequences)
+    mask = ops.cast(mask, "bool")
+    lengths = packing.lengths(mask)
+    if resets is not None:
+        check_mask("reset_mask", resets, sequences)
+        resets = packing.moved_resets(resets, lengths, packing.order(mask))
+    if time_deltas is not None:
+        check_time_deltas(time_deltas.shape, sequences.shape[:2])
+        time_deltas = to_front(ops.convert_to_tensor(time_deltas), mask)
+    return mask, Steps(
+        to_front(sequences, mask),
+        packing.mask_of_lengths(lengths, ops.shape(mask)[1]),
+        resets,
+        time_deltas,
+    )
+
+
 def run_masked(run, steps, keep_all, zero_output, reset_states=None):
     """Run a recurrence on the unmasked steps only.
 
@@ -73,22 +104,22 @@ def run_masked(run, steps, keep_all, zero_output, reset_states=None):
     sequences, mask, resets, time_deltas = steps
     counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
     lengths = counts[:, -1]
-    packed = Steps(to_front(sequences, mask))
+    moved = Steps(to_front(sequences, mask))
     if time_deltas is not None:
-        packed = packed._replace(time_deltas=to_front(time_deltas, mask))
+        moved = moved._replace(time_deltas=to_front(time_deltas, mask))
     happened = counts > 0
     if resets is not None:
         segments = packing.segment_ids(resets)
         packed_segments = packing.take(segments, packing.order(mask))
-        packed = packed._replace(
-            resets=packing.changes(packed_segments, lengths)
+        moved = moved._replace(
+            resets=packing.resets_of(packed_segments, lengths)
         )
         position = ops.maximum(counts - 1, 0)
         # Whether there was an unmasked step since the last reset.
         happened = happened & (
             packing.take(packed_segments, position) == segments
         )
-    outputs, final_states = run(packed, lengths)
+    outputs, final_states = run(moved, lengths)
     if resets is not None and final_states is not None:
         is_over = ~happened[:, -1] & (segments[:, -1] > 0)
         reset_states = reset_states or [0.0] * len(final_states)

@@ -56,7 +56,7 @@ def stepwise_response(
     if lengths is None:
         runs = ops.ones((batch, time), dtype="bool")
     else:
-        runs = packing.before(lengths, time)
+        runs = packing.mask_of_lengths(lengths, time)
 
     def step(state, now):
         inputs, runs, resets = now
