@@ -123,6 +123,8 @@ def get(identifier):
     return keras.activations.get(identifier)
 
 
+OF_PAIRS = (oplu, modrelu)
+
 # Activations without a second argument.
 OF_NUMBERS = (
     keras.activations.linear,
@@ -130,6 +132,7 @@ OF_NUMBERS = (
     keras.activations.leaky_relu,
     keras.activations.tanh,
     keras.activations.sigmoid,
+    keras.activations.gelu,
     leaky_relu,
     oplu,
 )
@@ -152,7 +155,7 @@ def serialize(activation):
 
 def require_even_units(activation, units):
     """Raise if an activation of pairs is used with an odd number of units."""
-    if activation in (oplu, modrelu) and units % 2:
+    if activation in OF_PAIRS and units % 2:
         raise ValueError(
             "`units` should be even for an activation of pairs. Received: "
             f"units={units}, activation={activation.__name__}"

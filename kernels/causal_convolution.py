@@ -10,20 +10,21 @@ from keras import ops
 from keras_linrec import complex_pairs
 
 
-def causal_convolution(inputs, response):
-    """y[b, t, h, m] = sum_k response[h, m, k] inputs[b, t - k, h].
+def causal_convolution(inputs, response, activation=keras.activations.linear):
+    """y[b, t, h, m] = activation(sum_k response[h, m, k] inputs[b, t - k, h]).
 
     Args:
         inputs: tensor (batch, time, features).
         response: tensor (features, channels, taps), with `taps` at most
             `time`.
+        activation: function. Defaults to the identity.
 
     Returns:
         A tensor (batch, time, features, channels).
     """
     by_feature = ops.expand_dims(ops.transpose(inputs, (0, 2, 1)), 2)
     outputs = _over_last_axis(by_feature, response)
-    return ops.transpose(outputs, (0, 3, 1, 2))
+    return activation(ops.transpose(outputs, (0, 3, 1, 2)))
 
 
 def _over_last_axis(inputs, response):

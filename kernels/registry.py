@@ -43,7 +43,8 @@ class Kernel(NamedTuple):
     # initial_state, alpha. If it is None, the blocks of
     # `keras_linrec.kernels.varying_response` run.
     varying_response: Callable | None = None
-    # inputs, response. If it is None, the framework's Fourier transforms run.
+    # inputs, response, activation. If it is None, the framework's Fourier
+    # transforms run.
     causal_convolution: Callable | None = None
     # dynamics, operands, keep_all. If it is None, the loop of
     # `nonlinear_recurrence` runs.

@@ -136,6 +136,13 @@ def _form(case, kernel):
             return "blocks", "no fused kernel for this device yet"
         return "fused", ""
 
+    if case.operation == "packed_response":
+        # An LSSL with resets. Forward and backward at (16, 1024, 64), N = 64,
+        # on PyTorch take TIMES.
+        steps = case._replace(operation="varying_response")
+        form, reason = _form(steps, kernel)
+        return "steps" if form == "fused" else "chunks", reason
+
     if case.operation == "varying_response":
         if kernel.varying_response is None:
             return "blocks", "this kernel has no fused form"
@@ -228,6 +235,11 @@ _FORMS = {
     "causal_convolution": {
         "fused": lambda kernel: kernel.causal_convolution,
         "transforms": lambda kernel: causal_convolution.causal_convolution,
+    },
+    # `layers/lssl_response.py` computes either.
+    "packed_response": {
+        "steps": lambda kernel: kernel.varying_response,
+        "chunks": lambda kernel: None,
     },
     "move_steps": {
         "fused": lambda kernel: kernel.move_steps,

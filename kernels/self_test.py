@@ -1,5 +1,6 @@
 """The self-test of a kernel: outputs and gradients of tiny cases."""
 
+import math
 from functools import partial
 
 import keras
@@ -150,23 +151,28 @@ def _projected_scan_case(kernel):
 
 
 def _causal_convolution_case(kernel):
-    """Three features, two channels, and fewer taps than steps."""
+    """Three features, two channels, fewer taps than steps, and GELU."""
     arrays = _numbers((2, 5, 3), (3, 2, 4))
     cotangents = _numbers((2, 5, 3, 2))
 
     def function(tensors):
-        return [kernel.causal_convolution(*tensors)]
+        return [kernel.causal_convolution(*tensors, keras.activations.gelu)]
 
     inputs, response = (array.astype("float64") for array in arrays)
-    outputs = np.zeros((2, 5, 3, 2))
+    sums = np.zeros((2, 5, 3, 2))
+    for lag in range(4):
+        sums[:, lag:] += response[:, :, lag] * inputs[:, : 5 - lag, :, None]
+    # The normal distribution and its density.
+    below = 0.5 + 0.5 * np.vectorize(math.erf)(sums / math.sqrt(2))
+    density = np.exp(-0.5 * sums**2) / math.sqrt(2 * math.pi)
+    slopes = cotangents[0] * (below + sums * density)
     d_inputs, d_response = np.zeros_like(inputs), np.zeros_like(response)
     for lag in range(4):
         taps, earlier = response[:, :, lag], inputs[:, : 5 - lag, :, None]
-        later = cotangents[0][:, lag:]
-        outputs[:, lag:] += taps * earlier
+        later = slopes[:, lag:]
         d_inputs[:, : 5 - lag] += (taps * later).sum(-1)
         d_response[:, :, lag] = (earlier * later).sum((0, 1))
-    return function, arrays, cotangents, [outputs, d_inputs, d_response]
+    return function, arrays, cotangents, [sums * below, d_inputs, d_response]
 
 
 def _move_steps_case(kernel):

@@ -1,5 +1,7 @@
 """The causal convolution, by whichever kernel, against sums in float64."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from autodiff import tensors
 from autodiff import to_numpy
 from definitions import convolution as definition
 
+from keras_linrec import activations
 from keras_linrec import config
 from keras_linrec import kernels
 from keras_linrec.ops import causal_convolution
@@ -44,20 +47,68 @@ def numbers(batch, time, features, channels, taps):
     )
 
 
-def run(arguments):
-    return [causal_convolution(*arguments)]
+def run(arguments, activation=None):
+    return [causal_convolution(*arguments, activation)]
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_outputs_and_gradients_equal_their_definition(sizes, kernel):
+@pytest.mark.parametrize(
+    ("sizes", "activation"),
+    [*((sizes, "linear") for sizes in SIZES), (SIZES[3], "gelu")],
+    ids=str,
+)
+def test_outputs_and_gradients_equal_their_definition(
+    sizes, activation, kernel
+):
     inputs, response, weights = numbers(*sizes)
-    (got,) = to_numpy(compiled(run)(tensors([inputs, response])))
-    expected = definition.causal_convolution(inputs, response)
+    activated = partial(run, activation=activation)
+    (got,) = to_numpy(compiled(activated)(tensors([inputs, response])))
+    expected = definition.causal_convolution(inputs, response, activation)
     assert relative_error(got, expected) < 1e-6
-    got = backend_gradients(run, [inputs, response], [weights])
-    expected = definition.gradients(inputs, response, weights)
+    got = backend_gradients(activated, [inputs, response], [weights])
+    expected = definition.gradients(inputs, response, weights, activation)
     for one, other in zip(got, expected, strict=True):
         assert relative_error(one, other) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "activation",
+    # The kernel has no softplus.
+    [activations.leaky_relu, keras.layers.LeakyReLU(0.3), "softplus"],
+    ids=str,
+)
+def test_any_activation_follows_the_convolution(activation, kernel):
+    inputs, response, weights = numbers(2, 12, 3, 2, 12)
+
+    def apart(arguments):
+        return [activations.get(activation)(*run(arguments))]
+
+    given = [inputs, response]
+    together = partial(run, activation=activation)
+    (got,), (expected,) = (
+        to_numpy(f(tensors(given))) for f in (together, apart)
+    )
+    assert relative_error(got, expected) < 1e-6
+    for one, other in zip(
+        backend_gradients(together, given, [weights]),
+        backend_gradients(apart, given, [weights]),
+        strict=True,
+    ):
+        assert relative_error(one, other) < 2e-6
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_one_gradient_alone_is_the_same_as_both(wanted, kernel):
+    inputs, response, weights = numbers(2, 12, 3, 2, 12)
+    given = [inputs, response]
+    both = backend_gradients(partial(run, activation="gelu"), given, [weights])
+
+    def alone(arguments):
+        pair = tensors(given)
+        pair[wanted] = arguments[0]
+        return run(pair, "gelu")
+
+    (got,) = backend_gradients(alone, [given[wanted]], [weights])
+    assert relative_error(got, both[wanted]) < 1e-6
 
 
 def test_second_derivatives(kernel):
@@ -85,6 +136,31 @@ def test_second_derivatives(kernel):
     )
     assert relative_error(got[0], by_inputs) < 1e-5
     assert relative_error(got[1], first + second) < 1e-5
+
+
+def test_second_derivatives_of_an_activated_convolution(kernel):
+    given = numbers(2, 9, 3, 2, 7)
+    directions = tensors(numbers(2, 9, 3, 2, 7)[:2])
+    (factors,) = tensors(given[2:])
+
+    def mixed(convolve):
+        def function(arguments):
+            def weighted(inner):
+                return keras.ops.sum(factors * convolve(inner))
+
+            return sum(
+                keras.ops.sum(slope * direction)
+                for slope, direction in zip(
+                    gradient(weighted)(arguments), directions
+                )
+            )
+
+        return to_numpy(compiled(gradient(function))(tensors([*given[:2]])))
+
+    got = mixed(lambda arguments: run(arguments, "tanh")[0])
+    expected = mixed(lambda arguments: keras.ops.tanh(run(arguments)[0]))
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(one, other) < 1e-5
 
 
 def test_features_and_rows_do_not_mix(kernel):

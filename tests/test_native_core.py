@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 from autodiff import relative_error
@@ -18,6 +19,8 @@ from needs_native import require_native
 
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.call_encoding import activation_flags
+from keras_linrec.kernels.native.call_encoding import bits_of
 
 require_native()
 
@@ -33,6 +36,8 @@ SCANS = [
     (1, 1, 9001, 19),
     (1, 1, 20000, 3),
     (1, 3, 200, 130),
+    # Two threads take a row each, and share the third.
+    (1, 3, 400, 70),
 ]
 # groups, batch, time, features, channels, units
 PROJECTED_SCANS = [
@@ -45,11 +50,17 @@ PROJECTED_SCANS = [
 ]
 # groups, batch, time, features, channels, taps
 CONVOLUTIONS = [
-    (1, 1, 1, 1, 1, 1),
-    (2, 3, 50, 7, 2, 20),
-    (1, 40, 63, 1, 1, 63),
-    (1, 5, 785, 20, 3, 785),
-    (1, 2, 3000, 33, 1, 3000),
+    ((1, 1, 1, 1, 1, 1), "linear"),
+    ((2, 3, 50, 7, 2, 20), "linear"),
+    ((1, 40, 63, 1, 1, 63), "linear"),
+    ((1, 5, 785, 20, 3, 785), "gelu"),
+    ((1, 2, 3000, 33, 1, 3000), "linear"),
+    ((2, 3, 50, 7, 2, 20), "gelu"),
+    ((1, 40, 63, 1, 1, 63), "gelu"),
+    ((1, 3, 50, 20, 1, 50), "relu"),
+    ((1, 3, 50, 20, 1, 50), "leaky_relu"),
+    ((1, 3, 50, 3, 2, 50), "tanh"),
+    ((1, 3, 50, 3, 2, 50), "sigmoid"),
 ]
 # groups, batch, time, features
 MOVES = [(1, 1, 1, 1), (2, 3, 50, 7), (1, 1, 3000, 40), (1, 5, 700, 64)]
@@ -246,14 +257,14 @@ def test_projected_scan_equals_its_definition(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", CONVOLUTIONS)
-def test_causal_convolution_equals_its_definition(sizes, dtype):
+@pytest.mark.parametrize(("sizes", "activation"), CONVOLUTIONS)
+def test_causal_convolution_equals_its_definition(sizes, activation, dtype):
     groups, batch, time, features, channels, taps = sizes
     random = Numbers("real", dtype)
     inputs = random.make(groups, batch, time, features)
     response = random.make(groups, features, channels, taps)
     d_outputs = random.make(groups, batch, time, features, channels)
-    flags = flags_of("real", False, False, dtype)
+    flags, sizes = encoded(sizes, activation, dtype)
 
     (outputs,) = empty_like(d_outputs)
     call("causal_convolution", flags, sizes, (inputs, response), (outputs,))
@@ -262,9 +273,9 @@ def test_causal_convolution_equals_its_definition(sizes, dtype):
     call("causal_convolution_backward", flags, sizes, given, gradients)
     for group in range(groups):
         rows, taps_of, slopes = groups_of(given, group)
-        expected = convolution.causal_convolution(rows, taps_of)
+        expected = convolution.causal_convolution(rows, taps_of, activation)
         assert_close(groups_of((outputs,), group), [expected], dtype)
-        expected = convolution.gradients(rows, taps_of, slopes)
+        expected = convolution.gradients(rows, taps_of, slopes, activation)
         assert_close(groups_of(gradients, group), expected, dtype)
 
     # One gradient alone is the same as both.
@@ -306,6 +317,44 @@ def test_moves_of_steps_equal_their_definition(sizes, dtype, in_place):
             ([moved],),
         )
         assert relative_error(moved, expected.reshape(sizes)) < TOLERANCE[dtype]
+
+
+def encoded(sizes, activation, dtype):
+    """The flags and the sizes of a causal convolution."""
+    function = keras.activations.get(activation)
+    flags, leak = activation_flags(function)
+    flags |= flags_of("real", False, False, dtype)
+    return flags, (*sizes, bits_of(leak))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 4e-7), ("float64", 2e-14)]
+)
+def test_gelu_keeps_its_digits_where_it_is_small(dtype, tolerance):
+    # Single steps, and a response of one.
+    numbers = np.linspace(-8, 8, 4001).astype(dtype)
+    inputs = [numbers.reshape(1, -1, 1, 1)]
+    response = [np.ones((1, 1, 1, 1), dtype)]
+    flags, sizes = encoded((1, numbers.size, 1, 1, 1, 1), "gelu", dtype)
+    (outputs,) = empty_like(inputs)
+    call("causal_convolution", flags, sizes, (inputs, response), (outputs,))
+    value, slope = convolution.ACTIVATIONS["gelu"]
+    exact = value(numbers.astype("float64"))
+    error = np.abs(outputs[0].ravel() - exact)
+    assert (error <= tolerance * np.abs(exact)).all()
+
+    (d_inputs,) = empty_like(inputs)
+    given = inputs, response, [np.ones_like(inputs[0])]
+    (d_response,) = empty_like(response)
+    call(
+        "causal_convolution_backward",
+        flags,
+        sizes,
+        given,
+        (d_inputs, d_response),
+    )
+    exact = slope(numbers.astype("float64"))
+    assert np.abs(d_inputs[0].ravel() - exact).max() < tolerance
 
 
 def test_no_rows_give_no_outputs_and_no_gradient():
@@ -354,6 +403,7 @@ def test_gradients_of_kernels_keep_their_digits_over_many_steps():
         "inputs": (1, time, 2),
         "input_kernel": (2, 2),
         "output_kernel": (2, 2),
+        "resets": (0,),
         "checkpoints": (1, time // block + 2, 1, 2),
         "d_outputs": (1, time, 2),
         "d_final": (1, 2),

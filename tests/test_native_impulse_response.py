@@ -153,6 +153,23 @@ def test_the_core_equals_the_definition_either_way(sizes, dtype, alpha):
         )
 
 
+@pytest.mark.parametrize("block", [-1, 0, 1, 16])
+def test_the_gradient_of_c_alone_is_the_same(block):
+    arguments = system("legs", 20, 2, 9, moved=0.1)
+    weights = np.random.default_rng(1).uniform(-1, 1, (20, 2, 60))
+    *_, expected = core_gradients(arguments, weights, block=block)
+    arrays = [np.ascontiguousarray(a, "float32") for a in (*arguments, weights)]
+    gradient = np.full_like(arrays[-2], np.nan)
+    core.call(
+        "keras_linrec_impulse_response_backward",
+        0,
+        (1, *arrays[-2].shape, 60, bits_of(0.5), block),
+        [array.ctypes.data for array in arrays],
+        [*[None] * 6, gradient.ctypes.data],
+    )
+    assert relative_error(gradient, expected) < 1e-6
+
+
 @pytest.mark.parametrize("measure", ["legs", "legt", "lagt"])
 @pytest.mark.parametrize("moved", [0.0, 0.1, 0.3])
 def test_it_is_accurate_far_from_the_measures_too(measure, moved):

@@ -98,38 +98,3 @@ def test_a_call_that_ends_leaves_another_to_be_rematerialized(
         other_is_over.set()
         assert_close(waiting.result(), expected[:1], 1e-6)
     assert len(rematerialized) == 2
-
-
-def test_a_fixed_lssl_is_right_while_another_thread_fills_its_cache(
-    monkeypatch,
-):
-    inputs = sequences(7)
-    fixed = {"trainable_transition": False, "trainable_timescale": False}
-    layer, other = UNITS["lssl"](**fixed), UNITS["lssl"]()
-    for one in (layer, other):
-        one.build(inputs.shape)
-    weights = {weight.name: weight for weight in layer.weights}
-    for weight in other.weights:
-        weight.assign(array(weights[weight.name]))
-    expected = array(other(inputs))
-    is_within, results = [], []
-
-    def between(assign):
-        def assign_and_call(value):
-            assign(value)
-            if not is_within:
-                is_within.append(True)
-                results.append(array(layer(inputs)))
-                is_within.pop()
-
-        return assign_and_call
-
-    for variable in layer._cache.variables:
-        monkeypatch.setattr(variable, "assign", between(variable.assign))
-    results.append(array(layer(inputs)))
-    assert len(results) == 1 + len(layer._cache.variables)
-    for got in results:
-        assert_close(got, expected, 1e-5)
-    monkeypatch.undo()
-    for got in in_threads(lambda index: array(layer(inputs))):
-        assert_close(got, expected, 1e-5)

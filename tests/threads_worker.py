@@ -11,6 +11,7 @@ from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
 
 COMPLEX, EULER, TANH = 1, 1 << 8, 3 << 12
+NO_RESETS = (0,)
 
 
 def called(name, flags, sizes, from_shapes, to_shapes):
@@ -33,7 +34,7 @@ def called(name, flags, sizes, from_shapes, to_shapes):
 
 def scan(batch=5, time=300, channels=70):
     sequence, state = (batch, time, channels), (batch, channels)
-    given = (channels,), sequence, state, sequence, state
+    given = (channels,), sequence, NO_RESETS, state, sequence, state
     results = (channels,), sequence, state
     return called("scan_backward", 0, (1, *sequence), given, results)
 
@@ -52,7 +53,7 @@ def projected_scan(batch=3, time=3000, features=33, channels=40, units=37):
         "projected_scan_backward",
         COMPLEX,
         (1, batch, time, features, channels, units, block),
-        [*operands, kept, (batch, time, units), *states],
+        [*operands, NO_RESETS, kept, (batch, time, units), *states],
         [*operands, *states],
     )
 
@@ -67,6 +68,7 @@ def nonlinear_scan(batch=21, time=200, features=3, units=50):
         (0, units),
         (1, 1),
         (0,),
+        NO_RESETS,
         (batch, units),
     ]
     return called(

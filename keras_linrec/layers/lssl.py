@@ -8,7 +8,6 @@ from keras import ops
 from keras_linrec import activations
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.initializers import HiPPO
-from keras_linrec.layers.cached_response import build_cache
 from keras_linrec.layers.lssl_response import Systems
 from keras_linrec.layers.lssl_response import respond
 from keras_linrec.layers.lssl_response import respond_to_step
@@ -134,10 +133,6 @@ subdiagonal (last entry 0) |
             begins: the states are zero before that step, so that several
             sequences can share a row. Defaults to `None`.
 
-    A layer whose A and dt are not trained keeps what depends on them alone, up
-    to 256 MB, for as long as they stay the same. It is among the `variables`
-    (and in PyTorch's `state_dict`), but not among the `weights` or in files.
-
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
         with `return_state`, a tuple of that and the final state, float32
@@ -240,7 +235,6 @@ subdiagonal (last entry 0) |
         self.stable_transition = stable_transition
         self._step_rescale = float(step_rescale)
         self._step_rescale_variable = None
-        self._cache = None
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -280,16 +274,12 @@ subdiagonal (last entry 0) |
             keras.initializers.Constant(self._step_rescale),
             trainable=False,
         )
-        learns = self.trainable_transition or self.trainable_timescale
-        if not (learns or self.wants_states):
-            self._cache = build_cache(self, *sequences_shape[1:])
 
     def run_time_variables(self):
         scale = self._step_rescale_variable
         return [
             *super().run_time_variables(),
             *([] if scale is None else [scale]),
-            *(self._cache.variables if self._cache else []),
         ]
 
     def build_unit(self, features):
@@ -372,6 +362,8 @@ subdiagonal (last entry 0) |
             transition,
             self._timescale(scale),
             output_matrix,
+            ops.convert_to_tensor(self.feedthrough),
+            self.activation,
             self.alpha,
             self.name,
         )
@@ -411,10 +403,8 @@ subdiagonal (last entry 0) |
             wants_states,
             time_deltas,
             resets,
-            # A rescaling that comes with the call may need a gradient.
-            self._cache if step_rescale is None else None,
         )
-        outputs = self._mix(outputs, sequences)
+        outputs = self._mix(outputs)
         return outputs, None if final_state is None else [final_state]
 
     def step_constants(self):
@@ -438,12 +428,10 @@ subdiagonal (last entry 0) |
         if time_deltas is not None or step_rescale is not None:
             constants = None
         outputs, state = respond_to_step(systems, inputs, states[0], constants)
-        return self._mix(outputs, inputs), [state]
+        return self._mix(outputs), [state]
 
-    def _mix(self, outputs, inputs):
-        """activation(C x + D u) @ kernel + bias, from C x and u."""
-        outputs = outputs + ops.expand_dims(inputs, -1) * self.feedthrough
-        outputs = self.activation(outputs)
+    def _mix(self, outputs):
+        """outputs @ kernel + bias, the channels of all features together."""
         shape = ops.shape(outputs)[:-2]
         outputs = ops.reshape(outputs, (*shape, self.kernel.shape[0]))
         outputs = outputs @ ops.convert_to_tensor(self.kernel)

@@ -1,10 +1,11 @@
-"""C x_t of an `LSSL` for whole sequences, each case by its fastest method."""
+"""The outputs of an `LSSL`'s systems, each case by its fastest method."""
 
 from typing import NamedTuple
 
 import keras
 from keras import ops
 
+from keras_linrec.ops import packing
 from keras_linrec.ops import structured_step
 from keras_linrec.ops import transition_powers
 from keras_linrec.ops.causal_convolution import causal_convolution
@@ -14,6 +15,7 @@ from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.impulse_response import impulse_response
 from keras_linrec.ops.packed_response import packed_powers
 from keras_linrec.ops.packed_response import packed_response
+from keras_linrec.ops.scan import kernel_for
 from keras_linrec.ops.stepwise_response import stepwise_response
 
 
@@ -24,6 +26,8 @@ class Systems(NamedTuple):
         transition: A and B, tensors.
         timescale: tensor (features,), dt.
         output_matrix: tensor (features, channels, N), C.
+        feedthrough: tensor (features, channels), D.
+        activation: function.
         alpha: float, the discretisation.
         name: string, the layer's name, for errors.
     """
@@ -31,6 +35,8 @@ class Systems(NamedTuple):
     transition: StructuredTransition
     timescale: object
     output_matrix: object
+    feedthrough: object
+    activation: object
     alpha: float
     name: str
 
@@ -43,6 +49,11 @@ class Systems(NamedTuple):
         return structured_step.factorise(
             self.transition, self.timescale, self.alpha
         )
+
+    def read_out(self, outputs, inputs):
+        """activation(C x + D u), from C x and u."""
+        direct = ops.expand_dims(inputs, -1) * self.feedthrough
+        return self.activation(outputs + direct)
 
     def require_bounded(self, tensor):
         """The tensor, if it is finite."""
@@ -71,9 +82,8 @@ def respond(
     wants_states=True,
     time_deltas=None,
     resets=None,
-    cache=None,
 ):
-    """C x_t, and the final states.
+    """activation(C x_t + D u_t), and the final states.
 
     Args:
         systems: `Systems`.
@@ -88,7 +98,6 @@ def respond(
             of dt. Defaults to `None`, all 1.
         resets: boolean tensor (batch, time), true where x is zero before a
             step. Defaults to `None`, nowhere.
-        cache: `CachedResponse` for these systems, or `None`.
 
     Returns:
         `(outputs, final_states)`: (batch, time, features, channels) and
@@ -97,21 +106,28 @@ def respond(
     """
     time = ops.shape(inputs)[1]
     if time_deltas is not None:
-        return _by_structured_steps(
+        outputs, final_states = _by_structured_steps(
             systems, inputs, states, time_deltas, resets
         )
-    if _is_symbol(time):
+    elif _is_symbol(time):
         _require_known_length(time, systems.name)
-        return _by_dense_steps(systems, inputs, states, lengths, resets)
-    if resets is not None:
-        return _by_packed_chunks(systems, inputs, states, lengths, resets)
-    if states is None and not wants_states:
-        return _by_impulse_response(systems, inputs, cache), None
-    return _by_powers(systems, inputs, states, lengths, wants_states)
+        outputs, final_states = _by_dense_steps(
+            systems, inputs, states, lengths, resets
+        )
+    elif resets is not None:
+        state_size = systems.output_matrix.shape[-1]
+        steps = kernel_for("packed_response", inputs, channels=state_size)
+        by = _by_packed_chunks if steps is None else _by_packed_steps
+        outputs, final_states = by(systems, inputs, states, lengths, resets)
+    elif states is None and not wants_states:
+        return _by_impulse_response(systems, inputs), None
+    else:
+        return _by_powers(systems, inputs, states, lengths, wants_states)
+    return systems.read_out(outputs, inputs), final_states
 
 
 def respond_to_step(systems, inputs, state, factors=None):
-    """C x after one step, and x.
+    """activation(C x + D u) of one step, and x.
 
     Args:
         systems: `Systems`, whose timescale may also be (batch, features).
@@ -130,7 +146,8 @@ def respond_to_step(systems, inputs, state, factors=None):
         ops.transpose(state, (0, 2, 1)),
     )
     state = ops.transpose(state, (0, 2, 1))
-    return ops.einsum("fcn,bfn->bfc", systems.output_matrix, state), state
+    outputs = ops.einsum("fcn,bfn->bfc", systems.output_matrix, state)
+    return systems.read_out(outputs, inputs), state
 
 
 def _by_structured_steps(systems, inputs, states, time_deltas, resets):
@@ -162,8 +179,29 @@ def _by_dense_steps(systems, inputs, states, lengths, resets):
     )
 
 
+def _by_packed_steps(systems, inputs, states, lengths, resets):
+    """For several sequences in one row, where single steps are fast."""
+    time = ops.shape(inputs)[1]
+    lengths = _all_steps(inputs) if lengths is None else lengths
+    outputs, final_states = structured_step.varying_response(
+        systems.transition,
+        systems.timescale,
+        systems.output_matrix,
+        # A step of length zero keeps the state.
+        ops.cast(packing.before(lengths, time), inputs.dtype),
+        inputs,
+        systems.zero_states(inputs) if states is None else states,
+        systems.alpha,
+        resets,
+    )
+    # A NaN among the inputs stays in its sequence: it is no error.
+    known = ops.all(ops.isfinite(inputs), axis=(1, 2))[:, None, None]
+    bounded = systems.require_bounded(ops.where(known, final_states, 0.0))
+    return outputs, ops.where(known, bounded, final_states)
+
+
 def _by_packed_chunks(systems, inputs, states, lengths, resets):
-    """For several sequences in one row."""
+    """For several sequences in one row, in parallel over time."""
     delta, input_vector = systems.discretised()
     powers = packed_powers(systems.require_bounded(delta), ops.shape(inputs)[1])
     powers.inter_chunk[-1] = systems.require_bounded(powers.inter_chunk[-1])
@@ -178,22 +216,16 @@ def _by_packed_chunks(systems, inputs, states, lengths, resets):
     )
 
 
-def _by_impulse_response(systems, inputs, cache):
+def _by_impulse_response(systems, inputs):
     """By one convolution, without states before and after."""
-    time = ops.shape(inputs)[1]
-    if cache is not None and cache.reaches(time):
-        response = cache.response(
-            systems.transition, systems.timescale, systems.output_matrix, time
-        )
-    else:
-        response = impulse_response(
-            systems.transition,
-            systems.timescale,
-            systems.output_matrix,
-            time,
-            systems.alpha,
-        )
-    return _convolved(inputs, systems.require_bounded(response))
+    response = impulse_response(
+        systems.transition,
+        systems.timescale,
+        systems.output_matrix,
+        ops.shape(inputs)[1],
+        systems.alpha,
+    )
+    return _convolved(systems, inputs, response)
 
 
 def _by_powers(systems, inputs, states, lengths, wants_states):
@@ -208,7 +240,7 @@ def _by_powers(systems, inputs, states, lengths, wants_states):
         initial = transition_powers.free_response(
             powers, states, systems.output_matrix
         )
-    outputs = _convolved(inputs, systems.require_bounded(response), initial)
+    outputs = _convolved(systems, inputs, response, initial)
     if not wants_states:
         return outputs, None
     return outputs, transition_powers.final_states(
@@ -220,12 +252,16 @@ def _by_powers(systems, inputs, states, lengths, wants_states):
     )
 
 
-def _convolved(inputs, response, initial=None):
-    """The inputs' response, plus that of the initial states."""
-    outputs = causal_convolution(inputs, response)
+def _convolved(systems, inputs, response, initial=None):
+    """The outputs, from C x after an impulse and after the initial states."""
+    taps = ops.shape(response)[-1]
+    direct = ops.expand_dims(systems.feedthrough, -1)
+    response = systems.require_bounded(response)
+    response = response + ops.pad(direct, ((0, 0), (0, 0), (0, taps - 1)))
     if initial is None:
-        return outputs
-    return outputs + ops.transpose(initial, (0, 3, 1, 2))
+        return causal_convolution(inputs, response, systems.activation)
+    outputs = causal_convolution(inputs, response)
+    return systems.activation(outputs + ops.transpose(initial, (0, 3, 1, 2)))
 
 
 def _all_steps(inputs):

@@ -1,14 +1,18 @@
 """Causal convolution of long sequences with long responses."""
 
+import keras
 from keras import ops
 
+from keras_linrec import activations
+from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.ops.scan import kernel_for
 
 
-def causal_convolution(inputs, response):
+def causal_convolution(inputs, response, activation=None):
     """The causal convolution of every feature with responses of its own.
 
-        y[b, t, h, m] = sum_k response[h, m, k] inputs[b, t - k, h]
+        y[b, t, h, m] = activation(
+            sum_k response[h, m, k] inputs[b, t - k, h])
 
     with inputs of zero before the first step. It takes O(time log time)
     operations whatever the number of taps. On a CPU the native kernel runs,
@@ -19,6 +23,10 @@ def causal_convolution(inputs, response):
             step.
         response: float tensor of the same dtype, (features, channels, taps).
             Taps beyond the number of time steps have no effect.
+        activation: a name that `keras_linrec.activations.get` accepts, or a
+            function of a tensor. The native kernel computes `"gelu"` (the
+            exact one), `"relu"`, `"leaky_relu"`, `"tanh"` and `"sigmoid"`
+            together with the convolution. Defaults to `None`, the identity.
 
     Returns:
         A tensor (batch, time, features, channels) of the same dtype.
@@ -45,7 +53,11 @@ def causal_convolution(inputs, response):
     run = kernel_for(
         "causal_convolution", inputs, channels=inputs.shape[-1], not_time=True
     )
-    return run(inputs, response)
+    activation = activations.get(activation)
+    known = activation_flags(activation)
+    if known is None or activation in activations.OF_PAIRS:
+        return activation(run(inputs, response, keras.activations.linear))
+    return run(inputs, response, activation)
 
 
 def _check_shapes(inputs, response):

@@ -20,11 +20,14 @@ from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import TO_PLACES
 from keras_linrec.kernels.native.call_encoding import WITH_MASKED
+from keras_linrec.kernels.native.call_encoding import activation_flags
+from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import convolution_shapes
@@ -123,7 +126,7 @@ def varying_response(*arguments):
     return outputs, final_state
 
 
-def causal_convolution(inputs, response):
+def causal_convolution(inputs, response, activation):
     """See `keras_linrec.kernels.causal_convolution`."""
     _require_shapes(
         "causal_convolution",
@@ -131,7 +134,7 @@ def causal_convolution(inputs, response):
         (inputs, response),
         convolution_shapes(*inputs.shape, *response.shape[1:]),
     )
-    return _causal_convolution(inputs, response)
+    return _causal_convolution(activation_flags(activation), inputs, response)
 
 
 def move_steps(sequences, mask, to_places, with_masked):
@@ -250,6 +253,16 @@ def _like(arrays):
     return jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays
     )
+
+
+def _like_wanted(arrays, wanted):
+    """The same, but without elements where `wanted`, a flat list, is false."""
+    leaves, tree = jax.tree.flatten(arrays)
+    shapes = [
+        jax.ShapeDtypeStruct(a.shape if one else (0,), a.dtype)
+        for a, one in zip(leaves, wanted)
+    ]
+    return jax.tree.unflatten(tree, shapes)
 
 
 def _per_step(decay):
@@ -400,10 +413,10 @@ def _remember_response(time, alpha, arguments):
     return _impulse_response(time, alpha, arguments), arguments
 
 
-def _response_backward(time, alpha, arguments, d_response):
+def _response_backward(time, alpha, needed, arguments, d_response):
     gradients = _call(
         "keras_linrec_impulse_response_backward",
-        _like(arguments),
+        _like_wanted(arguments, response_gradients(needed)),
         (arguments, d_response),
         time=time,
         alpha=bits_of(alpha),
@@ -424,6 +437,7 @@ _impulse_response = twice_differentiable(
     _response_backward,
     _plain_response_backward,
     settings=2,
+    by_need=True,
 )
 
 
@@ -501,34 +515,40 @@ _varying_response = twice_differentiable(
 )
 
 
-# The causal convolution.
+# The causal convolution. Its `flags` are those of the activation, and the leak.
 
 
-def _convolution_forward(inputs, response):
+def _convolution_forward(flags, inputs, response):
     outputs = (*inputs.shape, response.shape[1])
     return _call(
         "keras_linrec_causal_convolution",
         jax.ShapeDtypeStruct(outputs, inputs.dtype),
         (inputs, response),
         rows=((True, False), True),
+        flags=flags[0],
+        leak=bits_of(flags[1]),
     )
 
 
-def _remember_convolution(inputs, response):
-    return _causal_convolution(inputs, response), (inputs, response)
+def _remember_convolution(flags, inputs, response):
+    return _causal_convolution(flags, inputs, response), (inputs, response)
 
 
-def _convolution_backward(kept, d_outputs):
+def _convolution_backward(flags, wanted, kept, d_outputs):
     return _call(
         "keras_linrec_causal_convolution_backward",
-        _like(kept),
+        _like_wanted(kept, wanted),
         (*kept, d_outputs),
-        rows=((True, False, True), (True, False)),
+        rows=((True, False, True), (wanted[0], False)),
+        flags=flags[0],
+        leak=bits_of(flags[1]),
     )
 
 
-def _plain_convolution_backward(kept, d_outputs):
-    return plain_gradients.of_causal_convolution(*kept, d_outputs)
+def _plain_convolution_backward(flags, kept, d_outputs):
+    return plain_gradients.of_causal_convolution(
+        activation_of(*flags), *kept, d_outputs
+    )
 
 
 _causal_convolution = twice_differentiable(
@@ -536,7 +556,7 @@ _causal_convolution = twice_differentiable(
     _remember_convolution,
     _convolution_backward,
     _plain_convolution_backward,
-    settings=0,
+    by_need=True,
 )
 
 

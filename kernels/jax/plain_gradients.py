@@ -71,9 +71,14 @@ def of_varying_response(scan, alpha, arguments, cotangents):
     return jax.vjp(plain, *arguments)[1](tuple(cotangents))
 
 
-def of_causal_convolution(inputs, response, d_outputs):
+def of_causal_convolution(activation, inputs, response, d_outputs):
     """Cotangents of `(inputs, response)`."""
-    plain = causal_convolution.causal_convolution
+
+    def plain(inputs, response):
+        return causal_convolution.causal_convolution(
+            inputs, response, activation
+        )
+
     return jax.vjp(plain, inputs, response)[1](d_outputs)
 
 

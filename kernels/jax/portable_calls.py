@@ -5,6 +5,7 @@ file. Forward and backward pass run on the same platform, so that the residuals
 may differ from those of the core.
 """
 
+import jax
 import jax.numpy as jnp
 
 from keras_linrec.kernels import impulse_response as structured
@@ -18,6 +19,7 @@ from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import TO_PLACES
 from keras_linrec.kernels.native.call_encoding import WITH_MASKED
+from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
 
@@ -67,8 +69,20 @@ def _response(results, *arguments, time, alpha):
 
 
 def _response_backward(results, arguments, d_response, time, alpha):
-    return plain_gradients.of_impulse_response(
+    gradients = plain_gradients.of_impulse_response(
         _scan, time, number_of(alpha), arguments, d_response
+    )
+    return _wanted(results, gradients)
+
+
+def _wanted(results, gradients):
+    """The gradients; those without elements are not wanted."""
+    return jax.tree.map(
+        lambda result, gradient: gradient.reshape(-1)[: result.size].reshape(
+            result.shape
+        ),
+        list(results),
+        jax.tree.leaves(gradients),
     )
 
 
@@ -89,12 +103,16 @@ def _varying_backward(results, arguments, _, cotangents, block, alpha):
     return *gradients[:resets], *gradients[resets + 1 :]
 
 
-def _convolution(results, inputs, response):
-    return causal_convolution(inputs, response)
+def _convolution(results, inputs, response, flags, leak):
+    activation = activation_of(flags, number_of(leak))
+    return causal_convolution(inputs, response, activation)
 
 
-def _convolution_backward(results, inputs, response, d_outputs):
-    return plain_gradients.of_causal_convolution(inputs, response, d_outputs)
+def _convolution_backward(results, inputs, response, d_outputs, flags, leak):
+    gradients = plain_gradients.of_causal_convolution(
+        activation_of(flags, number_of(leak)), inputs, response, d_outputs
+    )
+    return _wanted(results, gradients)
 
 
 def _move(results, sequences, mask, flags):

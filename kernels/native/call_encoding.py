@@ -27,6 +27,20 @@ def bits_of(number):
     return struct.unpack("q", struct.pack("d", number))[0]
 
 
+def response_gradients(needed):
+    """Which gradients of an impulse response to compute, if some are needed.
+
+    Args:
+        needed: for each argument, whether its gradient is needed.
+
+    Returns:
+        A tuple of booleans. The core computes those of A, B and dt together,
+        and that of C in any case.
+    """
+    *systems, _ = needed
+    return *[any(systems)] * len(systems), True
+
+
 def number_of(bits):
     """The inverse of `bits_of`."""
     return struct.unpack("d", struct.pack("q", bits))[0]
@@ -46,7 +60,7 @@ def transposed_move(flags):
     return flags ^ TO_PLACES
 
 
-# Flags of nonlinear scans: see `source/core.h`.
+# Flags of activations and of nonlinear scans: see `source/core.h`.
 LINEAR, GATED, _STEP_GRADIENT = 16, 32, 64
 _SOLVER_BIT, _ACTIVATION_BIT = 8, 12
 _SOLVERS = (None, "euler", "rk2", "rk4")
@@ -59,17 +73,15 @@ _ACTIVATIONS = (
     keras.activations.sigmoid,
     activations.oplu,
     activations.modrelu,
+    keras.activations.gelu,
 )
 # The slope below zero of each function that is a leaky ReLU.
 _LEAKS = {activations.leaky_relu: 0.1, keras.activations.leaky_relu: 0.2}
 
 
-def nonlinear_flags(dynamics, operands):
-    """The flags and the leak of a call, or None if the core cannot run it.
-
-    The arguments are those of `keras_linrec.kernels.nonlinear_recurrence`.
-    """
-    activation, leak = dynamics.activation, 0.0
+def activation_flags(activation):
+    """The flags and the leak of an activation, or None if the core lacks it."""
+    leak = 0.0
     if isinstance(activation, keras.layers.LeakyReLU):
         code, leak = _LEAKY_RELU, float(activation.negative_slope)
     elif activation in _LEAKS:
@@ -78,24 +90,43 @@ def nonlinear_flags(dynamics, operands):
         code = _ACTIVATIONS.index(activation)
     else:
         return None
+    return code << _ACTIVATION_BIT, leak
+
+
+def nonlinear_flags(dynamics, operands):
+    """The flags and the leak of a call, or None if the core cannot run it.
+
+    The arguments are those of `keras_linrec.kernels.nonlinear_recurrence`.
+    """
+    known = activation_flags(dynamics.activation)
+    if known is None:
+        return None
+    flags, leak = known
     expansion, recurrent = operands.expansion, operands.recurrent_kernel
     linear = expansion.shape[0] == 0 and (
         recurrent.shape[1] != recurrent.shape[0]
     )
-    flags = (
+    flags += (
         PER_STEP * (tuple(operands.step_size.shape) != (1, 1))
         + LINEAR * linear
         + GATED * dynamics.gated
         + _STEP_GRADIENT * (dynamics.trained_steps and bool(dynamics.solver))
         + RESETS * are_given(operands.resets)
         + (_SOLVERS.index(dynamics.solver) << _SOLVER_BIT)
-        + (code << _ACTIVATION_BIT)
     )
     return flags, leak
 
 
 def _activation_of(flags):
     return _ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
+
+
+def activation_of(flags, leak):
+    """The activation that `activation_flags` encoded."""
+    activation = _activation_of(flags)
+    if activation is keras.activations.leaky_relu:
+        return partial(activation, negative_slope=leak)
+    return activation
 
 
 def is_modrelu(flags):
@@ -105,11 +136,8 @@ def is_modrelu(flags):
 
 def dynamics_of(flags, leak):
     """The `Dynamics` that `nonlinear_flags` encoded."""
-    activation = _activation_of(flags)
-    if activation is keras.activations.leaky_relu:
-        activation = partial(activation, negative_slope=leak)
     return Dynamics(
-        activation,
+        activation_of(flags, leak),
         _SOLVERS[flags >> _SOLVER_BIT & 15],
         bool(flags & GATED),
         bool(flags & _STEP_GRADIENT),

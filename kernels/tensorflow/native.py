@@ -18,11 +18,14 @@ from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import varying_block
+from keras_linrec.kernels.native.call_encoding import activation_flags
+from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.native.call_encoding import number_of
+from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.tensorflow.loop import loop
@@ -94,9 +97,12 @@ def varying_response(*arguments):
     return outputs, final_state
 
 
-def causal_convolution(inputs, response):
+def causal_convolution(inputs, response, activation):
     """See `keras_linrec.kernels.causal_convolution`."""
-    return _operations.keras_linrec_causal_convolution(inputs, response)
+    flags, leak = activation_flags(activation)
+    return _operations.keras_linrec_causal_convolution(
+        inputs, response, flags=flags, leak=bits_of(leak)
+    )
 
 
 def move_steps(sequences, mask, to_places, with_masked):
@@ -154,6 +160,28 @@ def _filled(cotangents, results):
         tf.zeros_like(result) if cotangent is None else cotangent
         for cotangent, result in zip(cotangents, results)
     ]
+
+
+def _needed(operation):
+    """Which inputs of an operation need a gradient, as far as is known.
+
+    TensorFlow's tapes know; `tf.gradients`, and a tape around a `tf.function`,
+    which has a graph of its own, do not.
+    """
+    skipped = getattr(operation, "skip_input_indices", None) or ()
+    return [index not in skipped for index in range(len(operation.inputs))]
+
+
+def _replaced(gradients, wanted, replace):
+    """The gradients, with `replace` of those that are not wanted."""
+    return [
+        gradient if one else replace(gradient)
+        for gradient, one in zip(gradients, wanted)
+    ]
+
+
+def _nothing(gradient):
+    return tf.zeros((0,), gradient.dtype)
 
 
 def _differentiable(name):
@@ -299,12 +327,15 @@ def _plain_projected_gradient(operation, tensors):
 
 @tf.RegisterGradient("KerasLinrecImpulseResponse")
 def _impulse_response_gradient(operation, d_response):
-    return _operations.keras_linrec_impulse_response_backward(
+    wanted = response_gradients(_needed(operation))
+    gradients = _operations.keras_linrec_impulse_response_backward(
         *operation.inputs,
         d_response,
         time=operation.get_attr("time"),
         alpha=operation.get_attr("alpha"),
+        wanted=wanted,
     )
+    return _replaced(gradients, wanted, lambda _: None)
 
 
 @_differentiable("KerasLinrecImpulseResponseBackward")
@@ -316,7 +347,8 @@ def _plain_response_gradient(operation, tensors):
     def response(arguments):
         return plain.impulse_response(scan, *arguments, time, alpha)
 
-    return _pull_back(response, arguments, d_response)
+    gradients = _pull_back(response, arguments, d_response)
+    return _replaced(gradients, operation.get_attr("wanted"), _nothing)
 
 
 @tf.RegisterGradient("KerasLinrecVaryingResponse")
@@ -351,19 +383,29 @@ def _plain_varying_gradient(operation, tensors):
 
 @tf.RegisterGradient("KerasLinrecCausalConvolution")
 def _convolution_gradient(operation, d_outputs):
-    return _operations.keras_linrec_causal_convolution_backward(
-        *operation.inputs, d_outputs
+    wanted = _needed(operation)
+    gradients = _operations.keras_linrec_causal_convolution_backward(
+        *operation.inputs,
+        d_outputs,
+        flags=operation.get_attr("flags"),
+        leak=operation.get_attr("leak"),
+        wanted=wanted,
     )
+    return _replaced(gradients, wanted, lambda _: None)
 
 
 @_differentiable("KerasLinrecCausalConvolutionBackward")
 def _plain_convolution_gradient(operation, tensors):
     *arguments, d_outputs = tensors
+    activation = activation_of(
+        operation.get_attr("flags"), number_of(operation.get_attr("leak"))
+    )
 
     def plain(arguments):
-        return convolution.causal_convolution(*arguments)
+        return convolution.causal_convolution(*arguments, activation)
 
-    return _pull_back(plain, arguments, d_outputs)
+    gradients = _pull_back(plain, arguments, d_outputs)
+    return _replaced(gradients, operation.get_attr("wanted"), _nothing)
 
 
 @tf.RegisterGradient("KerasLinrecMoveSteps")

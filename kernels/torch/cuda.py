@@ -358,6 +358,10 @@ def _activated(activation, leak, argument):
     if activation is keras.activations.sigmoid:
         value = torch.sigmoid(argument)
         return value, value * (1 - value)
+    if activation is keras.activations.gelu:
+        below = torch.special.ndtr(argument)
+        bell = torch.exp(-0.5 * argument * argument) / math.sqrt(2 * math.pi)
+        return argument * below, below + argument * bell
     if activation is keras.activations.relu:
         value = torch.relu(argument)
     else:

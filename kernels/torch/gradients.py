@@ -18,8 +18,10 @@ from keras_linrec.kernels import varying_response
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
+from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.loop import loop
@@ -123,6 +125,18 @@ def _pull_back(function, arguments, cotangents, create_graph=True):
         )
 
 
+def _replaced(gradients, wanted, replace):
+    """The gradients, with `replace` of those that are not wanted."""
+    return [
+        gradient if one else replace(gradient)
+        for gradient, one in zip(gradients, wanted)
+    ]
+
+
+def _nothing(gradient):
+    return gradient.flatten()[:0]
+
+
 def scan(decay, inputs, initial_state, reverse=False, resets=None):
     """Outputs and final state, both tuples, by the operator."""
     decay, inputs, initial_state = alike(decay, inputs, initial_state)
@@ -215,18 +229,23 @@ _register_backward(operators.projected_scan_backward, _plain_projected_gradient)
 # The impulse response.
 
 
-def _response_gradient(time, alpha, kept, cotangents):
-    return operators.impulse_response_backward(time, alpha, *kept, *cotangents)
+def _response_gradient(needed, time, alpha, kept, cotangents):
+    wanted = response_gradients(*needed)
+    gradients = operators.impulse_response_backward(
+        wanted, time, alpha, *kept, *cotangents
+    )
+    return _replaced(gradients, wanted, lambda _: None)
 
 
-def _plain_response_gradient(time, alpha, arguments, d_response):
+def _plain_response_gradient(wanted, time, alpha, arguments, d_response):
     def plain(arguments):
         response = impulse_response.impulse_response(
             scan, *arguments, time, alpha
         )
         return [response]
 
-    return _pull_back(plain, [arguments], [d_response])
+    gradients = _pull_back(plain, [arguments], [d_response])
+    return _replaced(gradients, wanted, _nothing)
 
 
 _register(
@@ -234,9 +253,10 @@ _register(
     lambda arguments, _: arguments,
     _response_gradient,
     settings=2,
+    by_need=True,
 )
 _register_backward(
-    operators.impulse_response_backward, _plain_response_gradient, settings=2
+    operators.impulse_response_backward, _plain_response_gradient, settings=3
 )
 
 
@@ -272,35 +292,36 @@ _register_backward(operators.varying_response_backward, _plain_varying_gradient)
 # The causal convolution.
 
 
-def _convolution_gradient(wanted, kept, cotangents):
+def _convolution_gradient(wanted, flags, leak, kept, cotangents):
     gradients = operators.causal_convolution_backward(
-        wanted, *kept, *cotangents
+        wanted, flags, leak, *kept, *cotangents
     )
-    return [
-        gradient if one else None for one, gradient in zip(wanted, gradients)
-    ]
+    return _replaced(gradients, wanted, lambda _: None)
 
 
-def _plain_convolution_gradient(wanted, inputs, response, d_outputs):
-    def plain(inputs, response):
-        return [causal_convolution.causal_convolution(inputs, response)]
+def _plain_convolution_gradient(
+    wanted, flags, leak, inputs, response, d_outputs
+):
+    activation = activation_of(flags, leak)
+
+    def plain(*arguments):
+        return [causal_convolution.causal_convolution(*arguments, activation)]
 
     gradients = _pull_back(plain, (inputs, response), [d_outputs])
-    return [
-        gradient if one else gradient.flatten()[:0]
-        for one, gradient in zip(wanted, gradients)
-    ]
+    return _replaced(gradients, wanted, _nothing)
 
 
 _register(
     operators.causal_convolution,
     lambda arguments, _: arguments,
     _convolution_gradient,
-    settings=0,
+    settings=2,
     by_need=True,
 )
 _register_backward(
-    operators.causal_convolution_backward, _plain_convolution_gradient
+    operators.causal_convolution_backward,
+    _plain_convolution_gradient,
+    settings=3,
 )
 
 

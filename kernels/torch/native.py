@@ -6,6 +6,7 @@ Importing this module builds and loads the library.
 import torch
 
 from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
@@ -57,10 +58,12 @@ def varying_response(*arguments):
     return outputs, final_state
 
 
-def causal_convolution(inputs, response):
+def causal_convolution(inputs, response, activation):
     """See `keras_linrec.kernels.causal_convolution`."""
     ((inputs, response),) = alike((inputs, response))
-    (outputs,) = operators.causal_convolution(inputs, response)
+    (outputs,) = operators.causal_convolution(
+        *activation_flags(activation), inputs, response
+    )
     return outputs
 
 

@@ -295,12 +295,24 @@ def impulse_response(
     return [output_matrix.new_empty((*output_matrix.shape[:-1], time))]
 
 
-@_operator(_describe_response, settings=2)
+def _describe_response_backward(wanted, *given):
+    return _describe_response(*given)
+
+
+@_operator(_describe_response_backward, settings=3)
 def impulse_response_backward(
-    time: int, alpha: float, arguments: list[Tensor], d_response: Tensor
+    wanted: list[bool],
+    time: int,
+    alpha: float,
+    arguments: list[Tensor],
+    d_response: Tensor,
 ) -> list[Tensor]:
-    """Cotangents of the arguments of `impulse_response`."""
-    return empty_like(arguments)
+    """Cotangents of the arguments, empty where they are not wanted."""
+    axes = arguments[-1].shape[:-3]
+    return [
+        argument.new_empty(argument.shape if one else (*axes, 0))
+        for one, argument in zip(wanted, arguments)
+    ]
 
 
 # The response to steps that differ in length.
@@ -360,25 +372,33 @@ def varying_response_backward(
 # The causal convolution.
 
 
-def _describe_convolution(inputs, response, *_):
+def _describe_convolution(flags, leak, inputs, response, *_):
     axes, sizes = split_axes(inputs, 3)
     sizes = *sizes, *response.shape[-2:]
-    return 0, sizes, axes, convolution_shapes(*sizes)
+    shapes = convolution_shapes(*sizes)
+    return flags, (*sizes, bits_of(leak)), axes, shapes
 
 
-@_operator(_describe_convolution, settings=0)
-def causal_convolution(inputs: Tensor, response: Tensor) -> list[Tensor]:
+@_operator(_describe_convolution, settings=2)
+def causal_convolution(
+    flags: int, leak: float, inputs: Tensor, response: Tensor
+) -> list[Tensor]:
     """The outputs."""
     return [inputs.new_empty((*inputs.shape, response.shape[-2]))]
 
 
-def _describe_convolution_backward(wanted, *arguments):
-    return _describe_convolution(*arguments)
+def _describe_convolution_backward(wanted, *given):
+    return _describe_convolution(*given)
 
 
-@_operator(_describe_convolution_backward)
+@_operator(_describe_convolution_backward, settings=3)
 def causal_convolution_backward(
-    wanted: list[bool], inputs: Tensor, response: Tensor, d_outputs: Tensor
+    wanted: list[bool],
+    flags: int,
+    leak: float,
+    inputs: Tensor,
+    response: Tensor,
+    d_outputs: Tensor,
 ) -> list[Tensor]:
     """Cotangents of inputs and response, empty where they are not wanted."""
     return [

@@ -194,10 +194,11 @@ void varying_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
 }
 
 template <class Real>
-void causal_convolutions(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
-                         int64_t taps) {
-  const int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
-  const std::vector<int64_t> sizes = {g, b, t, h, m, taps};
+void causal_convolutions(int activation, int64_t g, int64_t b, int64_t t,
+                         int64_t h, int64_t m, int64_t taps) {
+  const int flags = (sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0) |
+                    activation << kKerasLinrecActivationBit;
+  const std::vector<int64_t> sizes = {g, b, t, h, m, taps, 0};
   const Quantity inputs = make<Real>(1, g * b * t * h, 1);
   const Quantity response = make<Real>(1, g * h * m * taps, 2);
   Quantity outputs = make<Real>(1, g * b * t * h * m, 3);
@@ -299,13 +300,15 @@ void everything() {
   varying_responses<Real>(1, 1, 1, 1, 1, 1, 1);
   varying_responses<Real>(2, 3, 20, 7, 2, 5, 8);
   varying_responses<Real>(1, 5, 9, 20, 1, 33, 3);
-  causal_convolutions<Real>(1, 1, 1, 1, 1, 1);
-  causal_convolutions<Real>(2, 3, 50, 7, 2, 20);
-  causal_convolutions<Real>(1, 40, 63, 1, 1, 63);
-  causal_convolutions<Real>(1, 5, 785, 20, 3, 785);
   moves_of_steps<Real>(1, 1, 1, 1);
   moves_of_steps<Real>(2, 3, 50, 7);
   moves_of_steps<Real>(1, 1, 3000, 40);
+  for (int activation : {0, 3, 7}) {  // linear, tanh, GELU
+    causal_convolutions<Real>(activation, 1, 1, 1, 1, 1, 1);
+    causal_convolutions<Real>(activation, 2, 3, 50, 7, 2, 20);
+    causal_convolutions<Real>(activation, 1, 40, 63, 1, 1, 63);
+    causal_convolutions<Real>(activation, 1, 5, 785, 20, 3, 785);
+  }
   for (int form = 0; form < 16; form++) {
     const int flags = form & 8 ? form ^ 8 ^ kKerasLinrecResets : form;
     scans<Real>(flags, 1, 1, 1, 1);

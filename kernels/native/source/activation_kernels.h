@@ -1,12 +1,11 @@
-// The calls of activations of nonlinear recurrences: see kernels.h.
+// Activations, and their calls in nonlinear recurrences: see kernels.h.
 #pragma once
 #include <cstdint>
 
 namespace keras_linrec {
 
-// The activations of nonlinear recurrences. For those of pairs, the first half
-// of a panel's columns holds the first numbers of the pairs and the second half
-// the second ones.
+// For the activations of pairs, the first half of a panel's columns holds the
+// first numbers of the pairs and the second half the second ones.
 enum Activation {
   kLinear,
   kRelu,
@@ -15,6 +14,7 @@ enum Activation {
   kSigmoid,
   kOplu,     // pairs: the larger number, then the smaller
   kModrelu,  // pairs: real and imaginary part
+  kGelu,     // x times the normal distribution's share below x
   kActivations,
 };
 

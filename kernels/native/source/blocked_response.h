@@ -280,13 +280,15 @@ class BlockedResponse {
       std::copy_n(d_response + at, count, to);
     });
     multiply(result_.all(), columns_.all(), d_rows_.all());
-    multiply_transposed(result_.all(), rows_.all(), d_columns_.all());
     backward_rows();
     for (int64_t m = 0; m < s_.channels; m++)
       d_rows_.for_each_panel([&](int64_t p, int64_t column, int64_t count) {
         std::copy_n(d_rows_.at(p, m), count,
                     d_output_matrix + m * s_.state + column);
       });
+    if (!d_timescale) return;
+    multiply_transposed(result_.all(), rows_.all(), d_columns_.all());
+    if (blocks_.count > 1) backward_last_power();
     backward_columns();
     *d_timescale = static_cast<Real>(
         discretisation_.backward(blocks_.powers() ? &d_power_ : nullptr,
@@ -353,6 +355,9 @@ class BlockedResponse {
       advance(block_of(d_rows_, j), power(blocks_.doublings), step_.all());
       add_rows(step_.all(), block_of(d_rows_, j - 1));
     }
+  }
+
+  void backward_last_power() {
     const int64_t steps = rows_.rows - s_.channels;
     multiply_transposed(d_rows_.rows_from(s_.channels, steps),
                         rows_.rows_from(0, steps), d_power_.all());

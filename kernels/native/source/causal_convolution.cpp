@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -15,23 +16,31 @@ namespace {
 
 struct Sizes {
   int64_t groups, batch, time, features, channels, taps;
+  Activation activation;
+  double leak;
 
-  explicit Sizes(const int64_t* sizes)
+  Sizes(int flags, const int64_t* sizes)
       : groups(sizes[0]),
         batch(sizes[1]),
         time(sizes[2]),
         features(sizes[3]),
         channels(sizes[4]),
-        taps(sizes[5]) {}
+        taps(sizes[5]),
+        activation(static_cast<Activation>(
+            flags >> kKerasLinrecActivationBit & 15)) {
+    std::memcpy(&leak, &sizes[6], sizeof leak);
+  }
 
   bool valid() const {
     return groups >= 0 && batch >= 0 && time >= 1 && features >= 0 &&
-           channels >= 0 && taps >= 1 && taps <= time;
+           channels >= 0 && taps >= 1 && taps <= time &&
+           activation < kActivations && !is_of_pairs(activation);
   }
   int64_t inputs() const { return batch * time * features; }
   int64_t responses() const { return features * channels * taps; }
   // Nothing to convolve.
   bool empty() const { return inputs() == 0 || channels == 0; }
+  bool linear() const { return activation == kLinear; }
 };
 
 // Memory that nobody has written yet, in large pages where it is large.
@@ -116,6 +125,8 @@ class Convolution {
       const Space space(*this, s_.channels > 1);
       FourierConvolution<Real> call{};
       call.plan = &plan_;
+      call.activation = s_.activation;
+      call.leak = static_cast<Real>(s_.leak);
       call.scratch = space.scratch;
       call.channels = s_.channels;
       call.spectrum_size = spectrum_;
@@ -133,13 +144,15 @@ class Convolution {
   // Either gradient may be null.
   void backward(const Real* inputs, const Real* response,
                 const Real* d_outputs, Real* d_inputs, Real* d_response) {
-    if (d_inputs) transform_responses(response);
+    if (d_inputs || !s_.linear()) transform_responses(response);
     const int64_t block_size = s_.channels * spectrum_;
     const Memory<Real> sums(d_response ? jobs_.size() * block_size : 0);
-    for_each_job(jobs_.size(), 3 * work(), [&](auto next) {
+    for_each_job(jobs_.size(), 4 * work(), [&](auto next) {
       const Space space(*this, true, s_.channels > 1);
       FourierGradient<Real> call{};
       call.plan = &plan_;
+      call.activation = s_.activation;
+      call.leak = static_cast<Real>(s_.leak);
       call.scratch = space.scratch;
       call.channels = s_.channels;
       call.spectrum_size = spectrum_;
@@ -154,8 +167,7 @@ class Convolution {
         call.responses = responses_of(tile.block);
         if (d_response) {
           call.d_responses = sums.at(job * block_size);
-          if (job != before)
-            std::fill_n(call.d_responses, block_size, Real{0});
+          call.is_first = job != before;
           before = job;
         }
         kernels<Real>().convolve_backward(call);
@@ -294,11 +306,8 @@ class Convolution {
         int64_t job = 0;
         while (jobs_[job].block != block) job++;
         Real* sum = sums.at((job * s_.channels + channel) * spectrum_);
-        const int64_t used = plan_.rows * plan_.stride * 2 * width_;
-        for (int64_t part = 1; part < tiling_.parts(block); part++) {
-          const Real* other = sum + part * s_.channels * spectrum_;
-          for (int64_t i = 0; i < used; i++) sum[i] += other[i];
-        }
+        for (int64_t part = 1; part < tiling_.parts(block); part++)
+          add_spectrum(sum + part * s_.channels * spectrum_, sum);
         const int64_t count = tiling_.count(block);
         const int64_t rows = std::min(tiling_.rows(block), s_.batch);
         Real* to = d_response +
@@ -325,6 +334,14 @@ class Convolution {
           }
       }
     });
+  }
+
+  void add_spectrum(const Real* from, Real* to) const {
+    for (int64_t row = 0; row < plan_.rows; row++) {
+      const int64_t first = row * plan_.stride * 2 * width_;
+      for (int64_t i = first; i < first + plan_.width * 2 * width_; i++)
+        to[i] += from[i];
+    }
   }
 
   double work() const {
@@ -390,7 +407,7 @@ int causal_convolution_backward(const Sizes& s, const void* const* from,
 int keras_linrec_causal_convolution(int flags, const int64_t* sizes,
                                     const void* const* from, void* const* to) {
   using namespace keras_linrec;
-  const Sizes s(sizes);
+  const Sizes s(flags, sizes);
   if (!s.valid()) return kKerasLinrecBadSizes;
   return status_of(flags, [&](auto real) {
     return causal_convolution<decltype(real)>(s, from, to);
@@ -401,7 +418,7 @@ int keras_linrec_causal_convolution_backward(int flags, const int64_t* sizes,
                                              const void* const* from,
                                              void* const* to) {
   using namespace keras_linrec;
-  const Sizes s(sizes);
+  const Sizes s(flags, sizes);
   if (!s.valid()) return kKerasLinrecBadSizes;
   return status_of(flags, [&](auto real) {
     return causal_convolution_backward<decltype(real)>(s, from, to);

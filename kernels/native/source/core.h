@@ -10,7 +10,7 @@ enum KerasLinrecFlags {
   kKerasLinrecPerStep = 2,  // decay (batch, time, channels), not (channels,)
   kKerasLinrecReverse = 4,
   kKerasLinrecFloat64 = 8,
-  // For nonlinear scans.
+  // For nonlinear scans; causal convolutions have an activation too.
   kKerasLinrecLinear = 16,  // there is a linear kernel beside the recurrent one
   kKerasLinrecGated = 32,
   kKerasLinrecStepGradient = 64,  // the gradient of the step sizes is needed
@@ -101,7 +101,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_impulse_response(int flags,
                                                       void* const* to);
 
 //   from: the same, and d_response
-//   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C
+//   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C; all but the last may be null
+//     together, if nobody wants them
 KERAS_LINREC_PUBLIC int keras_linrec_impulse_response_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
@@ -130,8 +131,10 @@ KERAS_LINREC_PUBLIC int keras_linrec_varying_response(int flags,
 KERAS_LINREC_PUBLIC int keras_linrec_varying_response_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
-// outputs[b, t, h, m] = sum over k of response[h, m, k] inputs[b, t - k, h].
-//   sizes: groups, batch, time, features, channels, taps (at most time)
+// outputs[b, t, h, m] = activation(sum over k of response[h, m, k]
+// inputs[b, t - k, h]), with any activation but those of pairs.
+//   sizes: groups, batch, time, features, channels, taps (at most time), the
+//     bits of the leak as a double
 //   from: inputs (batch, time, features), response (features, channels, taps)
 //   to: outputs (batch, time, features, channels)
 KERAS_LINREC_PUBLIC int keras_linrec_causal_convolution(int flags,

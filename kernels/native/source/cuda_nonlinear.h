@@ -225,6 +225,9 @@ KERAS_LINREC_DEVICE Real respond(Activation activation, double leak, Real x) {
       return std::tanh(x);
     case kSigmoid:
       return sigmoid(x);
+    case kGelu:
+      // sqrt(1/2)
+      return Real(0.5) * x * std::erfc(Real(-0.70710678118654752440) * x);
     default:
       return x;
   }

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "activation_kernels-inl.h"
 #include "fourier_kernels.h"
 #include "vectors-inl.h"
 
@@ -132,19 +133,21 @@ INLINE void transform(Complex<Real>* x) {
   }
 }
 
-// Calls use(integral_constant of the radix), which the compiler unrolls.
+// A number that the compiler knows.
 template <int number>
-struct Radix {
+struct Constant {
   static constexpr int value = number;
 };
+
+// Calls use(constant of the radix), which the compiler unrolls.
 template <class Use>
 INLINE void with_radix(int64_t radix, const Use& use) {
   switch (radix) {
-    case 2: return use(Radix<2>());
-    case 3: return use(Radix<3>());
-    case 4: return use(Radix<4>());
-    case 5: return use(Radix<5>());
-    default: return use(Radix<8>());
+    case 2: return use(Constant<2>());
+    case 3: return use(Constant<3>());
+    case 4: return use(Constant<4>());
+    case 5: return use(Constant<5>());
+    default: return use(Constant<8>());
   }
 }
 
@@ -179,9 +182,11 @@ void run_stage(const FourierStage<Real>& stage, int64_t points,
 // How many steps ahead of its use memory is asked for.
 constexpr int64_t steps_ahead = 48;
 
-template <class Real>
-void gather(const FourierPlan<Real>& plan, const FourierLanes<const Real>& from,
-            typename Types<Real>::Vector* values) {
+// Values become use(numbers of a step, value before), or 0 behind the last step.
+template <class Real, class Use>
+INLINE void gather(const FourierPlan<Real>& plan,
+                   const FourierLanes<const Real>& from,
+                   typename Types<Real>::Vector* values, const Use& use) {
   typedef typename Types<Real>::Vector Vector;
   typedef typename Types<Real>::VectorInMemory InMemory;
   const bool whole = !from.place && from.lanes == Types<Real>::width;
@@ -193,22 +198,29 @@ void gather(const FourierPlan<Real>& plan, const FourierLanes<const Real>& from,
     for (int64_t t = 0; t < count; t++, at += from.step) {
       if (whole) {
         __builtin_prefetch(at + steps_ahead * from.step);
-        values[t] = *reinterpret_cast<const InMemory*>(at);
+        values[t] = use(*reinterpret_cast<const InMemory*>(at), values[t]);
         continue;
       }
       Vector value{};
       for (int64_t lane = 0; lane < from.lanes; lane++)
         value[lane] = at[from.place ? from.place[lane] : lane];
-      values[t] = value;
+      values[t] = use(value, values[t]);
     }
     for (int64_t t = count; t < plan.width; t++) values[t] = Vector{};
   }
 }
-
 template <class Real>
-void scatter(const FourierPlan<Real>& plan,
-             const typename Types<Real>::Vector* values, Real scale,
-             const FourierLanes<Real>& to) {
+void gather(const FourierPlan<Real>& plan, const FourierLanes<const Real>& from,
+            typename Types<Real>::Vector* values) {
+  typedef typename Types<Real>::Vector Vector;
+  gather(plan, from, values, [](Vector given, Vector) { return given; });
+}
+
+// Stores use(value) for the values of all steps.
+template <class Real, class Use>
+INLINE void scatter(const FourierPlan<Real>& plan,
+                    const typename Types<Real>::Vector* values,
+                    const FourierLanes<Real>& to, const Use& use) {
   typedef typename Types<Real>::VectorInMemory InMemory;
   const bool whole = !to.place && to.lanes == Types<Real>::width;
   for (int64_t row = 0; row < plan.rows; row++, values += plan.width + 1) {
@@ -218,7 +230,7 @@ void scatter(const FourierPlan<Real>& plan,
     if (count > plan.width) count = plan.width;
     Real* at = to.numbers + first * to.step;
     for (int64_t t = 0; t < count; t++, at += to.step) {
-      const auto value = values[t] * scale;
+      const auto value = use(values[t]);
       if (whole) {
         __builtin_prefetch(at + steps_ahead * to.step, 1);
         *reinterpret_cast<InMemory*>(at) = value;
@@ -228,6 +240,48 @@ void scatter(const FourierPlan<Real>& plan,
         at[to.place ? to.place[lane] : lane] = value[lane];
     }
   }
+}
+
+// Calls use(constant of the activation).
+template <class Use>
+INLINE void with_activation(Activation activation, const Use& use) {
+  switch (activation) {
+    case kRelu: return use(Constant<kRelu>());
+    case kLeakyRelu: return use(Constant<kLeakyRelu>());
+    case kTanh: return use(Constant<kTanh>());
+    case kSigmoid: return use(Constant<kSigmoid>());
+    case kGelu: return use(Constant<kGelu>());
+    default: return use(Constant<kLinear>());
+  }
+}
+
+template <class Real>
+void scatter_activated(const FourierConvolution<Real>& given,
+                       const typename Types<Real>::Vector* values,
+                       const FourierLanes<Real>& to) {
+  typedef typename Types<Real>::Vector Vector;
+  with_activation(given.activation, [&](auto constant) {
+    scatter(*given.plan, values, to, [&](Vector value) {
+      Vector slope;
+      return activated<Real, decltype(constant)::value>(value, given.leak,
+                                                        &slope);
+    });
+  });
+}
+
+// Values, the arguments of the activation, become the cotangents of these.
+template <class Real>
+void gather_cotangents(const FourierGradient<Real>& given,
+                       const FourierLanes<const Real>& from,
+                       typename Types<Real>::Vector* values) {
+  typedef typename Types<Real>::Vector Vector;
+  with_activation(given.activation, [&](auto constant) {
+    gather(*given.plan, from, values, [&](Vector cotangent, Vector value) {
+      Vector slope;
+      activated<Real, decltype(constant)::value>(value, given.leak, &slope);
+      return cotangent * slope;
+    });
+  });
 }
 
 // All columns: real numbers to a spectrum but for the transforms of its rows.
@@ -363,6 +417,33 @@ void spectrum_of(const FourierSpectrum<Real>& given) {
   });
 }
 
+// The columns' spectrum of a product of two spectra. The rows of the first one
+// are transformed on the way, all stages but the last, if they are `new_rows`.
+template <class Real>
+void multiply_rows(const FourierPlan<Real>& plan, Real* spectrum,
+                   bool new_rows, const Real* by, Real* to) {
+  const auto* factors = reinterpret_cast<const Complex<Real>*>(by);
+  auto* products = reinterpret_cast<Complex<Real>*>(to);
+  const auto& last = plan.row.stage[plan.row.stages - 1];
+  for_each_row(plan, spectrum, [&](Complex<Real>* row, int64_t offset) {
+    const Complex<Real>* factor = factors + offset;
+    Complex<Real>* product = products + offset;
+    if (new_rows) transform_row(plan.row, row);
+    with_radix(last.radix, [&](auto constant) {
+      constexpr int radix = decltype(constant)::value;
+      for (int64_t i = 0; i < plan.width; i += radix) {
+        Complex<Real> v[radix];
+        FOR_EACH_POINT(q) v[q] = row[i + q];
+        transform<radix, true>(v);
+        FOR_EACH_POINT(q) v[q] = v[q] * factor[i + q];
+        transform<radix, false>(v);
+        FOR_EACH_POINT(q) product[i + q] = v[q];
+      }
+    });
+    invert_row(plan.row, product);
+  });
+}
+
 template <class Real>
 void convolve(const FourierConvolution<Real>& given) {
   const FourierPlan<Real>& plan = *given.plan;
@@ -370,32 +451,14 @@ void convolve(const FourierConvolution<Real>& given) {
   auto* values = reinterpret_cast<Vector*>(given.scratch.values);
   gather(plan, given.inputs, values);
   transform_columns(plan, given.scratch, given.spectrum);
-  const auto& last = plan.row.stage[plan.row.stages - 1];
   for (int64_t channel = 0; channel < given.channels; channel++) {
-    const auto* responses = reinterpret_cast<const Complex<Real>*>(
-        given.responses + channel * given.spectrum_size);
-    auto* products = reinterpret_cast<Complex<Real>*>(given.product);
-    for_each_row(plan, given.spectrum, [&](Complex<Real>* row, int64_t offset) {
-      const Complex<Real>* response = responses + offset;
-      Complex<Real>* product = products + offset;
-      if (channel == 0) transform_row(plan.row, row);
-      with_radix(last.radix, [&](auto constant) {
-        constexpr int radix = decltype(constant)::value;
-        for (int64_t i = 0; i < plan.width; i += radix) {
-          Complex<Real> v[radix];
-          FOR_EACH_POINT(q) v[q] = row[i + q];
-          transform<radix, true>(v);
-          FOR_EACH_POINT(q) v[q] = v[q] * response[i + q];
-          transform<radix, false>(v);
-          FOR_EACH_POINT(q) product[i + q] = v[q];
-        }
-      });
-      invert_row(plan.row, product);
-    });
+    multiply_rows(plan, given.spectrum, channel == 0,
+                  given.responses + channel * given.spectrum_size,
+                  given.product);
     invert_columns(plan, given.scratch, given.product);
     FourierLanes<Real> outputs = given.outputs;
     outputs.numbers += channel;
-    scatter(plan, values, Real(1), outputs);
+    scatter_activated(given, values, outputs);
   }
 }
 
@@ -407,16 +470,22 @@ void convolve_backward(const FourierGradient<Real>& given) {
   const bool wants_inputs = given.d_inputs.numbers;
   auto* inputs = reinterpret_cast<Complex<Real>*>(given.spectrum);
   const auto& last = plan.row.stage[plan.row.stages - 1];
-  if (given.d_responses) {
+  const bool is_linear = given.activation == kLinear;
+  if (given.d_responses || !is_linear) {
     gather(plan, given.inputs, values);
     transform_columns(plan, given.scratch, given.spectrum);
   }
   for (int64_t channel = 0; channel < given.channels; channel++) {
     FourierLanes<const Real> d_outputs = given.d_outputs;
     d_outputs.numbers += channel;
-    gather(plan, d_outputs, values);
-    transform_columns(plan, given.scratch, given.product);
     const int64_t first = channel * given.spectrum_size;
+    if (!is_linear) {
+      multiply_rows(plan, given.spectrum, channel == 0,
+                    given.responses + first, given.product);
+      invert_columns(plan, given.scratch, given.product);
+    }
+    gather_cotangents(given, d_outputs, values);
+    transform_columns(plan, given.scratch, given.product);
     const auto* responses =
         reinterpret_cast<const Complex<Real>*>(given.responses + first);
     auto* d_responses =
@@ -424,9 +493,10 @@ void convolve_backward(const FourierGradient<Real>& given) {
             ? reinterpret_cast<Complex<Real>*>(given.d_responses + first)
             : nullptr;
     auto* sums = reinterpret_cast<Complex<Real>*>(given.sum);
+    const bool new_rows = d_responses && channel == 0 && is_linear;
     for_each_row(plan, given.product, [&](Complex<Real>* row, int64_t offset) {
       transform_row(plan.row, row);
-      if (d_responses && channel == 0) transform_row(plan.row, inputs + offset);
+      if (new_rows) transform_row(plan.row, inputs + offset);
       with_radix(last.radix, [&](auto constant) {
         constexpr int radix = decltype(constant)::value;
         for (int64_t i = 0; i < plan.width; i += radix) {
@@ -438,9 +508,11 @@ void convolve_backward(const FourierGradient<Real>& given) {
             Complex<Real> u[radix];
             FOR_EACH_POINT(q) u[q] = inputs[at + q];
             transform<radix, true>(u);
-            FOR_EACH_POINT(q)
-            d_responses[at + q] =
-                d_responses[at + q] + times_conjugate(v[q], u[q]);
+            FOR_EACH_POINT(q) u[q] = times_conjugate(v[q], u[q]);
+            if (!given.is_first) {
+              FOR_EACH_POINT(q) u[q] = d_responses[at + q] + u[q];
+            }
+            FOR_EACH_POINT(q) d_responses[at + q] = u[q];
           }
           if (!wants_inputs) continue;
           FOR_EACH_POINT(q) v[q] = times_conjugate(v[q], responses[at + q]);
@@ -461,7 +533,7 @@ void convolve_backward(const FourierGradient<Real>& given) {
   }
   if (!wants_inputs) return;
   invert_columns(plan, given.scratch, given.product);
-  scatter(plan, values, Real(1), given.d_inputs);
+  scatter(plan, values, given.d_inputs, [](Vector value) { return value; });
 }
 
 template <class Real>
@@ -478,8 +550,8 @@ void sequences_of(const FourierInverse<Real>& given) {
     invert_row(plan.row, row);
   });
   invert_columns(plan, given.scratch, given.spectrum);
-  scatter(plan, reinterpret_cast<const Vector*>(given.scratch.values),
-          given.scale, given.to);
+  scatter(plan, reinterpret_cast<const Vector*>(given.scratch.values), given.to,
+          [&](Vector value) { return value * given.scale; });
 }
 
 #undef FOR_EACH_POINT

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "activation_kernels.h"
+
 namespace keras_linrec {
 
 // A transform of `points` complex numbers in stages, each of which takes
@@ -68,12 +70,14 @@ struct FourierSpectrum {
   Real* spectrum;
 };
 
-// outputs = inputs convolved with responses, one after another.
+// outputs = activation(inputs convolved with responses, one after another).
 template <class Real>
 struct FourierConvolution {
   const FourierPlan<Real>* plan;
   FourierScratch<Real> scratch;
   FourierLanes<const Real> inputs;
+  Activation activation;  // not one of pairs
+  Real leak;              // of kLeakyRelu
   int64_t channels;
   const Real* responses;  // their spectra, one behind another
   int64_t spectrum_size;
@@ -82,17 +86,22 @@ struct FourierConvolution {
   Real* product;               // scratch; may be `spectrum` for one channel
 };
 
-// Its gradients: d_inputs, and what is added to the responses' spectra.
+// Its gradients: d_inputs, and what is added to the responses' spectra. The
+// arguments of the activation are computed again: that takes less time than
+// writing them to memory, and no memory.
 template <class Real>
 struct FourierGradient {
   const FourierPlan<Real>* plan;
   FourierScratch<Real> scratch;
   FourierLanes<const Real> inputs, d_outputs;
+  Activation activation;
+  Real leak;
   int64_t channels;
   const Real* responses;
   int64_t spectrum_size;
   FourierLanes<Real> d_inputs;  // `numbers` are null where nobody wants them
   Real* d_responses;            // their spectra; null where nobody wants them
+  bool is_first;                // `d_responses` are not written yet
   Real* spectrum;               // of the inputs: scratch
   Real* product;                // of the cotangents: scratch
   Real* sum;                    // over channels: scratch, null for one channel

@@ -103,15 +103,17 @@ ffi::Error varying_response(ffi::RemainingArgs arguments,
 
 template <Core core>
 ffi::Error causal_convolution(ffi::RemainingArgs arguments,
-                              ffi::RemainingRets results) {
+                              ffi::RemainingRets results, int64_t flags,
+                              int64_t leak) {
   const Arrays arrays(arguments, results);
   if (arrays.error.failure()) return arrays.error;
   constexpr size_t inputs = 0, response = 1;
   const int64_t sizes[] = {
       arrays.groups(inputs, 3), arrays.axis(inputs, 3),
       arrays.axis(inputs, 2),   arrays.axis(inputs, 1),
-      arrays.axis(response, 2), arrays.axis(response, 1)};
-  return arrays.run<core>(0, sizes);
+      arrays.axis(response, 2), arrays.axis(response, 1),
+      leak};
+  return arrays.run<core>(flags, sizes);
 }
 
 template <Core core>
@@ -156,11 +158,7 @@ auto scan_binding() {
 
 auto projected_scan_binding() { return scan_binding().Attr<int64_t>("block"); }
 
-auto nonlinear_scan_binding() { return scan_binding().Attr<int64_t>("leak"); }
-
-auto causal_convolution_binding() {
-  return ffi::Ffi::Bind().RemainingArgs().RemainingRets();
-}
+auto activated_binding() { return scan_binding().Attr<int64_t>("leak"); }
 
 auto varying_response_binding() {
   return ffi::Ffi::Bind()
@@ -198,11 +196,10 @@ HANDLER(keras_linrec_varying_response, varying_response,
         varying_response_binding);
 HANDLER(keras_linrec_varying_response_backward, varying_response,
         varying_response_binding);
-HANDLER(keras_linrec_causal_convolution, causal_convolution,
-        causal_convolution_binding);
+HANDLER(keras_linrec_causal_convolution, causal_convolution, activated_binding);
 HANDLER(keras_linrec_causal_convolution_backward, causal_convolution,
-        causal_convolution_binding);
+        activated_binding);
 HANDLER(keras_linrec_move_steps, move_steps, scan_binding);
-HANDLER(keras_linrec_nonlinear_scan, nonlinear_scan, nonlinear_scan_binding);
+HANDLER(keras_linrec_nonlinear_scan, nonlinear_scan, activated_binding);
 HANDLER(keras_linrec_nonlinear_scan_backward, nonlinear_scan,
-        nonlinear_scan_binding);
+        activated_binding);

@@ -101,7 +101,7 @@ INLINE void add_group(double* to, Group sum) {
 }
 
 // One row over all steps, with its sums in registers.
-INLINE void add_row(const LaneSums& s, int64_t first, int64_t n) {
+INLINE void add_row_to_bands(const LaneSums& s, int64_t first, int64_t n) {
   const int64_t row = n * lanes + first;
   // Beyond the first and the last row: any finite number, which is ignored.
   const int64_t left = n > 0 ? row - lanes : row;
@@ -126,6 +126,10 @@ INLINE void add_row(const LaneSums& s, int64_t first, int64_t n) {
     add_group(s.before[band] + row, before[band]);
     add_group(s.after[band] + row, after[band]);
   }
+}
+
+INLINE void add_row_to_read_out(const LaneSums& s, int64_t first, int64_t n) {
+  const int64_t row = n * lanes + first;
   for (int64_t m = 0; m < s.channels; m++) {
     Group sum{};
     for (int64_t step = 0; step < s.steps; step++)
@@ -139,7 +143,10 @@ INLINE void add_row(const LaneSums& s, int64_t first, int64_t n) {
 
 void add_lanes(const LaneSums& s) {
   for (int64_t first = 0; first < lanes; first += group_lanes)
-    for (int64_t n = 0; n < s.size; n++) add_row(s, first, n);
+    for (int64_t n = 0; n < s.size; n++) {
+      if (s.slopes) add_row_to_bands(s, first, n);
+      add_row_to_read_out(s, first, n);
+    }
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ struct LaneStepsBackward {
   double* slopes;   // (steps) by lanes: M^-T d_state of the state after a step
 };
 
-// The sums of these steps for the gradients.
+// The sums of these steps for the gradients; of the bands, if there are slopes.
 struct LaneSums {
   int64_t size, steps, channels;
   const double* states;  // before each step, and after the last

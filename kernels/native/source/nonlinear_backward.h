@@ -1,5 +1,9 @@
 // The backward pass of a nonlinear recurrence, and the sums that it makes.
 #pragma once
+#include <memory>
+#include <mutex>
+#include <utility>
+
 #include "nonlinear_pass.h"
 
 namespace keras_linrec {
@@ -23,11 +27,13 @@ struct Sums {
   void settle() {
     for_each([](std::vector<Real>& numbers, Settled& to) { to.take(numbers); });
   }
+  // Leaves `other` with zeros.
   void operator+=(Sums& other) {
+    settle();
     other.settle();
     for (size_t i = 0; i < settled.size(); i++)
-      settled[i].add(other.settled[i]);
-    step += other.step;
+      settled[i].take(other.settled[i]);
+    step += std::exchange(other.step, 0.0);
   }
   // The sums that have settled, as numbers again.
   void give() {
@@ -43,6 +49,45 @@ struct Sums {
     for (auto& matrix : recurrent) use(matrix.numbers, settled[next++]);
     use(modulus_bias, settled[next]);
   }
+};
+
+// Adds up the sums of shares in the order of the shares, so that the number of
+// threads does not change the total. Only those that wait for an earlier share
+// take memory.
+template <class Real>
+class Total {
+ public:
+  Total(const Weights<Real>& weights, int64_t shares)
+      : weights_(weights), total_(weights), waiting_(shares) {}
+
+  // Sums that are zero, for a share.
+  std::unique_ptr<Sums<Real>> begin() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) return std::make_unique<Sums<Real>>(weights_);
+    auto sums = std::move(free_.back());
+    free_.pop_back();
+    return sums;
+  }
+  void end(int64_t share, std::unique_ptr<Sums<Real>> sums) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    waiting_[share] = std::move(sums);
+    for (; next_ < waiting_.size() && waiting_[next_]; next_++) {
+      total_ += *waiting_[next_];
+      free_.push_back(std::move(waiting_[next_]));
+    }
+  }
+  Sums<Real>& all() {
+    total_.settle();
+    total_.give();
+    return total_;
+  }
+
+ private:
+  const Weights<Real>& weights_;
+  Sums<Real> total_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Sums<Real>>> waiting_, free_;
+  size_t next_ = 0;
 };
 
 template <class Real>

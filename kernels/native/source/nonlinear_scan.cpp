@@ -106,16 +106,13 @@ int nonlinear_scan_backward(const Sizes& s, const void* const* from,
         std::clamp<int64_t>(block_numbers / (columns * share), 1, s.time);
     std::vector<Backward<Real>> passes(
         shares.threads, Backward<Real>(w, transposed, share, steps));
-    // Each share has its own, and they are added in a fixed order: the number
-    // of threads does not change the result.
-    std::vector<Sums<Real>> of_shares(shares.count, Sums<Real>(w));
+    Total<Real> total(w, shares.count);
     shares.for_each([&](int thread, int64_t i, int64_t first, int64_t count) {
-      passes[thread].run(first, count, c, of_shares[i]);
+      auto sums = total.begin();
+      passes[thread].run(first, count, c, *sums);
+      total.end(i, std::move(sums));
     });
-    Sums<Real>& sums = of_shares[0];
-    sums.settle();
-    for (size_t i = 1; i < of_shares.size(); i++) sums += of_shares[i];
-    sums.give();
+    const Sums<Real>& sums = total.all();
 
     for (int part = 0; part <= s.gated; part++) {
       unpack(sums.input[part], w.features, w.units,

@@ -83,24 +83,27 @@ struct Panels {
   }
 };
 
-// The float64 sum of numbers that are summed in `Real` for a while: for
-// `products_a_sum` blocks of steps. A sum over 2^20 steps would lose four
-// digits in float32.
+// The products of blocks that are summed in `Real` before the sum settles: over
+// 2^20 steps, a float32 sum would lose up to four digits.
 constexpr int64_t products_a_sum = 32;
 
+// The float64 sum of such sums.
 class Settled {
  public:
+  // Takes the memory for `count` numbers, so that take() does not.
+  void reserve(size_t count) { numbers_.resize(count); }
   // Moves numbers here, and leaves zeros.
   template <class Real>
   void take(std::vector<Real>& from) {
+    if (from.empty()) return;
     numbers_.resize(from.size());
     for (size_t i = 0; i < from.size(); i++)
       numbers_[i] += std::exchange(from[i], Real{0});
   }
-  void add(const Settled& other) {
-    numbers_.resize(std::max(numbers_.size(), other.numbers_.size()));
-    for (size_t i = 0; i < other.numbers_.size(); i++)
-      numbers_[i] += other.numbers_[i];
+  void take(Settled& from) {
+    if (numbers_.empty()) return std::swap(numbers_, from.numbers_);
+    take(from.numbers_);
+    from.numbers_.clear();
   }
   template <class Real>
   void give(std::vector<Real>& to) const {

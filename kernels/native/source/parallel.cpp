@@ -101,8 +101,8 @@ class Pool {
     const std::function<void(int)>* work;
     int wanted;
     int joined = 1, helpers = 0;  // threads so far, and other threads at work
-    std::exception_ptr failure;
-    std::condition_variable done;
+    std::exception_ptr failure{};
+    std::condition_variable done{};
   };
 
   // Nobody joins a call whose jobs are all taken.

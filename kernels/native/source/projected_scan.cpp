@@ -256,12 +256,17 @@ struct Sums {
   Sums(const Sizes& s, int64_t columns, int64_t unit_columns)
       : input(s.features, columns),
         output(columns, unit_columns),
-        d_decay(columns) {}
+        d_decay(columns) {
+    // Memory is taken before the threads start: see `Workspace`.
+    if (s.jobs() <= (products_a_sum - 1) * s.sums()) return;
+    settled_input.reserve(input.numbers.size());
+    settled_output.reserve(output.numbers.size());
+  }
   void operator+=(Sums& other) {
     settled_input.take(other.input.numbers);
-    settled_input.add(other.settled_input);
+    settled_input.take(other.settled_input);
     settled_output.take(other.output.numbers);
-    settled_output.add(other.settled_output);
+    settled_output.take(other.settled_output);
     for (size_t i = 0; i < d_decay.size(); i++) d_decay[i] += other.d_decay[i];
   }
 };

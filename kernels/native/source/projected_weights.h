@@ -42,8 +42,14 @@ struct Sizes {
   int64_t jobs() const { return batch * blocks(); }
   // The sums that the gradients of the weights are added to in turn, whatever
   // the number of threads. With more of them, fewer threads wait for each
-  // other, and fewer find theirs in their cache.
-  int64_t sums() const { return std::clamp<int64_t>(jobs(), 1, 8); }
+  // other, but each takes memory, and is less often in a cache.
+  int64_t sums() const {
+    constexpr int64_t numbers_of_all = 1 << 22;
+    const int64_t numbers = parts() * channels * (features + units);
+    const int64_t most = std::clamp<int64_t>(
+        numbers_of_all / std::max<int64_t>(numbers, 1), 4, 8);
+    return std::clamp<int64_t>(jobs(), 1, most);
+  }
   int threads() const {
     const int64_t most = std::min<int64_t>(keras_linrec::threads(), jobs());
     return static_cast<int>(std::clamp<int64_t>(work() / least_work_a_thread, 1,

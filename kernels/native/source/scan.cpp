@@ -232,7 +232,7 @@ int scan(const Sizes& s, const void* const* from, void* const* to) {
 
   const Plan plan(s);
   const int64_t states = s.rows() * s.channels;
-  const std::vector<Real> zeros(s.resets ? plan.width : 0);
+  const std::vector<Real> zeros(s.resets ? s.channels : 0);
   // The state that enters each part, and the final state after the last one.
   State entering(states * (plan.parts + 1), s.complex);
   widen(initial, entering.at(0), states);
@@ -327,7 +327,7 @@ int scan_backward(const Sizes& s, const void* const* from, void* const* to) {
   // Added in a fixed order, so that two runs give the same sum.
   State sums(s.per_step ? 0 : states * plan.parts, s.complex);
 
-  const std::vector<Real> zeros(plan.parts > 1 || s.resets ? plan.width : 0);
+  const std::vector<Real> zeros(plan.parts > 1 || s.resets ? s.channels : 0);
   // Runs a job, for its results or for the carry alone. `rows` holds what all
   // runs of its steps share.
   auto run_back = [&](const Job& job, ScanRowsBackward<Real> rows,

@@ -48,13 +48,15 @@ struct SomeLanes {
   explicit SomeLanes(int64_t count)
       : mask(static_cast<__mmask8>((1 << count) - 1)) {}
   INLINE State load(const float* from) const {
-    return (State)_mm512_cvtps_pd(_mm256_maskz_loadu_ps(mask, from));
+    return __builtin_convertvector(
+        (Types<float>::Narrow)_mm256_maskz_loadu_ps(mask, from), Doubles);
   }
   INLINE State load(const double* from) const {
     return (State)_mm512_maskz_loadu_pd(mask, from);
   }
   INLINE void store(float* to, State value) const {
-    _mm256_mask_storeu_ps(to, mask, _mm512_cvtpd_ps((__m512d)value));
+    _mm256_mask_storeu_ps(
+        to, mask, (__m256)__builtin_convertvector(value, Types<float>::Narrow));
   }
   INLINE void store(double* to, State value) const {
     _mm512_mask_storeu_pd(to, mask, (__m512d)value);
@@ -75,13 +77,16 @@ struct SomeLanes {
         mask, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6)));
   }
   INLINE State load(const float* from) const {
-    return (State)_mm256_cvtps_pd(_mm_maskload_ps(from, narrow()));
+    return __builtin_convertvector(
+        (Types<float>::Narrow)_mm_maskload_ps(from, narrow()), Doubles);
   }
   INLINE State load(const double* from) const {
     return (State)_mm256_maskload_pd(from, mask);
   }
   INLINE void store(float* to, State value) const {
-    _mm_maskstore_ps(to, narrow(), _mm256_cvtpd_ps((__m256d)value));
+    _mm_maskstore_ps(
+        to, narrow(),
+        (__m128)__builtin_convertvector(value, Types<float>::Narrow));
   }
   INLINE void store(double* to, State value) const {
     _mm256_maskstore_pd(to, mask, (__m256d)value);

@@ -76,6 +76,8 @@ class SteppedResponse {
                 const Real* d_response, int64_t count, Real* d_timescale,
                 Real* d_output_matrix, Parameters& gradient) {
     begin(timescale, output_matrix, count);
+    if (!d_timescale)
+      return backward_read_out(d_response, count, d_output_matrix);
     for (int64_t run = 0; run < runs_; run++) {
       std::copy_n(states_.begin(), stride(), kept_.begin() + run * stride());
       instruction_set().step_lanes(steps(run));
@@ -166,6 +168,41 @@ class SteppedResponse {
     }
   }
 
+  // The gradient of C alone, which needs no steps back.
+  template <class Real>
+  void backward_read_out(const Real* d_response, int64_t count,
+                         Real* d_output_matrix) {
+    clear({&d_read_out_});
+    for (int64_t run = 0; run < runs_; run++) {
+      LaneSteps call = steps(run);
+      call.stride = stride();
+      instruction_set().step_lanes(call);
+      for_each_output(run, count, [&](double& output, int64_t at) {
+        output = d_response[at];
+      });
+      instruction_set().add_lanes(sums(run));
+      std::copy_n(states_.begin() + steps_of(run) * stride(), stride(),
+                  states_.begin());
+    }
+    for (int64_t lane = 0; lane < count; lane++)
+      for (int64_t m = 0; m < s_.channels; m++)
+        for (int64_t n = 0; n < s_.state; n++)
+          d_output_matrix[place(lane, m, n)] = static_cast<Real>(
+              d_read_out_[m * row_ + n * lanes + lane] / w_.q[n]);
+  }
+
+  LaneSums sums(int64_t run) {
+    LaneSums sums{};
+    sums.size = s_.state;
+    sums.steps = steps_of(run);
+    sums.channels = s_.channels;
+    sums.states = states_.data();
+    sums.stride = stride();
+    sums.d_outputs = outputs_.data();
+    sums.d_read_out = d_read_out_.data();
+    return sums;
+  }
+
   void step_backward(int64_t run) {
     LaneStepsBackward call{};
     call.size = s_.state;
@@ -184,20 +221,13 @@ class SteppedResponse {
     call.slopes = slopes_.data();
     instruction_set().step_lanes_backward(call);
 
-    LaneSums sums{};
-    sums.size = call.size;
-    sums.steps = call.steps;
-    sums.channels = call.channels;
-    sums.states = states_.data();
-    sums.stride = stride();
-    sums.slopes = slopes_.data();
-    sums.d_outputs = outputs_.data();
+    LaneSums wanted = sums(run);
+    wanted.slopes = slopes_.data();
     for (int band = 0; band < 3; band++) {
-      sums.before[band] = d_bands_.data() + band * row_;
-      sums.after[band] = d_bands_.data() + (3 + band) * row_;
+      wanted.before[band] = d_bands_.data() + band * row_;
+      wanted.after[band] = d_bands_.data() + (3 + band) * row_;
     }
-    sums.d_read_out = d_read_out_.data();
-    instruction_set().add_lanes(sums);
+    instruction_set().add_lanes(wanted);
   }
 
   // Adds the gradient of a lane; returns that of its timescale.

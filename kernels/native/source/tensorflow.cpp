@@ -43,8 +43,9 @@ bool define_operations() {
             std::pair(has_time, "time: int >= 1"),
             // The bits of a double, because an attribute `float` has only 32.
             std::pair(has_alpha, "alpha: int"),
-            std::pair(has_form | has_flags, "flags: int"),
-            std::pair(has_form, "leak: int")})
+            std::pair(has_activation | has_flags, "flags: int"),
+            std::pair(has_activation, "leak: int"),
+            std::pair(has_wanted, "wanted: list(bool)")})
         if (operation.has(attribute)) builder.Attr(description);
       auto tensors = [&](const Quantity& quantity) {
         const bool one = quantity.real || !operation.has(has_parts);
@@ -85,7 +86,7 @@ class Kernel : public tf::OpKernel {
       tf::Tensor* tensor = nullptr;
       TF_RETURN_IF_ERROR(context->forward_input_or_allocate_output(
           candidates, result, shape, &tensor));
-      to.push_back(tensor->data());
+      to.push_back(tensor->NumElements() ? tensor->data() : nullptr);
       return absl::OkStatus();
     }));
     const ffi::Error error =

@@ -21,6 +21,7 @@ struct Attributes {
   int parts = 1;
   bool reverse = false;
   int64_t block = 1, time = 1, alpha = 0, flags = 0, leak = 0;
+  std::vector<bool> wanted;
 
   explicit Attributes(tf::OpKernelConstruction* context)
       : operation(operation_of(context->def().op())) {
@@ -30,8 +31,13 @@ struct Attributes {
     get(context, has_block, "block", &block);
     get(context, has_time, "time", &time);
     get(context, has_alpha, "alpha", &alpha);
-    get(context, has_form | has_flags, "flags", &flags);
-    get(context, has_form, "leak", &leak);
+    get(context, has_activation | has_flags, "flags", &flags);
+    get(context, has_activation, "leak", &leak);
+    get(context, has_wanted, "wanted", &wanted);
+    OP_REQUIRES(context, is_complete(operation, wanted),
+                absl::InvalidArgumentError(absl::StrCat(
+                    operation.name, ": `wanted` should have ",
+                    operation.to.size(), " entries")));
     OP_REQUIRES(context, parts <= 2,
                 absl::InvalidArgumentError(absl::StrCat(
                     operation.name, ": `parts` should be 1 (real) or 2 "
@@ -80,7 +86,7 @@ class Call {
   int flags() const {
     const int wide =
         attributes_.type == tf::DT_DOUBLE ? kKerasLinrecFloat64 : 0;
-    if (operation_.has(has_form | has_flags))
+    if (operation_.has(has_activation | has_flags))
       return static_cast<int>(attributes_.flags) | wide;
     return wide | (attributes_.parts == 2 ? kKerasLinrecComplex : 0) |
            (per_step_ ? kKerasLinrecPerStep : 0) |
@@ -95,7 +101,7 @@ class Call {
     // The last size lets the core choose the length of its blocks.
     if (operation_.has(has_alpha))
       sizes.insert(sizes.end(), {attributes_.alpha, 0});
-    if (operation_.has(has_form)) sizes.push_back(attributes_.leak);
+    if (operation_.has(has_activation)) sizes.push_back(attributes_.leak);
     return sizes;
   }
 
@@ -107,8 +113,10 @@ class Call {
     for (const Quantity& quantity : operation_.to)
       for (int p = 0; p < quantity.parts(attributes_.parts); p++) {
         tf::TensorShape shape;
-        for (char letter : axes_of(quantity, per_step_))
-          shape.AddDim(axes_.at(letter));
+        if (!is_wanted(attributes_.wanted, tensor)) shape.AddDim(0);
+        else
+          for (char letter : axes_of(quantity, per_step_))
+            shape.AddDim(axes_.at(letter));
         const int reused =
             quantity.reuses < 0
                 ? -1

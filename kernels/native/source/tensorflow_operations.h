@@ -43,8 +43,10 @@ inline Quantities cotangents_of(Quantities quantities) {
 
 // The attributes of an operation, beside the number type.
 constexpr int has_parts = 1, has_reverse = 2, has_block = 4, has_time = 8,
-              has_alpha = 16, has_form = 32, has_flags = 64;
+              has_alpha = 16, has_activation = 32, has_form = 64,
+              has_wanted = 128, has_flags = 256;
 constexpr int of_scan = has_parts | has_reverse;
+constexpr int of_recurrence = has_activation | has_form;
 
 struct Operation {
   const char* name;
@@ -148,7 +150,7 @@ inline const Operation operations[] = {
     {"KerasLinrecImpulseResponseBackward",
      keras_linrec_impulse_response_backward,
      "fcnt",
-     has_time | has_alpha,
+     has_time | has_alpha | has_wanted,
      response_arguments + Quantities{{"d_response", "fct"}},
      cotangents_of(response_arguments)},
     {"KerasLinrecVaryingResponse",
@@ -168,13 +170,13 @@ inline const Operation operations[] = {
     {"KerasLinrecCausalConvolution",
      keras_linrec_causal_convolution,
      "btfcl",
-     0,
+     has_activation,
      convolution_arguments,
      {{"outputs", "btfc"}}},
     {"KerasLinrecCausalConvolutionBackward",
      keras_linrec_causal_convolution_backward,
      "btfcl",
-     0,
+     has_activation | has_wanted,
      convolution_arguments + Quantities{{"d_outputs", "btfc"}},
      cotangents_of(convolution_arguments)},
     // Its own gradient: a move is transposed by one of its flags.
@@ -187,13 +189,13 @@ inline const Operation operations[] = {
     {"KerasLinrecNonlinearScan",
      keras_linrec_nonlinear_scan,
      "btfnmt0",
-     has_form,
+     of_recurrence,
      nonlinear_arguments,
      {{"outputs", "btn"}, {"final_state", "bn"}}},
     {"KerasLinrecNonlinearScanBackward",
      keras_linrec_nonlinear_scan_backward,
      "btfnmtz",
-     has_form,
+     of_recurrence,
      nonlinear_arguments + Quantities{{"outputs", "btn"},
                                       {"d_outputs", "bzn"},
                                       {"d_final_state", "bn"}},
@@ -213,6 +215,17 @@ inline std::string axes_of(const Quantity& quantity, bool per_step) {
 
 inline int64_t blocks_of(int64_t time, int64_t block) {
   return time / block + 2;
+}
+
+// Whether a gradient that an operation returns is wanted. It has no elements
+// otherwise.
+inline bool is_wanted(const std::vector<bool>& wanted, size_t result) {
+  return wanted.empty() || wanted[result];
+}
+
+inline bool is_complete(const Operation& operation,
+                        const std::vector<bool>& wanted) {
+  return !operation.has(has_wanted) || wanted.size() == operation.to.size();
 }
 
 // Infers the shapes of an operation's results.
@@ -257,11 +270,18 @@ inline absl::Status infer_shapes(const Operation& operation,
     axes['k'] = context->MakeDim(blocks_of(context->Value(axes['t']), block));
   }
 
+  std::vector<bool> wanted;
+  if (operation.has(has_wanted))
+    TF_RETURN_IF_ERROR(context->GetAttr("wanted", &wanted));
+  if (!is_complete(operation, wanted))
+    return absl::InvalidArgumentError("`wanted` is incomplete");
   tensor = 0;
   for (const Quantity& quantity : operation.to)
     for (int p = 0; p < quantity.parts(parts); p++) {
       ShapeHandle shape = decay;
-      if (quantity.axes != decay_axes || decay_known) {
+      if (!is_wanted(wanted, tensor)) {
+        shape = context->Vector(int64_t{0});
+      } else if (quantity.axes != decay_axes || decay_known) {
         std::vector<DimensionHandle> dimensions;
         for (char letter : axes_of(quantity, per_step))
           dimensions.push_back(axis(letter));

@@ -31,7 +31,9 @@ struct Buffers {
       auto buffer = wanted.get<ffi::AnyBuffer>(i);
       if (!take(buffer)) return;
       results.push_back(**buffer);
-      to.push_back((*buffer)->untyped_data());
+      // A result without elements is one that nobody wants.
+      const bool wanted = (*buffer)->element_count();
+      to.push_back(wanted ? (*buffer)->untyped_data() : nullptr);
     }
   }
 
