@@ -188,7 +188,7 @@ def _by_packed_steps(systems, inputs, states, lengths, resets):
         systems.timescale,
         systems.output_matrix,
         # A step of length zero keeps the state.
-        ops.cast(packing.before(lengths, time), inputs.dtype),
+        ops.cast(packing.mask_of_lengths(lengths, time), inputs.dtype),
         inputs,
         systems.zero_states(inputs) if states is None else states,
         systems.alpha,
