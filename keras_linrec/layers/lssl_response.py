@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_linrec.ops import structured_step
 from keras_linrec.ops import transition_powers
+from keras_linrec.ops.carried_states import CarriedStates
 from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.check_bounded import require_bounded
 from keras_linrec.ops.discretization import discretise
@@ -107,7 +108,23 @@ def respond(
         return _by_packed_chunks(systems, inputs, states, lengths, resets)
     if states is None and not wants_states:
         return _by_impulse_response(systems, inputs, cache), None
-    return _by_powers(systems, inputs, states, lengths, wants_states)
+    carried = CarriedStates(
+        systems.transition,
+        systems.timescale,
+        systems.output_matrix,
+        systems.alpha,
+        inputs,
+    )
+    if not carried:
+        return _by_powers(systems, inputs, states, lengths, wants_states)
+    outputs = _by_impulse_response(systems, inputs, cache)
+    if states is not None:
+        outputs = outputs + carried.free_response(states)
+    if not wants_states:
+        return outputs, None
+    if states is None:
+        states = systems.zero_states(inputs)
+    return outputs, carried.final_states(states, lengths)
 
 
 def respond_to_step(systems, inputs, state, factors=None):

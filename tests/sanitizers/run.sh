@@ -27,7 +27,7 @@ for sanitizer in address,undefined thread; do
     done
     wait
     "$compiler" "${flags[@]}" exercise.cpp \
-        "$source"/{causal_convolution,impulse_response}.cpp \
+        "$source"/{carried_states,causal_convolution,impulse_response}.cpp \
         "$source"/{nonlinear_scan,projected_scan,scan,varying_response}.cpp \
         "$source"/{parallel,dispatch}.cpp "${objects[@]}" -pthread \
         -o "$scratch/exercise"
