@@ -15,6 +15,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import config
+
 # A call that has taken this long in total is not repeated.
 LONGEST_MILLISECONDS = 800
 # The order of the matrices whose product gives the machine's peak rate.
@@ -25,6 +27,20 @@ RATE = 1e-3
 def for_backend(**choices):
     """The argument that is named after the current backend."""
     return choices[keras.backend.backend()]
+
+
+def parsed_options(parser):
+    """The command line's options, with the one that sets what memory does."""
+    parser.add_argument(
+        "--return-memory",
+        action="store_true",
+        help="return freed memory to the system, as the C library does, "
+        "instead of keeping it (`config.keep_freed_memory`)",
+    )
+    options = parser.parse_args()
+    if not options.return_memory:
+        config.keep_freed_memory()
+    return options
 
 
 # Times and memory.
@@ -115,30 +131,42 @@ def product_rate():
 # A training step: forward, backward, a step of gradient descent.
 
 
-def training_step(layer, sequences):
-    """A function that trains a layer for one step."""
-    layer.build(tuple(sequences.shape))
+def training_step(layer, sequences, **arguments):
+    """A function that trains a layer for one step; takes call arguments."""
+    if not layer.built:
+        layer.build(tuple(sequences.shape))
     make = for_backend(
         jax=_jax_step, tensorflow=_tensorflow_step, torch=_torch_step
     )
-    return make(layer, sequences)
+    return make(layer, sequences, arguments)
 
 
-def _jax_step(layer, sequences):
+def mean_square(outputs):
+    """The mean square of outputs, and of the states if they are there."""
+    return sum(
+        ops.mean(ops.square(part)) for part in keras.tree.flatten(outputs)
+    )
+
+
+def _jax_step(layer, sequences, arguments):
     """As Keras trains: non-trainable variables are passed in and out."""
     import jax
 
     weights = [variable.value for variable in layer.trainable_variables]
     state = {"rest": [v.value for v in layer.non_trainable_variables]}
 
-    def loss(weights, rest):
-        outputs, new = layer.stateless_call(weights, rest, sequences)
-        return ops.mean(ops.square(outputs)), new
+    def loss(weights, rest, sequences, arguments):
+        outputs, new = layer.stateless_call(
+            weights, rest, sequences, **arguments
+        )
+        return mean_square(outputs), new
 
     descend = jax_descent(loss)
 
     def step():
-        results, state["rest"] = descend(weights, state["rest"])
+        results, state["rest"] = descend(
+            weights, state["rest"], sequences, arguments
+        )
         return jax.block_until_ready(results)
 
     return step
@@ -156,7 +184,7 @@ def jax_descent(loss):
     return descend
 
 
-def _tensorflow_step(layer, sequences):
+def _tensorflow_step(layer, sequences, arguments):
     import tensorflow as tf
 
     variables = [variable.value for variable in layer.trainable_variables]
@@ -164,20 +192,20 @@ def _tensorflow_step(layer, sequences):
     @tf.function
     def descend():
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(layer(sequences)))
+            loss = mean_square(layer(sequences, **arguments))
         gradients = tape.gradient(loss, variables)
         return loss, [RATE * gradient for gradient in gradients]
 
     return lambda: float(descend()[0])
 
 
-def _torch_step(layer, sequences):
+def _torch_step(layer, sequences, arguments):
     import torch
 
     variables = [variable.value for variable in layer.trainable_variables]
 
     def step():
-        loss = layer(sequences).square().mean()
+        loss = mean_square(layer(sequences, **arguments))
         gradients = torch.autograd.grad(loss, variables)
         return [RATE * gradient for gradient in gradients]
 

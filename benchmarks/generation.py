@@ -30,6 +30,7 @@ from functools import partial
 import keras
 import keras_hub
 import numpy as np
+from common import parsed_options
 from common import print_header
 from common import print_row
 from keras import ops
@@ -42,7 +43,7 @@ LSTM_LAYERS = 2
 
 
 def main():
-    options = parsed_options()
+    options = read_options()
     contenders = make_contenders(options)
     backend = keras.backend.backend()
     print(f"{backend}; {options.hidden_dim} features, batch {options.batch}.")
@@ -55,7 +56,7 @@ def main():
         print_generation(contenders["ours"][0], options)
 
 
-def parsed_options():
+def read_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--unit", default="rotrnn", help="rotrnn, lssl, ldstack"
@@ -80,7 +81,7 @@ def parsed_options():
         action="store_false",
         help="leave `generate()` out",
     )
-    return parser.parse_args()
+    return parsed_options(parser)
 
 
 def make_contenders(options):

@@ -41,6 +41,7 @@ import numpy as np
 from common import copy_time
 from common import interleaved
 from common import keras_layer
+from common import parsed_options
 from common import print_header
 from common import print_row
 from common import product_rate
@@ -58,7 +59,7 @@ REFERENCE = "depth 2"
 
 
 def main():
-    options = parsed_options()
+    options = read_options()
     rate = product_rate()
     backend = keras.backend.backend()
     print(
@@ -82,7 +83,7 @@ def main():
     print_crossings(options.steps, times)
 
 
-def parsed_options():
+def read_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, nargs="+", default=STEPS)
@@ -104,7 +105,7 @@ def parsed_options():
         default=5,
         help="on PyTorch, call contenders once if that takes more seconds",
     )
-    return parser.parse_args()
+    return parsed_options(parser)
 
 
 def stack_name(depth):

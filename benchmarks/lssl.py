@@ -20,6 +20,7 @@ import argparse
 import numpy as np
 from common import for_backend
 from common import keras_layer
+from common import parsed_options
 from common import print_comparison
 from common import training_step
 from keras import ops
@@ -45,7 +46,7 @@ def main():
     parser.add_argument(
         "--only", choices=("responses", "layers"), help="one of the tables"
     )
-    options = parser.parse_args()
+    options = parsed_options(parser)
     if options.only != "layers":
         for sizes in RESPONSES:
             name = "H{} N{} L{}".format(*sizes)

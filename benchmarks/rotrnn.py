@@ -19,6 +19,7 @@ from functools import partial
 import keras
 import numpy as np
 from common import jax_descent
+from common import parsed_options
 from common import print_comparison
 from common import training_step
 from keras import ops
@@ -36,7 +37,7 @@ BATCH, TIME, FEATURES, STATES, HEADS = 32, 784, 128, 256, 32
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
+    rounds = parsed_options(parser).rounds
     sequences = np.random.default_rng(0).standard_normal(
         (BATCH, TIME, FEATURES)
     )

@@ -2,13 +2,15 @@
 
     python benchmarks/scan.py [--backends jax torch] [--output FOLDER]
 
-For each size, one process per backend measures our kernels, those of the
+For each size, a process per backend measures our kernels, those of the
 framework and of Keras, a copy of the same memory and a large product of
 matrices. Rounds are interleaved, so that a busy machine slows all alike;
 results are medians. Times are given as multiples of a limit: for a scan,
 copying its inputs into existing memory; for a projected scan, its arithmetic at
 the rate of the large product. "Backward" is forward and backward with given
 cotangents. Memory is the peak of a call beyond what the process held before.
+Times are measured with freed memory kept (`config.keep_freed_memory`), and in a
+second process with freed memory returned to the system.
 
 Prints a table and writes it to FOLDER as scan.md, with a plot, scan.png.
 """
@@ -40,11 +42,12 @@ def main():
     )
     parser.add_argument("--output", type=Path, default=HERE / "results")
     arguments = parser.parse_args()
-    results = [
-        result
-        for backend in arguments.backends
-        for result in measured(backend, arguments)
-    ]
+    results = []
+    for backend in arguments.backends:
+        returning = list(measured(backend, arguments, "--return-memory"))
+        for result in measured(backend, arguments):
+            add_returning(result, returning)
+            results.append(result)
     text = report(results)
     print(text)
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -52,11 +55,11 @@ def main():
     plot(results, arguments.output / "scan.png")
 
 
-def measured(backend, arguments):
+def measured(backend, arguments, *options):
     """The results of a separate process, one dictionary per case."""
     command = [sys.executable, HERE / "scan_measurements.py"]
     process = subprocess.Popen(
-        [*command, "--rounds", str(arguments.rounds)],
+        [*command, "--rounds", str(arguments.rounds), *options],
         env={**os.environ, "KERAS_BACKEND": backend},
         stdout=subprocess.PIPE,
         text=True,
@@ -70,6 +73,16 @@ def measured(backend, arguments):
     deadline.cancel()
     if process.wait():
         print(f"{backend} was stopped or failed.", file=sys.stderr)
+
+
+def add_returning(result, others):
+    """Add to a case the times that it took where memory is returned."""
+    for other in others:
+        if other["case"] != result["case"]:
+            continue
+        for name, times in other["times"].items():
+            if "backward" in times and name in result["times"]:
+                result["times"][name]["returning"] = times["backward"]
 
 
 # Tables and plots.
@@ -90,6 +103,8 @@ def rows(results):
                 memory = times.get(f"{key} memory")
                 cells.append(f"{ratio:.1f} ({times[key]:.1f} ms)")
                 cells.append("-" if memory is None else f"{memory:.0f} MB")
+            returning = times.get("returning")
+            cells.append("-" if returning is None else f"{returning:.1f} ms")
             yield result["backend"], result["case"], name, *cells
 
 
@@ -101,8 +116,8 @@ def report(results):
         "arithmetic at the rate of a 2048-cubed product.",
         "",
         "| backend | case | kernel | forward | memory | with backward "
-        "| memory |",
-        "|---|---|---|---|---|---|---|",
+        "| memory | with backward, memory returned |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     lines += [f"| {' | '.join(row)} |" for row in rows(results)]
     return "\n".join(lines) + "\n"

@@ -17,6 +17,7 @@ from common import PRODUCT
 from common import copy_time
 from common import for_backend
 from common import interleaved
+from common import parsed_options
 from common import peak_memory
 from keras import ops
 from peers import keras_associative_scan
@@ -42,7 +43,7 @@ PROJECTED_SCANS = (
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
-    measure_backend(parser.parse_args().rounds)
+    measure_backend(parsed_options(parser).rounds)
 
 
 def measure_backend(rounds):

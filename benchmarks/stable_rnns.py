@@ -30,6 +30,7 @@ import torch
 from common import RATE
 from common import interleaved
 from common import keras_layer
+from common import parsed_options
 from common import print_header
 from common import print_row
 from common import product_rate
@@ -52,7 +53,7 @@ def main():
     parser.add_argument(
         "--alone", action="store_true", help="without RNN(cell) and LSTM"
     )
-    options = parser.parse_args()
+    options = parsed_options(parser)
     rate = product_rate()
     backend = keras.backend.backend()
     print(f"{backend}; the largest product reaches {rate / 1e9:.0f} GFLOP/s")

@@ -14,8 +14,8 @@ BACKENDS = "The environment variable KERAS_BACKEND chooses between jax, "
 BACKENDS += "tensorflow and torch."
 
 
-def choose_backend():
-    """Set KERAS_BACKEND to an installed backend unless the user has chosen."""
+def prepare_backend():
+    """Choose an installed backend unless the user has; keep freed memory."""
     try:
         home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
         chosen = json.loads((home / "keras.json").read_text())["backend"]
@@ -27,6 +27,11 @@ def choose_backend():
         for backend in ("jax", "tensorflow", "torch"):
             if importlib.util.find_spec(backend):
                 os.environ.setdefault("KERAS_BACKEND", backend)
+    # A training step allocates the same buffers again and again.
+    if sys.platform.startswith("linux"):
+        from keras_linrec import config
+
+        config.keep_freed_memory()
 
 
 # Options.
@@ -53,9 +58,11 @@ def require_whole(parser, options, name, least, most=2**31 - 1):
 
 def add_models(parser):
     """Add the options for the unit, and for the LSTM to compare with."""
+    from keras_linrec.models.units import UNITS
+
     parser.add_argument(
         "--unit",
-        choices=("rotrnn", "lssl", "ldstack"),
+        choices=tuple(UNITS),
         default="rotrnn",
         help="the recurrent unit of the layers (default: %(default)s)",
     )

@@ -33,11 +33,11 @@ import numpy as np
 from common import add_figure
 from common import add_models
 from common import add_numbers
-from common import choose_backend
 from common import lstm
+from common import prepare_backend
 from common import widest
 
-choose_backend()
+prepare_backend()
 
 import keras
 import keras_hub
@@ -191,7 +191,7 @@ def build_backbone(options):
         hidden_dim=width,
         intermediate_dim=2 * width,
         unit=options.unit,
-        unit_arguments=arguments[options.unit],
+        unit_arguments=arguments.get(options.unit),
         dropout=options.dropout,
     )
 

@@ -35,11 +35,11 @@ from typing import NamedTuple
 import numpy as np
 from common import add_models
 from common import add_numbers
-from common import choose_backend
 from common import lstm
+from common import prepare_backend
 from common import widest
 
-choose_backend()
+prepare_backend()
 
 import keras
 
@@ -277,7 +277,7 @@ def build_classifier(options):
         hidden_dim=width,
         intermediate_dim=3 * width // 2,
         unit=options.unit,
-        unit_arguments=arguments[options.unit],
+        unit_arguments=arguments.get(options.unit),
         dropout=options.dropout,
     )
     # The maximum and the minimum of the outermost list depend on whether a

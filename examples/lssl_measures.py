@@ -18,13 +18,13 @@ import argparse
 import numpy as np
 from common import add_numbers
 from common import add_output
-from common import choose_backend
 from common import make_folder
+from common import prepare_backend
 from common import require_whole
 from matplotlib.figure import Figure
 
 # No backend computes anything here, but Keras needs one that is installed.
-choose_backend()
+prepare_backend()
 
 from keras_linrec.ops.hippo import hippo_matrices
 from keras_linrec.ops.hippo import measure_density

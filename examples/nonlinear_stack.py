@@ -26,10 +26,10 @@ import argparse
 import numpy as np
 from common import add_figure
 from common import add_numbers
-from common import choose_backend
+from common import prepare_backend
 from matplotlib.figure import Figure
 
-choose_backend()
+prepare_backend()
 
 import keras
 

@@ -30,15 +30,15 @@ import time
 import numpy as np
 from common import add_figure
 from common import add_numbers
-from common import choose_backend
 from common import cosine_schedule
+from common import prepare_backend
 from digits import TEST_BATCH_SIZE
 from digits import add_data
 from digits import first
 from digits import read_task
 from matplotlib.figure import Figure
 
-choose_backend()
+prepare_backend()
 
 import keras
 

@@ -15,9 +15,9 @@ import argparse
 
 import numpy as np
 from common import add_numbers
-from common import choose_backend
+from common import prepare_backend
 
-choose_backend()
+prepare_backend()
 
 import keras
 

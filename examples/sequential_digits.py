@@ -35,9 +35,9 @@ from pathlib import Path
 from common import BACKENDS
 from common import add_numbers
 from common import add_output
-from common import choose_backend
 from common import cosine_schedule
 from common import make_folder
+from common import prepare_backend
 from common import refuse
 from common import require_archive
 from common import require_whole
@@ -50,7 +50,7 @@ from digits import read
 from digits import scaled_pixels
 from matplotlib.figure import Figure
 
-choose_backend()
+prepare_backend()
 
 import keras
 

@@ -30,13 +30,13 @@ import numpy as np
 from common import BACKENDS
 from common import add_numbers
 from common import add_output
-from common import choose_backend
 from common import cosine_schedule
 from common import make_folder
+from common import prepare_backend
 from common import refuse
 from common import require_archive
 
-choose_backend()
+prepare_backend()
 
 import keras
 

@@ -38,8 +38,8 @@ import time
 
 from common import BACKENDS
 from common import add_numbers
-from common import choose_backend
 from common import cosine_schedule
+from common import prepare_backend
 from digits import TEST_BATCH_SIZE
 from digits import add_data
 from digits import compile_model
@@ -47,7 +47,7 @@ from digits import first
 from digits import read_task
 from digits import scaled_pixels
 
-choose_backend()
+prepare_backend()
 
 import keras
 

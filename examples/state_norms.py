@@ -26,9 +26,9 @@ import numpy as np
 from common import BACKENDS
 from common import add_numbers
 from common import add_output
-from common import choose_backend
 from common import cosine_schedule
 from common import make_folder
+from common import prepare_backend
 from common import require_whole
 from digits import add_data
 from digits import compile_model
@@ -36,7 +36,7 @@ from digits import first
 from digits import read_task
 from matplotlib.figure import Figure
 
-choose_backend()
+prepare_backend()
 
 import keras
 

@@ -23,10 +23,10 @@ import time
 import numpy as np
 from common import add_figure
 from common import add_numbers
-from common import choose_backend
+from common import prepare_backend
 from matplotlib.figure import Figure
 
-choose_backend()
+prepare_backend()
 
 import keras
 

@@ -1,10 +1,19 @@
 """Settings of the package."""
 
+import ctypes
+import sys
+import warnings
 from contextlib import contextmanager
 
 import keras
 
 from keras_linrec import settings
+from keras_linrec.validation import require_between
+
+# The parameters of glibc's `mallopt`, in <malloc.h>.
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+# `mallopt` takes a C int.
+_MOST_BYTES = 2**31 - 1
 
 
 def set_kernel(kernel):
@@ -44,6 +53,78 @@ def set_kernel(kernel):
 def get_kernel():
     """Return the kernel set by `set_kernel`, or `None`."""
     return settings.kernel
+
+
+def keep_freed_memory(limit=_MOST_BYTES):
+    """Keep freed memory in the process, for the next training step to reuse.
+
+    On Linux, the C library returns each large buffer to the operating system
+    as soon as it is freed. The next step allocates it anew and pays a page
+    fault for every 4 KiB, which may take longer than the arithmetic. After
+    this call, freed memory stays in the process, and all threads draw from one
+    pool. See "Memory on Linux" in the guide to kernels for what this saves.
+
+    Call it at the start of the program, before the first model: a thread that
+    has already allocated memory keeps the pool that it has. The setting lasts
+    as long as the process.
+
+    Args:
+        limit: number of free bytes at the end of the pool above
+            which they are returned to the system, at most 2**31 - 1, which is
+            the default. Free gaps between buffers are kept in any case, so
+            the process stays as large as its largest step made it.
+
+    Returns:
+        Whether the setting applies. It does on Linux with glibc, unless
+        another allocator has been preloaded; elsewhere a warning gives the
+        reason, and nothing changes.
+
+    Raises:
+        ValueError: if `limit` is not a number from 0 to 2**31 - 1.
+
+    Example:
+
+    >>> import sys
+    >>> import keras_linrec
+    >>> if sys.platform == "linux":
+    ...     kept = keras_linrec.config.keep_freed_memory()
+    """
+    require_between("limit", limit, 0, _MOST_BYTES)
+    obstacle = _obstacle_to_mallopt()
+    if obstacle is None:
+        mallopt = ctypes.CDLL(None).mallopt
+        parameters = (
+            # Mapped buffers are returned as soon as they are freed.
+            (_MMAP_MAX, 0),
+            (_TRIM_THRESHOLD, int(limit)),
+            # A thread's own pool maps every buffer above 64 MiB.
+            (_ARENA_MAX, 1),
+        )
+        if all(mallopt(*parameter) for parameter in parameters):
+            return True
+        obstacle = "`mallopt` refused the setting"
+    warnings.warn(
+        f"Freed memory is returned to the system as before: {obstacle}.",
+        stacklevel=2,
+    )
+    return False
+
+
+def _obstacle_to_mallopt():
+    """Why glibc's `mallopt` has no effect in this process, or `None`."""
+    if not sys.platform.startswith("linux"):
+        return f"{sys.platform} has no `mallopt`"
+    process = ctypes.CDLL(None)
+    if not hasattr(process, "gnu_get_libc_version"):
+        return "the C library is not glibc"
+    glibc = ctypes.CDLL("libc.so.6")
+    if _address(process.malloc) != _address(glibc.malloc):
+        return "another allocator replaces glibc's"
+    return None
+
+
+def _address(function):
+    return ctypes.cast(function, ctypes.c_void_p).value
 
 
 @contextmanager

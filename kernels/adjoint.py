@@ -5,7 +5,8 @@ For h_t = a_t h_{t-1} + b_t and cotangents g_t of h_t, the cotangents of b are
     l_t = conj(a_{t+1}) l_{t+1} + g_t,
 
 those of a_t are l_t conj(h_{t-1}), and that of the initial state is
-conj(a_1) l_1. The portable kernels of every framework use this as their
+conj(a_1) l_1. Where a step is reset, nothing passes to the one before.
+The portable kernels of every framework use this as their
 backward pass, and the native ones use it for second derivatives. It calls the
 differentiable scan, so derivatives of any order exist.
 """
@@ -14,6 +15,9 @@ from keras import ops
 
 from keras_linrec.complex_pairs import conjugate
 from keras_linrec.complex_pairs import multiply
+from keras_linrec.kernels.resets import of_adjoint
+from keras_linrec.kernels.resets import unused_at
+from keras_linrec.kernels.resets import zero_at
 
 
 def adjoint(
@@ -24,32 +28,45 @@ def adjoint(
     cotangents,
     reverse,
     d_final_state=None,
+    resets=None,
 ):
     """Cotangents of `(decay, inputs, initial_state)`, each a tuple.
 
     Args:
         scan: the differentiable scan, `scan(decay, inputs, initial_state,
-            reverse)` on tuples of tensors.
+            reverse, resets)` on tuples of tensors.
         decay, outputs, initial_state: arguments and outputs of the forward
             pass.
         cotangents: those of `outputs`, (batch, time, channels) each.
         reverse: the direction of the forward pass.
         d_final_state: cotangents of the final state, (batch, channels) each,
             if the scan also returned the final state.
+        resets: those of the forward pass, or `None`.
     """
     if d_final_state is not None:
         cotangents = _with_final(cotangents, d_final_state, reverse)
-    decay = conjugate(decay)
+    decay = conjugate(unused_at(resets, decay))
     zeros = tuple(ops.zeros_like(state) for state in initial_state)
-    d_inputs = scan(_next(decay, reverse), cotangents, zeros, not reverse)
+    d_inputs = scan(
+        _next(decay, reverse),
+        cotangents,
+        zeros,
+        not reverse,
+        of_adjoint(resets, reverse),
+    )
     before = _previous(outputs, initial_state, reverse)
-    d_decay = multiply(d_inputs, conjugate(before))
+    d_decay = zero_at(resets, multiply(d_inputs, conjugate(before)))
     if _time_invariant(decay):
         d_decay = tuple(ops.sum(part, axis=(0, 1)) for part in d_decay)
     first = -1 if reverse else 0
     d_initial_state = multiply(
         _at(decay, first), tuple(part[:, first] for part in d_inputs)
     )
+    if resets is not None:
+        is_reset = resets[:, first, None] != 0
+        d_initial_state = tuple(
+            ops.where(is_reset, 0.0, part) for part in d_initial_state
+        )
     return d_decay, d_inputs, d_initial_state
 
 

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_linrec import double_precision
+from keras_linrec.kernels import resets
 
 # Explicit Runge-Kutta methods in which stage i starts from h + shift_i dt
 # k_{i-1}: (shifts, weights of the slopes k_i).
@@ -38,7 +39,7 @@ class Dynamics(NamedTuple):
 class Operands(NamedTuple):
     """The numbers of a recurrence; kernels multiply row vectors from the right.
 
-    All but `modulus_bias` are differentiable.
+    All but `modulus_bias` and `resets` are differentiable.
     """
 
     inputs: object  # (batch, time, features)
@@ -48,10 +49,11 @@ class Operands(NamedTuple):
     expansion: object  # if it has rows, W^T = I - recurrent_kernel @ expansion
     step_size: object  # (1, 1) or (batch, time)
     modulus_bias: object  # (units // 2,), or (0,)
+    resets: object  # (batch, time), see `resets.py`; or (0, 0)
     initial_state: object  # (batch, units)
 
 
-def recurrence(loop, dynamics, operands, resets=None):
+def recurrence(loop, dynamics, operands):
     """The states after all steps, (batch, time, units).
 
     Args:
@@ -61,8 +63,6 @@ def recurrence(loop, dynamics, operands, resets=None):
             of `sequences`, each (batch, time, count).
         dynamics: `Dynamics`.
         operands: `Operands`.
-        resets: boolean (batch, time), true where the state is set to zero
-            before a step. Defaults to `None`, no resets.
     """
     inputs, input_kernel, bias, *weights = operands[:5]
     drive = inputs @ input_kernel + bias
@@ -71,15 +71,16 @@ def recurrence(loop, dynamics, operands, resets=None):
     if varying:
         ones = ops.ones_like(drive[:, :, :1])
         sequences.append(ops.expand_dims(operands.step_size, -1) * ones)
-    if resets is not None:
-        sequences.append(ops.expand_dims(resets, -1))
+    with_resets = resets.are_given(operands.resets)
+    if with_resets:
+        sequences.append(ops.expand_dims(operands.resets, -1))
 
     def step(state, items, constants):
         *weights, step_size, modulus_bias = constants
         if varying:
             step_size = items[1]
-        if resets is not None:
-            state = ops.where(items[-1], 0.0, state)
+        if with_resets:
+            state = ops.where(items[-1] != 0, 0.0, state)
         return next_state(
             dynamics, state, items[0], weights, step_size, modulus_bias
         )
@@ -92,9 +93,9 @@ def recurrence(loop, dynamics, operands, resets=None):
     return loop(step, sequences, operands.initial_state, constants)
 
 
-def with_last_state(loop, dynamics, operands, resets=None):
+def with_last_state(loop, dynamics, operands):
     """The states of `recurrence`, and the last one, (batch, units)."""
-    outputs = recurrence(loop, dynamics, operands, resets)
+    outputs = recurrence(loop, dynamics, operands)
     return outputs, outputs[:, -1]
 
 

@@ -33,8 +33,8 @@ class Kernel(NamedTuple):
     except `inputs` and outputs of `projected_scan`, which are single tensors.
     """
 
-    scan: Callable  # decay, inputs, initial_state, reverse
-    # decay, inputs, input_kernel, output_kernel, initial_state, reverse
+    scan: Callable  # decay, inputs, initial_state, reverse, resets
+    # decay, inputs, input_kernel, output_kernel, initial_state, reverse, resets
     projected_scan: Callable
     # p, d, q, t, b, timescale, output_matrix, time, alpha. If it is None, the
     # portable form of `keras_linrec.ops.impulse_response` runs.
@@ -54,6 +54,8 @@ class Kernel(NamedTuple):
     # dynamics, operands, keep_all. If it is None, the loop of
     # `nonlinear_recurrence` runs.
     nonlinear_scan: Callable | None = None
+    # sequences, mask, to_places, with_masked. If it is None, gathers run.
+    move_steps: Callable | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ def _kernel(name):
             getattr(module, "final_states", None),
             getattr(module, "causal_convolution", None),
             getattr(module, "nonlinear_scan", None),
+            getattr(module, "move_steps", None),
         )
     module = reference if name == "reference" else backends.current()
     scan = module.scan if name == "reference" else getattr(module, name)
@@ -157,6 +160,7 @@ def _with_projection(
     final_states=None,
     causal_convolution=None,
     nonlinear_scan=None,
+    move_steps=None,
 ):
     return Kernel(
         scan,
@@ -167,6 +171,7 @@ def _with_projection(
         final_states,
         causal_convolution,
         nonlinear_scan,
+        move_steps,
     )
 
 
@@ -231,7 +236,7 @@ def _error_here(kernel):
         return relative_error(kernel, vjp)
     nonlinear_scan = kernel.nonlinear_scan if platform == "cuda" else None
     kernel = _with_projection(kernel.scan, nonlinear_scan=nonlinear_scan)
-    return relative_error(kernel, vjp, pairs=False)
+    return relative_error(kernel, vjp, is_whole=False)
 
 
 def _values_can_be_read():

@@ -10,6 +10,7 @@ from keras_linrec import settings
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import causal_convolution
 from keras_linrec.kernels import impulse_response
+from keras_linrec.kernels import move_steps
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
@@ -35,12 +36,13 @@ class Case(NamedTuple):
     keep_all: bool = True
     # Whether the decay varies over time.
     per_step: bool = False
+    # Whether states are reset.
+    resets: bool = False
     # For nonlinear scans: whether the native kernels have the activation,
-    # whether it acts on pairs, whether states are reset, and the number of
-    # matrices that a step multiplies by.
+    # whether it acts on pairs, and the number of matrices that a step
+    # multiplies by.
     known_activation: bool = True
     pairs: bool = False
-    resets: bool = False
     matrices: int = 1
     # Whether custom operators can run on these tensors now.
     operators: bool = True
@@ -91,6 +93,8 @@ def _kernel(case):
             return "associative", "few states and many steps"
     requested = settings.requested_kernel()
     name = registry.choose(requested)
+    if name == "native" and case.resets and case.platform != "cpu":
+        return registry.portable(), "this device's kernels take no resets"
     if name == requested:
         return name, "requested"
     return name, "the fastest that runs here"
@@ -161,10 +165,17 @@ def _form(case, kernel):
             return "transforms", "the framework's transforms run on this device"
         return "fused", ""
 
+    if case.operation == "move_steps":
+        if kernel.move_steps is None:
+            return "gathers", "this kernel has no fused form"
+        if case.dtype not in ("float32", "float64"):
+            return "gathers", "no fused kernel for this dtype"
+        if case.platform != "cpu":
+            return "gathers", "gathers are fast on this device"
+        return "fused", ""
+
     if kernel.nonlinear_scan is None:
         return "loop", "this kernel has no fused form"
-    if case.resets:
-        return "loop", "states are reset"
     if not case.known_activation:
         return "loop", "the native kernels lack this activation"
     if is_short:
@@ -201,13 +212,11 @@ def _blocks(kernel):
 
 
 def _loop(kernel):
-    """A nonlinear scan, one step after another, with or without resets."""
+    """A nonlinear scan, one step after another."""
 
-    def run(dynamics, operands, keep_all=True, resets=None):
+    def run(dynamics, operands, keep_all=True):
         loop = backends.current().loop
-        return nonlinear_recurrence.with_last_state(
-            loop, dynamics, operands, resets
-        )
+        return nonlinear_recurrence.with_last_state(loop, dynamics, operands)
 
     return run
 
@@ -230,6 +239,10 @@ _FORMS = {
     "causal_convolution": {
         "fused": lambda kernel: kernel.causal_convolution,
         "transforms": lambda kernel: causal_convolution.causal_convolution,
+    },
+    "move_steps": {
+        "fused": lambda kernel: kernel.move_steps,
+        "gathers": lambda kernel: move_steps.move_steps,
     },
     "varying_response": {
         "fused": lambda kernel: kernel.varying_response,
@@ -283,8 +296,8 @@ def explain(what, shape, dtype="float32", **options):
         what: a layer or another function of one tensor, which is traced (on
             PyTorch, run on zeros), or the name of an operation:
             `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"`,
-            `"impulse_response"`, `"varying_response"`, `"carried_states"` or
-            `"causal_convolution"`.
+            `"impulse_response"`, `"varying_response"`, `"carried_states"`,
+            `"causal_convolution"` or `"move_steps"`.
         shape: the shape of the tensor; for an operation (batch, time,
             channels), where a complex channel counts as two.
         dtype: the dtype of the tensor. Defaults to `"float32"`.

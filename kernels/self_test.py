@@ -1,5 +1,7 @@
 """The self-test of a kernel: outputs and gradients of tiny cases."""
 
+from functools import partial
+
 import keras
 import numpy as np
 
@@ -8,14 +10,15 @@ from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 
 
-def relative_error(kernel, vjp, pairs=True):
+def relative_error(kernel, vjp, is_whole=True):
     """The largest error of outputs and gradients, relative to their maximum.
 
     Args:
         kernel: a `Kernel` of the registry.
         vjp: `vjp(function, tensors, cotangents)` of the current backend, which
             returns the outputs and the gradients of a function of a list.
-        pairs: whether the kernel has activations of pairs. Defaults to `True`.
+        is_whole: whether the nonlinear scan has activations of pairs, and
+            resets. Defaults to `True`.
     """
     cases = [_scan_case, _projected_scan_case]
     if kernel.impulse_response:
@@ -24,9 +27,11 @@ def relative_error(kernel, vjp, pairs=True):
         cases.append(_varying_response_case)
     if kernel.causal_convolution:
         cases.append(_causal_convolution_case)
+    if kernel.move_steps:
+        cases.append(_move_steps_case)
     if kernel.nonlinear_scan:
-        cases.append(_nonlinear_scan_case)
-        if pairs:
+        cases.append(partial(_nonlinear_scan_case, with_resets=is_whole))
+        if is_whole:
             cases.append(_low_rank_case)
     errors = [_error(vjp, *case(kernel)) for case in cases]
     # A NaN anywhere must not pass as a small error.
@@ -164,10 +169,39 @@ def _causal_convolution_case(kernel):
     return function, arrays, cotangents, [outputs, d_inputs, d_response]
 
 
-def _nonlinear_scan_case(kernel):
-    """The midpoint method with a gate, and steps of different lengths."""
+def _move_steps_case(kernel):
+    """To the front, and to the places with repeated steps."""
+    mask = np.array([[0, 1, 0, 0, 1], [1, 1, 1, 0, 0]], "float32")
+    arrays, cotangents = _numbers((2, 5, 3)), _numbers((2, 5, 3), (2, 5, 3))
+
+    def function(tensors):
+        given = keras.ops.convert_to_tensor(mask)
+        return [
+            kernel.move_steps(*tensors, given, False, False),
+            kernel.move_steps(*tensors, given, True, True),
+        ]
+
+    front, repeat = np.zeros((2, 2, 5, 5))
+    for row, counts in enumerate(mask):
+        place = -1
+        for step, count in enumerate(counts):
+            if count:
+                place += 1
+                front[row, place, step] = 1
+            if place >= 0:
+                repeat[row, step, place] = 1
+    expected = [front @ arrays[0], repeat @ arrays[0]]
+    moves = np.swapaxes([front, repeat], -1, -2)
+    expected.append((moves @ np.stack(cotangents)).sum(0))
+    return function, arrays, cotangents, expected
+
+
+def _nonlinear_scan_case(kernel, with_resets):
+    """The midpoint method with a gate, steps that differ in length, resets."""
     dynamics = Dynamics(keras.activations.tanh, "rk2", gated=True)
     units, batch, time = 3, 2, 5
+    resets = np.zeros((batch, time), "float32")
+    resets[0, 2] = with_resets
     arrays = _numbers(
         (batch, time, 2),
         (2, 2 * units),
@@ -182,7 +216,12 @@ def _nonlinear_scan_case(kernel):
         *weights, step_size, initial_state = tensors
         expansion, modulus_bias = map(keras.ops.zeros, ((0, units), (0,)))
         operands = Operands(
-            *weights, expansion, step_size, modulus_bias, initial_state
+            *weights,
+            expansion,
+            step_size,
+            modulus_bias,
+            keras.ops.convert_to_tensor(resets),
+            initial_state,
         )
         return list(kernel.nonlinear_scan(dynamics, operands, True))
 
@@ -196,6 +235,7 @@ def _nonlinear_scan_case(kernel):
         for step in range(time):
             drive = inputs[:, step] @ kernel + bias
             length = step_size[:, step, None]
+            state = np.where(resets[:, step, None] > 0, 0.0, state)
             state = state + length * slope(state + length / 2 * slope(state))
             outputs.append(state)
         return np.stack(outputs, axis=1), state
@@ -222,7 +262,10 @@ def _low_rank_case(kernel):
     def function(tensors):
         *weights, initial_state = tensors
         step_size, modulus_bias = map(keras.ops.ones, ((1, 1), (0,)))
-        operands = Operands(*weights, step_size, modulus_bias, initial_state)
+        resets = keras.ops.zeros((0, 0))
+        operands = Operands(
+            *weights, step_size, modulus_bias, resets, initial_state
+        )
         return list(kernel.nonlinear_scan(dynamics, operands, True))
 
     def loop(inputs, kernel, bias, left, right, state):

@@ -28,7 +28,7 @@ def scanned():
         "keras_linrec_scan",
         0,
         sizes,
-        [array.ctypes.data for array in (decay, inputs, state)],
+        [array.ctypes.data for array in (decay, inputs, state, state)],
         [array.ctypes.data for array in (outputs, state.copy())],
     )
     return outputs

@@ -16,7 +16,13 @@ ACTIVATIONS = {
 
 
 def random_operands(
-    dynamics, sizes, linear=False, rank=0, per_step=None, leading=()
+    dynamics,
+    sizes,
+    linear=False,
+    rank=0,
+    per_step=None,
+    leading=(),
+    resets=False,
 ):
     """The `Operands` of a nonlinear scan, as arrays.
 
@@ -28,6 +34,8 @@ def random_operands(
         per_step: whether each step has a size of its own. Defaults to
             `None`, if there is a gate.
         leading: axes of systems.
+        resets: whether the state is dropped: before every step of the first
+            row, before the last step of the second, at random elsewhere.
     """
     batch, time, features, units = sizes
     rng = np.random.default_rng(0)
@@ -42,10 +50,17 @@ def random_operands(
         (rank, units),
         (batch, time) if per_step else (1, 1),
         (units // 2 if is_modrelu else 0,),
+        (batch, time) if resets else (0, 0),
         (batch, units),
     )
     scale = {1: features**-0.5, 3: 0.5 * units**-0.5, 4: units**-0.5}
-    return [
+    arrays = [
         scale.get(place, 1.0) * rng.uniform(-0.7, 0.7, (*leading, *shape))
         for place, shape in enumerate(shapes)
     ]
+    if resets:
+        marks = arrays[7] > 0.4
+        marks[..., 0, :] = True
+        marks[..., 1:2, :] = np.arange(time) == time - 1
+        arrays[7] = marks.astype(float)
+    return arrays

@@ -52,7 +52,7 @@ def broken(*arguments):
     raise OSError("no such library")
 
 
-def wrong(decay, inputs, initial_state, reverse=False):
+def wrong(decay, inputs, initial_state, reverse=False, resets=None):
     return tuple(part * 2.0 for part in inputs)
 
 
@@ -62,7 +62,7 @@ def compiled():
 
 
 def compiled_wrong():
-    def scan(decay, inputs, initial_state, reverse=False):
+    def scan(decay, inputs, initial_state, reverse=False, resets=None):
         return inputs, initial_state
 
     return SimpleNamespace(scan=scan)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from autodiff import relative_error
 from definitions import convolution
+from definitions import moves_of_steps
 from definitions import scan as definition
 from needs_native import require_native
 
@@ -50,6 +51,8 @@ CONVOLUTIONS = [
     (1, 5, 785, 20, 3, 785),
     (1, 2, 3000, 33, 1, 3000),
 ]
+# groups, batch, time, features
+MOVES = [(1, 1, 1, 1), (2, 3, 50, 7), (1, 1, 3000, 40), (1, 5, 700, 64)]
 
 
 def flags_of(field, per_step, reverse, dtype):
@@ -73,6 +76,20 @@ class Numbers:
             self.generator.uniform(-0.7, 0.7, shape).astype(self.dtype)
             for _ in range(parts or self.parts)
         ]
+
+    def resets(self, groups, batch, time):
+        """At first, last, all or some steps, another way in each row."""
+        marks = self.generator.random((groups * batch, time)) < 0.3
+        if time > 1000:
+            # All in one part, so that some parts have none.
+            marks[:, time // 3 :] = False
+        marks[1:2] = True
+        marks[2:3] = np.arange(time) % max(time - 1, 1) == 0
+        return [marks.reshape(groups, batch, time).astype(self.dtype)]
+
+
+# Resets are one array, of which the core reads nothing without the flag.
+NONE = [np.empty((0, 0))]
 
 
 def number(parts):
@@ -104,9 +121,9 @@ def decay_shape(groups, batch, time, channels, per_step):
     return groups, *rows, channels
 
 
-def assert_close(got, expected, dtype):
+def assert_close(got, expected, dtype, factor=1.0):
     for one, other in zip(got, expected, strict=True):
-        assert relative_error(one, other) < TOLERANCE[dtype]
+        assert relative_error(one, other) < factor * TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -121,26 +138,31 @@ def test_scan_equals_its_definition(sizes, dtype, field, per_step, reverse):
     inputs, d_outputs = random.make(*sizes), random.make(*sizes)
     states = groups, batch, channels
     initial, d_final = random.make(*states), random.make(*states)
-    flags = flags_of(field, per_step, reverse, dtype)
-
-    outputs, final = empty_like(inputs, initial)
-    call("scan", flags, sizes, (decay, inputs, initial), (outputs, final))
-    given = decay, outputs, initial, d_outputs, d_final
-    gradients = empty_like(decay, inputs, initial)
-    call("scan_backward", flags, sizes, given, gradients)
-    for group in range(groups):
-        expected = definition.linear_scan(
-            *groups_of((decay, inputs, initial), group), reverse
-        )
-        assert_close(groups_of((outputs, final), group), expected, dtype)
-        rate, _, start, *cotangents = groups_of(given, group)
-        expected = definition.linear_scan_gradients(
-            rate, expected[0], start, *cotangents, reverse
-        )
-        assert_close(groups_of(gradients, group), expected, dtype)
+    resets = random.resets(groups, batch, time)
+    for marks in ([], resets):
+        flags = flags_of(field, per_step, reverse, dtype) + 128 * bool(marks)
+        outputs, final = empty_like(inputs, initial)
+        operands = decay, inputs, marks or NONE, initial
+        call("scan", flags, sizes, operands, (outputs, final))
+        given = decay, outputs, marks or NONE, initial, d_outputs, d_final
+        gradients = empty_like(decay, inputs, initial)
+        call("scan_backward", flags, sizes, given, gradients)
+        for group in range(groups):
+            drops = marks[0][group] != 0 if marks else None
+            expected = definition.linear_scan(
+                *groups_of((decay, inputs, initial), group), reverse, drops
+            )
+            assert_close(groups_of((outputs, final), group), expected, dtype)
+            rate, start, *cotangents = groups_of(
+                (decay, initial, d_outputs, d_final), group
+            )
+            expected = definition.linear_scan_gradients(
+                rate, expected[0], start, *cotangents, reverse, drops
+            )
+            assert_close(groups_of(gradients, group), expected, dtype)
 
     # Results may overwrite the arrays from which they are computed.
-    call("scan", flags, sizes, (decay, inputs, initial), (inputs, final))
+    call("scan", flags, sizes, operands, (inputs, final))
     assert all(np.array_equal(*pair) for pair in zip(inputs, outputs))
     wanted = gradients[1]
     gradients[1] = d_outputs
@@ -165,53 +187,62 @@ def test_projected_scan_equals_its_definition(
     states = groups, batch, channels
     initial, d_final = random.make(*states), random.make(*states)
     d_outputs = random.make(groups, batch, time, units, parts=1)
-    flags = flags_of(field, per_step, reverse, dtype)
-
+    resets = random.resets(groups, batch, time)
     parts = FIELDS[field]
     block = block_length(parts * channels)
     sizes = (*sizes, block)
-    operands = decay, inputs, into, out
-    outputs, final = empty_like(d_outputs, initial)
     kept = [
         np.empty((groups, batch, time // block + 2, parts, channels), dtype)
     ]
-    call(
-        "projected_scan",
-        flags,
-        sizes,
-        (*operands, initial),
-        (outputs, final, kept),
-    )
-    gradients = empty_like(*operands, initial)
-    call(
-        "projected_scan_backward",
-        flags,
-        sizes,
-        (*operands, kept, d_outputs, d_final),
-        gradients,
-    )
-    for group in range(groups):
-        rate, rows, kernel, read_out, start = groups_of(
-            (*operands, initial), group
+    for marks in ([], resets):
+        flags = flags_of(field, per_step, reverse, dtype) + 128 * bool(marks)
+        operands = decay, inputs, into, out
+        outputs, final = empty_like(d_outputs, initial)
+        call(
+            "projected_scan",
+            flags,
+            sizes,
+            (*operands, marks or NONE, initial),
+            (outputs, final, kept),
         )
-        states, last = definition.linear_scan(
-            rate, rows @ kernel, start, reverse
+        gradients = empty_like(*operands, initial)
+        call(
+            "projected_scan_backward",
+            flags,
+            sizes,
+            (*operands, marks or NONE, kept, d_outputs, d_final),
+            gradients,
         )
-        expected = (states @ read_out).real, last
-        assert_close(groups_of((outputs, final), group), expected, dtype)
+        for group in range(groups):
+            drops = marks[0][group] != 0 if marks else None
+            rate, rows, kernel, read_out, start = groups_of(
+                (*operands, initial), group
+            )
+            states, last = definition.linear_scan(
+                rate, rows @ kernel, start, reverse, drops
+            )
+            expected = (states @ read_out).real, last
+            assert_close(groups_of((outputs, final), group), expected, dtype)
 
-        slopes, d_last = groups_of((d_outputs, d_final), group)
-        d_rate, d_projected, d_start = definition.linear_scan_gradients(
-            rate, states, start, slopes @ read_out.conj().T, d_last, reverse
-        )
-        expected = (
-            d_rate,
-            (d_projected @ kernel.conj().T).real,
-            np.einsum("btf,btc->fc", rows, d_projected),
-            np.einsum("btc,btu->cu", states.conj(), slopes),
-            d_start,
-        )
-        assert_close(groups_of(gradients, group), expected, dtype)
+            slopes, d_last = groups_of((d_outputs, d_final), group)
+            d_rate, d_projected, d_start = definition.linear_scan_gradients(
+                rate,
+                states,
+                start,
+                slopes @ read_out.conj().T,
+                d_last,
+                reverse,
+                drops,
+            )
+            expected = (
+                d_rate,
+                (d_projected @ kernel.conj().T).real,
+                np.einsum("btf,btc->fc", rows, d_projected),
+                np.einsum("btc,btu->cu", states.conj(), slopes),
+                d_start,
+            )
+            # Sums over steps, to which resets leave fewer large terms.
+            assert_close(groups_of(gradients, group), expected, dtype, 1.5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -253,6 +284,30 @@ def test_causal_convolution_equals_its_definition(sizes, dtype):
         assert np.isnan(alone[1 - wanted]).all()
 
 
+@pytest.mark.parametrize("in_place", [False, True], ids=["new", "in_place"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", MOVES)
+def test_moves_of_steps_equal_their_definition(sizes, dtype, in_place):
+    (sequences,) = Numbers("real", dtype).make(*sizes)
+    batch, time = sizes[0] * sizes[1], sizes[2]
+    mask = np.random.default_rng(1).random((batch, time)) < 0.6
+    mask[0, time // 2 :] = False
+    mask[-1] = batch == 1
+    for flags in (0, 16, 32, 48):
+        moves = moves_of_steps.matrices(mask, flags & 16, flags & 32)
+        expected = moves @ sequences.reshape(batch, time, -1)
+        given = sequences.copy()
+        moved = given if in_place else np.full_like(given, np.nan)
+        call(
+            "move_steps",
+            flags + 8 * (dtype == "float64"),
+            sizes,
+            ([given], [mask.astype(dtype)]),
+            ([moved],),
+        )
+        assert relative_error(moved, expected.reshape(sizes)) < TOLERANCE[dtype]
+
+
 def test_no_rows_give_no_outputs_and_no_gradient():
     zeros = np.zeros
     decay, into, out = (zeros(s, "float32") for s in ((3,), (2, 3), (3, 4)))
@@ -264,12 +319,12 @@ def test_no_rows_give_no_outputs_and_no_gradient():
         "scan_backward",
         0,
         (1, 0, 5, 3),
-        [[decay]] + [[none]] * 4,
+        [[decay]] + [[none]] * 5,
         [gradients[0], [none], [none]],
     )
     assert not gradients[0][0].any()
     gradients[0] = [np.ones_like(decay)]
-    given = [[decay], [none], [into], [out], [none], [none], [none]]
+    given = [[decay], [none], [into], [out], *[[none]] * 4]
     call("projected_scan_backward", 0, (1, 0, 5, 2, 3, 4, 48), given, gradients)
     assert not any(part.any() for (part,) in gradients)
 
@@ -283,12 +338,41 @@ def test_a_decay_close_to_one_does_not_stall():
         "scan",
         0,
         (1, *inputs.shape),
-        ([decay], [inputs], [start]),
+        ([decay], [inputs], NONE, [start]),
         ([outputs], [start.copy()]),
     )
     rate = float(decay[0])
     expected = float(inputs[0, 0, 0]) * (1 - rate**1_000_000) / (1 - rate)
     assert abs(outputs[0, -1, 0] / expected - 1) < 1e-7
+
+
+def test_gradients_of_kernels_keep_their_digits_over_many_steps():
+    # Of numbers of one sign, a float32 sum would be 7e-4 off.
+    time, block = 2**18, 384
+    shapes = {
+        "decay": (2,),
+        "inputs": (1, time, 2),
+        "input_kernel": (2, 2),
+        "output_kernel": (2, 2),
+        "resets": (0,),
+        "checkpoints": (1, time // block + 2, 1, 2),
+        "d_outputs": (1, time, 2),
+        "d_final": (1, 2),
+    }
+    gradients = {}
+    for dtype in DTYPES:
+        given = [[np.full(s, 0.3, dtype)] for s in shapes.values()]
+        gradients[dtype] = empty_like(*given[:4], given[-1])
+        call(
+            "projected_scan_backward",
+            flags_of("real", False, False, dtype),
+            (1, 1, time, 2, 2, 2, block),
+            given,
+            gradients[dtype],
+        )
+    single, double = (map(number, gradients[dtype]) for dtype in DTYPES)
+    for one, other in zip(single, double):
+        assert relative_error(one, other) < 1e-5
 
 
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
@@ -298,7 +382,7 @@ def test_zeros_stay_zero_under_a_growing_decay(per_step):
     zeros = np.zeros(sizes[1:], "float32")
     decay = np.full((1,) if not per_step else sizes[1:], 1.2, "float32")
     start, outputs = np.zeros((1, 1), "float32"), np.ones_like(zeros)
-    given = [decay], [zeros], [start]
+    given = [decay], [zeros], NONE, [start]
     call("scan", 2 * per_step, sizes, given, ([outputs], [start.copy()]))
     assert not outputs.any()
 
@@ -316,7 +400,7 @@ def test_two_runs_give_the_same_bits():
     for _ in range(2):
         outputs, final = empty_like(d_outputs, initial)
         gradients = empty_like(decay, inputs, into, out, initial)
-        operands = decay, inputs, into, out
+        operands = decay, inputs, into, out, NONE
         call(
             "projected_scan",
             1,

@@ -33,8 +33,10 @@ ACTIVATIONS = {
 SIZES = [(1, 5, 1, 2), (3, 40, 4, 34), (5, 7, 35, 66), (150, 4, 3, 130)]
 
 
-def make(dynamics, sizes, linear, rank, per_step, dtype):
-    arrays = random_operands(dynamics, sizes, linear, rank, per_step)
+def make(dynamics, sizes, linear, rank, per_step, dtype, resets=False):
+    arrays = random_operands(
+        dynamics, sizes, linear, rank, per_step, resets=resets
+    )
     return [torch.tensor(array, dtype=dtype) for array in arrays]
 
 
@@ -86,7 +88,11 @@ def test_every_form_equals_the_plain_one(activation, solver, sizes):
         if (linear and rank) or (solver is None and (linear or gated)):
             continue
         dynamics = Dynamics(ACTIVATIONS[activation], solver, gated, True)
-        operands = make(dynamics, sizes, linear, rank, gated, torch.float64)
+        # Resets with and without each of the other options.
+        resets = linear == gated == bool(rank) or bool(rank)
+        operands = make(
+            dynamics, sizes, linear, rank, gated, torch.float64, resets
+        )
         # A modulus near zero amplifies rounding errors.
         tolerance = 1e-10 if activation == "modrelu" else 1e-12
         assert_equals_plain_form(dynamics, operands, tolerance)
@@ -114,6 +120,7 @@ def test_tanh_and_sigmoid_are_accurate_for_small_and_large_numbers():
                 expansion=torch.zeros(0, 1),
                 step_size=torch.ones(1, 1),
                 modulus_bias=torch.zeros(0),
+                resets=torch.zeros(0, 0),
                 initial_state=torch.zeros(len(numbers), 1),
             )
             operands = Operands(*(part.to(dtype) for part in operands))
@@ -133,6 +140,33 @@ def test_nan_propagates():
         outputs, _ = native.nonlinear_scan(dynamics, Operands(*operands))
         assert outputs[0, 2:].isnan().any(-1).all()
         assert not outputs[1].isnan().any()
+
+
+def test_nan_and_infinity_do_not_pass_a_reset():
+    for value, solver in itertools.product(
+        (torch.nan, torch.inf), (None, "rk2")
+    ):
+        dynamics = Dynamics(ACTIVATIONS["linear"], solver)
+        operands = make(
+            dynamics, (4, 9, 3, 4), False, 0, False, torch.float32, True
+        )
+        operands[7][2:] = torch.arange(9) == 4
+        # Of the outputs before the reset, and of the cotangents after it.
+        operands[0][2, 1] = value
+        operands = [part.requires_grad_() for part in operands]
+        outputs, final = native.nonlinear_scan(dynamics, Operands(*operands))
+        assert not outputs[2, 1:4].isfinite().any()
+        assert outputs[2, 4:].isfinite().all() and final.isfinite().all()
+        d_outputs = torch.ones_like(outputs)
+        d_outputs[3, 6] = value
+        d_inputs, d_initial = torch.autograd.grad(
+            outputs, (operands[0], operands[-1]), d_outputs
+        )
+        assert d_inputs[2, 4:].isfinite().all()
+        assert not d_inputs[3, 4:7].isfinite().any()
+        assert (
+            d_inputs[3, :4].isfinite().all() and d_initial[3].isfinite().all()
+        )
 
 
 def test_vmap_runs_several_systems_at_once():

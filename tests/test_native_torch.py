@@ -13,6 +13,7 @@ from keras_linrec.kernels import registry
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_encoding import COMPLEX
 from keras_linrec.kernels.native.call_encoding import PER_STEP
+from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.ops.impulse_response import impulse_response
@@ -40,6 +41,9 @@ def arguments(field, per_step, dtype=torch.float64):
     return [[rand(*s, dtype=dtype) for _ in range(field)] for s in shapes]
 
 
+NONE = torch.empty(0, 0)
+
+
 @pytest.fixture(
     params=[(1, False), (2, True)], ids=["real", "complex_per_step"]
 )
@@ -49,11 +53,14 @@ def case(request):
 
 def test_the_operators_are_what_pytorch_expects(case):
     decay, inputs, state, into, out = arguments(*case, torch.float32)
-    flags = flags_of(decay, True)
-    torch.library.opcheck(operators.scan, (flags, decay, inputs, state))
+    for resets in (NONE, torch.ones(BATCH, TIME)):
+        flags = flags_of(decay, True, resets)
+        given = flags, decay, inputs, resets, state
+        torch.library.opcheck(operators.scan, given)
     sequences = rand(BATCH, TIME, FEATURES, dtype=torch.float32)
     torch.library.opcheck(
-        operators.projected_scan, (flags, decay, sequences, into, out, state)
+        operators.projected_scan,
+        (flags, decay, sequences, into, out, resets, state),
     )
 
 
@@ -215,7 +222,7 @@ def test_under_autocast_numbers_are_float32(time):
     assert torch.allclose(got.float(), expected, rtol=0.05, atol=0.05)
     half = [torch.ones(CHANNELS, dtype=torch.bfloat16)]
     with pytest.raises(TypeError, match="Received: .*bfloat16"):
-        operators.scan(0, half, [sequences[..., :3]], [state[0]])
+        operators.scan(0, half, [sequences[..., :3]], NONE, [state[0]])
 
 
 def spoilt_calls():
@@ -224,30 +231,37 @@ def spoilt_calls():
         [part.detach() for part in parts] for parts in arguments(2, True)
     )
     sequences = torch.rand(BATCH, TIME, FEATURES, dtype=torch.float64)
-    flags = flags_of(decay, False)
+    none = NONE.double()
+    flags = flags_of(decay, False, none)
     fixed = flags & ~PER_STEP
     real = flags & ~COMPLEX
     *_, checkpoints = operators.projected_scan(
-        flags, decay, sequences, into, out, state
+        flags, decay, sequences, into, out, none, state
     )
-    projected = flags, decay, sequences, into, out
+    projected = flags, decay, sequences, into, out, none
     upstream = torch.rand(BATCH, TIME, UNITS, dtype=torch.float64)
     systems_given = [part.detach() for part in systems()]
     return [
-        (operators.scan, "decay", (flags, decay[:1], inputs, state)),
-        (operators.scan, "decay", (fixed, decay, inputs, state)),
-        (operators.scan, "decay", (real, decay, inputs, state)),
-        (operators.scan, "inputs", (flags, decay, inputs[:1], state)),
-        (operators.scan, "initial_state", (flags, decay, inputs, inputs)),
+        (operators.scan, "decay", (flags, decay[:1], inputs, none, state)),
+        (operators.scan, "decay", (fixed, decay, inputs, none, state)),
+        (operators.scan, "decay", (real, decay, inputs, none, state)),
+        (operators.scan, "inputs", (flags, decay, inputs[:1], none, state)),
+        (operators.scan, "initial_state", (flags, decay, inputs, none, inputs)),
+        (operators.scan, "resets", (flags, decay, inputs, inputs[0], state)),
+        (
+            operators.scan,
+            "resets",
+            (flags | RESETS, decay, inputs, none, state),
+        ),
         (
             operators.scan_backward,
             "d_final_state",
-            (flags, decay, inputs, state, inputs, state[:1]),
+            (flags, decay, inputs, none, state, inputs, state[:1]),
         ),
         (
             operators.projected_scan,
             "output_kernel",
-            (*projected[:4], into, state),
+            (*projected[:4], into, none, state),
         ),
         (
             operators.projected_scan_backward,

@@ -29,6 +29,7 @@ def test_public_names_are_these():
     assert classes == [
         "AntisymmetricRNN",
         "AntisymmetricRNNCell",
+        "Bidirectional",
         "LDStack",
         "LRU",
         "LSSL",
@@ -72,6 +73,7 @@ def test_classes_are_registered_under_the_packages_name():
     for cls in (
         keras_linrec.layers.AntisymmetricRNN,
         keras_linrec.layers.AntisymmetricRNNCell,
+        keras_linrec.layers.Bidirectional,
         keras_linrec.layers.LDStack,
         keras_linrec.layers.LRU,
         keras_linrec.layers.LSSL,

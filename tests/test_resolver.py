@@ -55,7 +55,7 @@ def chosen(operation, **facts):
         ("impulse_response", {"platform": "cuda"}, "blocks"),
         ("nonlinear_scan", {}, "fused"),
         ("nonlinear_scan", {"time": 3}, "loop"),
-        ("nonlinear_scan", {"resets": True}, "loop"),
+        ("nonlinear_scan", {"resets": True}, "fused"),
         ("nonlinear_scan", {"known_activation": False}, "loop"),
         ("nonlinear_scan", {"platform": "tpu"}, "loop"),
         ("nonlinear_scan", {"platform": "cuda"}, "fused"),
@@ -66,6 +66,13 @@ def chosen(operation, **facts):
 )
 def test_the_form_follows_the_case(operation, facts, form):
     assert chosen(operation, **facts) == ("native", form)
+
+
+def test_resets_are_for_the_core_and_for_portable_kernels():
+    for operation in ("linear_scan", "projected_scan", "nonlinear_scan"):
+        assert chosen(operation, resets=True)[0] == "native"
+        name, _ = chosen(operation, resets=True, platform="cuda")
+        assert name == registry.portable()
 
 
 def test_portable_kernels_have_no_fused_forms():

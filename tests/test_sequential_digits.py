@@ -471,5 +471,5 @@ def test_the_backend_is_an_installed_one_unless_the_user_chose_one(
     monkeypatch.setattr(
         common.importlib.util, "find_spec", lambda name: name in installed
     )
-    common.choose_backend()
+    common.prepare_backend()
     assert os.environ.get("KERAS_BACKEND") == expected

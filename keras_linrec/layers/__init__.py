@@ -6,6 +6,7 @@ from keras_linrec.layers.antisymmetric_rnn import (
 from keras_linrec.layers.antisymmetric_rnn import (
     AntisymmetricRNNCell as AntisymmetricRNNCell,
 )
+from keras_linrec.layers.bidirectional import Bidirectional as Bidirectional
 from keras_linrec.layers.ldstack import LDStack as LDStack
 from keras_linrec.layers.linear_dynamical_system import (
     LinearDynamicalSystem as LinearDynamicalSystem,

@@ -28,7 +28,7 @@ class AntisymmetricUnit(LipschitzUnit):
         use_bias=True,
         kernel_initializer=None,
         recurrent_initializer=None,
-        bias_initializer=None,
+        bias_initializer="zeros",
         kernel_regularizer=None,
         recurrent_regularizer=None,
         bias_regularizer=None,
@@ -103,8 +103,7 @@ if `gated` |
             +-1 / sqrt(features).
         recurrent_initializer: for M. Defaults to normal numbers of standard
             deviation 1 / units.
-        bias_initializer: for b and b'. Defaults to `None`, also uniform in
-            +-1 / sqrt(features).
+        bias_initializer: for b and b'. Defaults to `"zeros"`.
         kernel_regularizer, recurrent_regularizer, bias_regularizer,
             kernel_constraint, bias_constraint: Default to `None`.
         dropout: float in [0, 1), the share of input features to drop during
@@ -150,7 +149,7 @@ if `gated` |
         use_bias=True,
         kernel_initializer=None,
         recurrent_initializer=None,
-        bias_initializer=None,
+        bias_initializer="zeros",
         kernel_regularizer=None,
         recurrent_regularizer=None,
         bias_regularizer=None,

@@ -362,8 +362,6 @@ trained in a linear layer |
             time = ops.shape(sequences)[1]
             runs = ops.expand_dims(packing.before(lengths, time), -1)
             decay = packing.stop(decay, lengths, time)
-        if resets is not None:
-            decay = packing.restart(decay, resets)
         if self.state_bias is not None:
             sequences = self._with_ones(sequences, runs)
             bias = ops.convert_to_tensor(self.state_bias)[None] @ inverse_basis
@@ -387,7 +385,12 @@ trained in a linear layer |
             state = None
             if states is not None:
                 state = modal.into_channels(states[index] @ inverse_basis)
-            outputs, state = system.run(inputs, state, keep_all or not is_last)
+            outputs, state = system.run(
+                inputs,
+                state,
+                keep_all or not is_last,
+                reset_mask=resets,
+            )
             state = modal.from_channels(state)
             final_states.append(state @ basis if needed else state)
             if is_last:

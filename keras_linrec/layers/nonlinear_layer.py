@@ -63,10 +63,6 @@ class NonlinearUnit:
         """The unit's own arguments for `nonlinear_scan`, by name."""
         raise NotImplementedError
 
-    def bias_initializer_of(self, features):
-        """The initializer of a bias added to a product with the inputs."""
-        return clone(self.bias_initializer)
-
     def build_unit(self, features):
         self.kernel, self.bias = self.add_input_weights(features)
         self.build_recurrence(features)
@@ -85,7 +81,7 @@ class NonlinearUnit:
         return kernel, self.add_parameter(
             f"{prefix}bias",
             (self.units,),
-            self.bias_initializer_of(features),
+            clone(self.bias_initializer),
             regularizer=self.bias_regularizer,
             constraint=self.bias_constraint,
         )

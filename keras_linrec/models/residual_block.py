@@ -43,8 +43,8 @@ class ResidualBlock(Streaming, keras.layers.Layer):
             `"ldstack"`, `"orthogonal_rnn"`, `"lipschitz_rnn"` or
             `"antisymmetric_rnn"`, or any layer from (batch, time, features)
             to the same shape; the block owns that layer from then on. A
-            `keras.layers.Bidirectional` fits with `merge_mode="sum"`. Defaults
-            to `"lssl"`.
+            `keras_linrec.layers.Bidirectional`, or Keras', fits with
+            `merge_mode="sum"`. Defaults to `"lssl"`.
         unit_arguments: dictionary of constructor arguments for a unit given by
             name. The nonlinear units need `units`, the number of features.
             Defaults to `None`.

@@ -12,6 +12,7 @@ The states of a stream are the sum over the window that is not full yet,
 from keras import ops
 
 from keras_linrec.ops import packing
+from keras_linrec.ops.moves import to_front
 from keras_linrec.ops.precision import accumulation_dtype
 
 
@@ -47,8 +48,8 @@ def average_steps(sequences, size, mask=None):
         return _averages(sequences[:, : count * size], count, size), None
     if mask is None:
         mask = ops.ones(ops.shape(sequences)[:2], dtype="bool")
-    _, lengths, order = packing.to_front(mask)
-    packed = packing.pack(sequences, lengths, order)
+    lengths = packing.lengths(mask)
+    packed = to_front(sequences, mask)
     # Zeros for a window that too few steps do not fill.
     packed = ops.pad(packed, [[0, 0], [0, size - 1], [0, 0]])
     averages = _averages(packed[:, : count * size], count, size)
@@ -73,12 +74,13 @@ def average_part(sequences, size, states, mask=None):
         mask = ops.ones(ops.shape(sequences)[:2], dtype="bool")
     time = ops.shape(sequences)[1]
     seen = ops.cast(count, "int32")
-    _, lengths, order = packing.to_front(ops.cast(mask, "bool"))
+    mask = ops.cast(mask, "bool")
+    lengths = packing.lengths(mask)
     # The row's steps come after those of its unfinished window.
     windows = (time + size - 1) // size
     place = ops.arange((windows + 1) * size, dtype="int32")[None] - seen
     counts = (place >= 0) & (place < lengths[:, None])
-    order = packing.take(order, ops.clip(place, 0, time - 1))
+    order = packing.take(packing.order(mask), ops.clip(place, 0, time - 1))
     values = ops.where(counts[:, :, None], packing.take(sequences, order), 0.0)
     sums = _window_sums(values, windows + 1, size)
     is_first = ops.arange(windows + 1, dtype="int32")[None, :, None] == 0

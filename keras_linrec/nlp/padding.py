@@ -23,7 +23,8 @@ class PaddingLast(keras.layers.Layer):
 
     def call(self, token_ids, padding_mask, reset_mask=None):
         mask = ops.cast(padding_mask, "bool")
-        position, lengths, order = packing.to_front(mask)
+        position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
+        lengths, order = packing.lengths(mask), packing.order(mask)
         moved = {
             "token_ids": packing.take(token_ids, order),
             "padding_mask": packing.before(lengths, ops.shape(mask)[1]),

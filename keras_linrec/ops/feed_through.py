@@ -7,7 +7,7 @@ from keras import ops
 _FEATURES_MAX = 32
 
 
-def feed_through(projected_scan, feedthrough, arguments, reverse):
+def feed_through(projected_scan, feedthrough, arguments, options):
     """Run `projected_scan` and add inputs[..., :count] @ feedthrough.
 
     If the system is complex and time-invariant and `count` is small, these
@@ -22,13 +22,13 @@ def feed_through(projected_scan, feedthrough, arguments, reverse):
         feedthrough: tensor (count, units).
         arguments: tuple of decay, inputs, input_kernel, output_kernel and
             initial_state; all but the inputs are tuples of tensors.
-        reverse: boolean, the direction of the scan.
+        options: the kernel's further arguments, from the direction on.
     """
     decay, inputs, input_kernel, output_kernel, initial_state = arguments
     count, features = feedthrough.shape[0], inputs.shape[2]
     is_fixed = len(decay[0].shape) == 1
     if len(decay) == 1 or not is_fixed or count > _FEATURES_MAX:
-        outputs, state = projected_scan(*arguments, reverse)
+        outputs, state = projected_scan(*arguments, *options)
         return outputs + inputs[..., :count] @ feedthrough, state
     channels = input_kernel[0].shape[1]
     selection = ops.eye(features, count, dtype=inputs.dtype)
@@ -52,6 +52,6 @@ def feed_through(projected_scan, feedthrough, arguments, reverse):
         concatenate(input_kernel, into, 1),
         concatenate(output_kernel, out, 0),
         concatenate(initial_state, (zero_state, zero_state), 1),
-        reverse,
+        *options,
     )
     return outputs, tuple(part[:, :channels] for part in state)

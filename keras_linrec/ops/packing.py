@@ -2,64 +2,13 @@
 
 from keras import ops
 
-
-def take(sequences, index):
-    """Gather the steps `index` of each row.
-
-    Args:
-        sequences: (batch, time, ...).
-        index: integers (batch, count).
-
-    Returns:
-        A tensor (batch, count, ...).
-    """
-    shape = ops.shape(sequences)
-    if 0 in sequences.shape[:2]:
-        # JAX cannot gather from an empty tensor.
-        return ops.zeros(
-            (*ops.shape(index), *sequences.shape[2:]), sequences.dtype
-        )
-    rows = ops.arange(shape[0], dtype="int32")[:, None] * shape[1]
-    flat = ops.reshape(sequences, (shape[0] * shape[1], *sequences.shape[2:]))
-    return ops.take(flat, rows + ops.cast(index, "int32"), axis=0)
+from keras_linrec.kernels.move_steps import order as order
+from keras_linrec.kernels.move_steps import take as take
 
 
-def pack(sequences, lengths, order):
-    """Move unmasked steps to the front of each row, followed by zeros.
-
-    Args:
-        sequences: (batch, time, features), or (batch, time).
-        lengths: integers (batch,), the number of unmasked steps in each row.
-        order: integers (batch, time), from `order`.
-    """
-    counts = before(lengths, ops.shape(sequences)[1])
-    if len(sequences.shape) == 3:
-        counts = ops.expand_dims(counts, -1)
-    return ops.where(counts, take(sequences, order), 0.0)
-
-
-def order(mask):
-    """The indices (batch, time) that put steps with a true mask first."""
-    time = ops.shape(mask)[1]
-    step = ops.arange(time, dtype="int32")
-    # Distinct keys, so that the order does not depend on how ties are sorted.
-    return ops.argsort(ops.where(mask, step, step + time), axis=1)
-
-
-def to_front(mask):
-    """The moves of unmasked steps to the front of each row, and back.
-
-    Args:
-        mask: boolean, (batch, time), false at masked steps.
-
-    Returns:
-        `(position, lengths, order)`. `position` (batch, time) is where each
-        step goes; a masked step has the position of the last unmasked one
-        before it, or -1 if there is none. `lengths` (batch,) are the numbers
-        of unmasked steps, and `order` is the result of `order`.
-    """
-    position = ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
-    return position, position[:, -1] + 1, order(mask)
+def lengths(mask):
+    """The numbers of unmasked steps of each row, (batch,)."""
+    return ops.sum(ops.cast(mask, "int32"), axis=1)
 
 
 def segment_ids(resets):
@@ -91,20 +40,6 @@ def before(lengths, time):
         ops.arange(time, dtype="int32")[None]
         < (ops.cast(lengths, "int32")[:, None])
     )
-
-
-def restart(decay, resets):
-    """Set the decay to zero where a recurrence starts again from zero.
-
-    Args:
-        decay: tuple of tensors (channels,) or (batch, time, channels).
-        resets: boolean, (batch, time).
-
-    Returns:
-        A tuple of tensors (batch, time, channels).
-    """
-    resets = ops.expand_dims(resets, -1)
-    return tuple(ops.where(resets, 0.0, part) for part in decay)
 
 
 def backward_resets(resets):

@@ -8,6 +8,7 @@ from keras_linrec.kernels import backends
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.resolver import Case
 from keras_linrec.kernels.resolver import implementation
 from keras_linrec.ops import packing
@@ -45,8 +46,11 @@ def linear_scan(
         reset_mask: boolean tensor, (batch, time), true at steps before which
             the state is reset to zero, so that several sequences can share a
             row. In reverse, the state is reset after the last step of each
-            sequence. Resets do not stop NaN or infinity: they multiply the
-            state by zero. Defaults to `None`: no resets.
+            sequence. A reset drops the state instead of multiplying it by
+            zero, so that a NaN or an infinity in one sequence reaches neither
+            outputs nor gradients of another one in its row. The decay at a
+            reset is not used. (A `decay` of 0 does not stop NaN.) Defaults to
+            `None`: no resets.
 
     Returns:
         `(outputs, final_state)`: the states of all steps, (batch, time,
@@ -163,10 +167,8 @@ def projected_scan(
             states of single steps. Defaults to `True`.
         feedthrough: float tensor, (count, units), applied to the first
             `count` features. Defaults to `None`: no feedthrough.
-        reset_mask: boolean tensor, (batch, time), as in `linear_scan`. With
-            it, a time-invariant system runs as a time-varying one, which
-            takes the memory of a decay for every step. Defaults to `None`: no
-            resets.
+        reset_mask: boolean tensor, (batch, time), as in `linear_scan`.
+            Defaults to `None`: no resets.
 
     Returns:
         `(outputs, final_state)`: a float tensor (batch, time, units), or
@@ -211,21 +213,33 @@ def projected_scan(
     batch, time, _ = inputs.shape
     channels = input_kernel[0].shape[1]
     require_decay(decay, (batch, time, channels))
-    decay = _restarted(decay, reset_mask, (batch, time), reverse)
+    resets = _resets_of_scan(reset_mask, (batch, time), reverse, dtype)
     if initial_state is None:
         shape = (ops.shape(inputs)[0], channels)
         initial_state = tuple(ops.zeros(shape, dtype) for _ in decay)
     else:
         initial_state = _cast(initial_state, dtype)
         require_state(initial_state, (batch, time, channels))
-    run = kernel_for("projected_scan", inputs, decay, keep_all=keep_all)
+    if resets and not keep_all:
+        inputs, initial_state = _of_last_sequence(
+            inputs, initial_state, *resets, reverse
+        )
+        resets = ()
+    run = kernel_for(
+        "projected_scan",
+        inputs,
+        decay,
+        keep_all=keep_all,
+        resets=bool(resets),
+    )
     arguments = decay, inputs, input_kernel, output_kernel, initial_state
+    options = reverse, *resets
     if feedthrough is None or not keep_all:
-        outputs, final_state = run(*arguments, reverse)
+        outputs, final_state = run(*arguments, *options)
     else:
         feedthrough = ops.cast(feedthrough, dtype)
         outputs, final_state = feed_through(
-            run, feedthrough, arguments, reverse
+            run, feedthrough, arguments, options
         )
     return (
         outputs if keep_all else None,
@@ -294,8 +308,8 @@ def nonlinear_scan(
         keep_all: boolean, whether to return the outputs, or only the final
             state. Defaults to `True`.
         reset_mask: boolean tensor, (batch, time), true at steps before which
-            the state is reset to zero. With it, the recurrence runs in the
-            portable loop. Defaults to `None`: no resets.
+            the state is reset to zero, whatever it was. Defaults to `None`:
+            no resets.
 
     Returns:
         `(outputs, final_state)`: the states of all steps, (batch, time,
@@ -351,6 +365,7 @@ def nonlinear_scan(
         expansion,
         _step_sizes(step_size, dtype),
         cast(modulus_bias, 0),
+        _resets(reset_mask, inputs.shape[:2], dtype),
         cast(initial_state, ops.shape(inputs)[0], units),
     )
     require_operands(operands, units, gated)
@@ -363,12 +378,8 @@ def nonlinear_scan(
                 [linear_kernel, recurrent_kernel], axis=1
             )
         )
-    if reset_mask is not None:
-        reset_mask = _resets(reset_mask, operands.inputs.shape[:2])
-    run = _nonlinear_kernel(dynamics, operands, reset_mask is not None)
-    # Only the portable loop takes resets.
-    resets = () if reset_mask is None else (reset_mask,)
-    outputs, final_state = run(dynamics, operands, keep_all, *resets)
+    run = _nonlinear_kernel(dynamics, operands)
+    outputs, final_state = run(dynamics, operands, keep_all)
     return outputs if keep_all else None, final_state
 
 
@@ -390,15 +401,15 @@ def _scan(decay, inputs, initial_state, reverse, reset_mask):
     require_alike("inputs", inputs)
     shape = tuple(inputs[0].shape)
     require_decay(decay, shape)
-    decay = _restarted(decay, reset_mask, shape[:2], reverse)
+    resets = _resets_of_scan(reset_mask, shape[:2], reverse, dtype)
     if initial_state is None:
         zeros = ops.zeros_like(inputs[0][:, 0])
         initial_state = tuple(zeros for _ in inputs)
     else:
         initial_state = _cast(initial_state, dtype)
         require_state(initial_state, shape)
-    run = kernel_for("linear_scan", inputs[0], decay)
-    return run(decay, inputs, initial_state, reverse)
+    run = kernel_for("linear_scan", inputs[0], decay, resets=bool(resets))
+    return run(decay, inputs, initial_state, reverse, *resets)
 
 
 def kernel_for(operation, sequences, decay=None, **facts):
@@ -407,8 +418,7 @@ def kernel_for(operation, sequences, decay=None, **facts):
     All operations resolve their kernel here.
 
     Args:
-        operation: `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"` or
-            `"impulse_response"`.
+        operation: a name that `keras_linrec.kernels.explain` takes.
         sequences: tensor (batch, time, features), the inputs of a scan.
         decay: tuple of tensors, the decay of a linear or projected scan.
             Defaults to `None`.
@@ -428,7 +438,7 @@ def kernel_for(operation, sequences, decay=None, **facts):
     return implementation(case._replace(**facts))
 
 
-def _nonlinear_kernel(dynamics, operands, resets):
+def _nonlinear_kernel(dynamics, operands):
     recurrent_kernel = operands.recurrent_kernel
     return kernel_for(
         "nonlinear_scan",
@@ -437,23 +447,39 @@ def _nonlinear_kernel(dynamics, operands, resets):
         known_activation=nonlinear_flags(dynamics, operands) is not None,
         pairs=dynamics.activation in (activations.oplu, activations.modrelu),
         matrices=max(1, recurrent_kernel.shape[1] // recurrent_kernel.shape[0]),
-        resets=resets,
+        resets=are_given(operands.resets),
     )
 
 
-def _restarted(decay, reset_mask, shape, reverse):
-    """The decay, set to zero at resets."""
+def _resets_of_scan(reset_mask, shape, reverse, dtype):
+    """The resets as a kernel's last arguments: one tensor, or none."""
     if reset_mask is None:
-        return decay
-    resets = _resets(reset_mask, shape)
-    return packing.restart(
-        decay, packing.backward_resets(resets) if reverse else resets
-    )
+        return ()
+    resets = _resets(reset_mask, shape, dtype)
+    return (packing.backward_resets(resets) if reverse else resets,)
 
 
-def _resets(reset_mask, shape):
+def _resets(reset_mask, shape, dtype):
+    """Numbers (batch, time), 1 at resets; (0, 0) if there is no mask."""
+    if reset_mask is None:
+        return ops.zeros((0, 0), dtype)
     require_shape("reset_mask", reset_mask, tuple(shape))
-    return ops.cast(reset_mask, "bool")
+    return ops.cast(ops.cast(reset_mask, "bool"), dtype)
+
+
+def _of_last_sequence(inputs, initial_state, resets, reverse):
+    """The inputs and the initial state on which the final state depends."""
+    # The number of resets after each step, in the order of the scan.
+    if reverse:
+        later = ops.cumsum(resets, axis=1) - resets
+    else:
+        later = ops.flip(ops.cumsum(ops.flip(resets, axis=1), axis=1), axis=1)
+        later = later - resets
+    inputs = ops.where(ops.expand_dims(later > 0, -1), 0.0, inputs)
+    dropped = ops.any(resets > 0, axis=1)[:, None]
+    return inputs, tuple(
+        ops.where(dropped, 0.0, part) for part in initial_state
+    )
 
 
 def _cast(parts, dtype):

@@ -6,6 +6,8 @@ import keras
 from keras import ops
 
 from keras_linrec.ops import packing
+from keras_linrec.ops.moves import to_front
+from keras_linrec.ops.moves import to_places
 
 
 class Steps(NamedTuple):
@@ -69,37 +71,39 @@ def run_masked(run, steps, keep_all, zero_output, reset_states=None):
         `(outputs, final_states)`, as `run` does.
     """
     sequences, mask, resets, time_deltas = steps
-    position, lengths, order = packing.to_front(mask)
-    packed = Steps(packing.pack(sequences, lengths, order))
+    counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+    lengths = counts[:, -1]
+    packed = Steps(to_front(sequences, mask))
     if time_deltas is not None:
-        time_deltas = packing.pack(time_deltas, lengths, order)
-        packed = packed._replace(time_deltas=time_deltas)
+        packed = packed._replace(time_deltas=to_front(time_deltas, mask))
+    happened = counts > 0
     if resets is not None:
         segments = packing.segment_ids(resets)
-        packed_segments = packing.take(segments, order)
-        resets = packing.changes(packed_segments, lengths)
-        packed = packed._replace(resets=resets)
-    outputs, final_states = run(packed, lengths)
-    happened = position >= 0
-    if resets is not None:
-        of_position = packing.take(packed_segments, ops.maximum(position, 0))
-        happened = happened & (of_position == segments)
-        is_over = ~happened[:, -1] & (segments[:, -1] > 0)
-        if final_states is not None:
-            reset_states = reset_states or [0.0] * len(final_states)
-            final_states = [
-                _where(is_over, *pair)
-                for pair in zip(reset_states, final_states)
-            ]
-    if not keep_all:
-        mask, position, happened = (
-            part[:, -1:] for part in (mask, position, happened)
+        packed_segments = packing.take(segments, packing.order(mask))
+        packed = packed._replace(
+            resets=packing.changes(packed_segments, lengths)
         )
-    outputs = packing.take(outputs, ops.maximum(position, 0))
-    outputs = ops.where(happened[:, :, None], outputs, 0.0)
-    if zero_output:
-        outputs = ops.where(mask[:, :, None], outputs, 0.0)
-    return outputs if keep_all else outputs[:, 0], final_states
+        position = ops.maximum(counts - 1, 0)
+        # Whether there was an unmasked step since the last reset.
+        happened = happened & (
+            packing.take(packed_segments, position) == segments
+        )
+    outputs, final_states = run(packed, lengths)
+    if resets is not None and final_states is not None:
+        is_over = ~happened[:, -1] & (segments[:, -1] > 0)
+        reset_states = reset_states or [0.0] * len(final_states)
+        final_states = [
+            _where(is_over, *pair) for pair in zip(reset_states, final_states)
+        ]
+    if not keep_all:
+        last = ops.maximum(lengths - 1, 0)[:, None]
+        counts = mask[:, -1:] if zero_output else happened[:, -1:]
+        outputs = packing.take(outputs, last)[:, 0]
+        return ops.where(counts, outputs, 0.0), final_states
+    outputs = to_places(outputs, mask, repeats=not zero_output)
+    if resets is not None and not zero_output:
+        outputs = ops.where(happened[:, :, None], outputs, 0.0)
+    return outputs, final_states
 
 
 def _where(rows, one, other):

@@ -37,13 +37,19 @@ from keras_linrec.kernels.projected_scan import with_final_state
 _STEPS_AHEAD = 8
 
 
-def scan(decay, inputs, initial_state, reverse=False, interpret=False):
+def scan(
+    decay, inputs, initial_state, reverse=False, resets=None, interpret=False
+):
     """`(outputs, final_state)` of h_t = decay_t * h_{t-1} + inputs_t."""
-    if interpret:
-        return _scan(bool(reverse), True, decay, inputs, initial_state)
 
     def tree(*arguments):
-        return with_final_state(associative)(*arguments, reverse)
+        return with_final_state(associative)(*arguments, reverse, resets)
+
+    if resets is not None:
+        # The kernels take none.
+        return tree(decay, inputs, initial_state)
+    if interpret:
+        return _scan(bool(reverse), True, decay, inputs, initial_state)
 
     kernel = partial(_scan, bool(reverse), False)
     # Even if there is a GPU, part of a program may run on the CPU.
@@ -94,7 +100,7 @@ def _backward(reverse, interpret, kept, cotangents):
 
 
 def _plain_backward(reverse, interpret, kept, cotangents):
-    def outputs_of(decay, inputs, initial_state, reverse):
+    def outputs_of(decay, inputs, initial_state, reverse, resets):
         return _scan(reverse, interpret, decay, inputs, initial_state)[0]
 
     d_outputs, d_final_state = cotangents

@@ -14,31 +14,44 @@ from keras_linrec.kernels import projected_scan
 from keras_linrec.kernels import varying_response
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.jax.loop import loop
+from keras_linrec.kernels.resets import are_given
 
 
 def of_scan(scan, reverse, kept, cotangents):
-    """Cotangents of `(decay, inputs, initial_state)`.
+    """Cotangents of `(decay, inputs, resets, initial_state)`.
 
     Args:
-        scan: `scan(decay, inputs, initial_state, reverse)`, which returns
-            `(outputs, final_state)`.
+        scan: `scan(decay, inputs, initial_state, reverse, resets)`, which
+            returns `(outputs, final_state)`.
         reverse: the direction of the forward pass.
-        kept: decay, outputs and initial state of the forward pass.
+        kept: decay, outputs, resets and initial state of the forward pass.
         cotangents: those of `(outputs, final_state)`.
     """
     d_outputs, d_final_state = cotangents
-    return adjoint(
-        lambda *call: scan(*call)[0], *kept, d_outputs, reverse, d_final_state
+    decay, outputs, resets, initial_state = kept
+    d_decay, d_inputs, d_initial_state = adjoint(
+        lambda *call: scan(*call)[0],
+        decay,
+        outputs,
+        initial_state,
+        d_outputs,
+        reverse,
+        d_final_state,
+        resets if are_given(resets) else None,
     )
+    return d_decay, d_inputs, None, d_initial_state
 
 
 def of_projected_scan(scan, reverse, arguments, cotangents):
     """Cotangents of the tensor arguments of a projected scan."""
+    *operands, resets, initial_state = arguments
+    resets = resets if are_given(resets) else None
 
     def plain(*arguments):
-        return projected_scan.projected_scan(scan, *arguments, reverse)
+        return projected_scan.projected_scan(scan, *arguments, reverse, resets)
 
-    return jax.vjp(plain, *arguments)[1](cotangents)
+    gradients = jax.vjp(plain, *operands, initial_state)[1](cotangents)
+    return *gradients[:-1], None, gradients[-1]
 
 
 def of_impulse_response(scan, time, alpha, arguments, d_response):

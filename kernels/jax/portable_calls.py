@@ -16,7 +16,11 @@ from keras_linrec.kernels import varying_response as varying
 from keras_linrec.kernels.causal_convolution import causal_convolution
 from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.scan import portable
+from keras_linrec.kernels.move_steps import move_steps
+from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
+from keras_linrec.kernels.native.call_encoding import TO_PLACES
+from keras_linrec.kernels.native.call_encoding import WITH_MASKED
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
 
@@ -24,8 +28,9 @@ _scan = projection.with_final_state(portable)
 _steps = partial(varying.varying_response, _scan)
 
 
-def _linear(results, decay, inputs, initial_state, flags):
-    return _scan(decay, inputs, initial_state, bool(flags & REVERSE))
+def _linear(results, decay, inputs, resets, initial_state, flags):
+    resets = resets if flags & RESETS else None
+    return _scan(decay, inputs, initial_state, bool(flags & REVERSE), resets)
 
 
 def _linear_backward(results, kept, cotangents, flags):
@@ -33,13 +38,18 @@ def _linear_backward(results, kept, cotangents, flags):
     return plain_gradients.of_scan(_scan, reverse, kept, cotangents)
 
 
-def _projected(results, *arguments, flags, block):
+def _projected(results, *operands, flags, block):
+    *operands, resets, initial_state = operands
     outputs, final_state = projection.projected_scan(
-        _scan, *arguments, bool(flags & REVERSE)
+        _scan,
+        *operands,
+        initial_state,
+        bool(flags & REVERSE),
+        resets if flags & RESETS else None,
     )
     *_, checkpoints = results
     # The backward pass of this form needs no state but the first.
-    first = jnp.stack(arguments[-1], axis=1)
+    first = jnp.stack(initial_state, axis=1)
     checkpoints = jnp.zeros(checkpoints.shape, checkpoints.dtype)
     return outputs, final_state, checkpoints.at[:, 0].set(first)
 
@@ -113,6 +123,12 @@ def _convolution_backward(results, inputs, response, d_outputs):
     return plain_gradients.of_causal_convolution(inputs, response, d_outputs)
 
 
+def _move(results, sequences, mask, flags):
+    return move_steps(
+        sequences, mask, bool(flags & TO_PLACES), bool(flags & WITH_MASKED)
+    )
+
+
 def _nonlinear(results, *operands, flags, leak):
     dynamics, kept = dynamics_of(flags, number_of(leak)), results[0].shape[1]
     return plain_gradients.nonlinear_states(dynamics, operands, kept)
@@ -141,6 +157,7 @@ CALLS = {
     "keras_linrec_final_states_backward": _final_backward,
     "keras_linrec_causal_convolution": _convolution,
     "keras_linrec_causal_convolution_backward": _convolution_backward,
+    "keras_linrec_move_steps": _move,
     "keras_linrec_nonlinear_scan": _nonlinear,
     "keras_linrec_nonlinear_scan_backward": _nonlinear_backward,
 }

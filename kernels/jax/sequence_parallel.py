@@ -21,6 +21,7 @@ from keras_linrec.complex_pairs import powers
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels.final_state import final_state as final_state_of
 from keras_linrec.kernels.jax.scan import associative
+from keras_linrec.kernels.resets import unused_at
 
 
 class Devices(NamedTuple):
@@ -73,11 +74,16 @@ def over_devices(kernel, devices):
     )
 
 
-def _scan(kernel, devices, decay, inputs, initial_state, reverse=False):
+def _scan(
+    kernel, devices, decay, inputs, initial_state, reverse=False, resets=None
+):
     if inputs[0].shape[1] < devices.parts:
-        return kernel.scan(decay, inputs, initial_state, reverse)
+        given = () if resets is None else (resets,)
+        return kernel.scan(decay, inputs, initial_state, reverse, *given)
     part = partial(_scan_part, kernel.scan)
-    return _over_time(devices, part, decay, inputs, (), initial_state, reverse)
+    return _over_time(
+        devices, part, decay, inputs, (), initial_state, reverse, resets
+    )
 
 
 def _projected_scan(
@@ -89,40 +95,47 @@ def _projected_scan(
     output_kernel,
     initial_state,
     reverse=False,
+    resets=None,
 ):
     kernels = input_kernel, output_kernel
     if inputs.shape[1] < devices.parts:
+        given = () if resets is None else (resets,)
         return kernel.projected_scan(
-            decay, inputs, *kernels, initial_state, reverse
+            decay, inputs, *kernels, initial_state, reverse, *given
         )
     part = partial(_projected_part, kernel)
     (outputs,), final_state = _over_time(
-        devices, part, decay, (inputs,), kernels, initial_state, reverse
+        devices, part, decay, (inputs,), kernels, initial_state, reverse, resets
     )
     return outputs, final_state
 
 
-def _over_time(devices, part, decay, inputs, kernels, initial_state, reverse):
+def _over_time(
+    devices, part, decay, inputs, kernels, initial_state, reverse, resets
+):
     """`(outputs, final_state)`, both tuples, computed part by part.
 
     Args:
         part: `part(time_axis, reverse, decay, inputs, kernels,
-            initial_state)`, the computation of one device on its part.
+            initial_state, resets)`, the computation of one device on its
+            part.
         kernels: arrays that every device holds.
     """
     batch, time, _ = inputs[0].shape
-    decay, inputs = _in_even_parts(devices, decay, inputs, reverse)
+    decay, inputs, resets = _in_even_parts(
+        devices, unused_at(resets, decay), inputs, resets, reverse
+    )
     rows = devices.rows_of(batch)
     steps = PartitionSpec(rows, devices.time_axis)
     state, whole = PartitionSpec(rows), PartitionSpec()
     run = _shard_map(
         partial(part, devices.time_axis, reverse),
         devices.mesh,
-        (steps if _per_step(decay) else whole, steps, whole, state),
+        (steps if _per_step(decay) else whole, steps, whole, state, steps),
         (steps, state),
     )
     outputs, final_state = run(
-        *map(tuple, (decay, inputs, kernels, initial_state))
+        *map(tuple, (decay, inputs, kernels, initial_state)), resets
     )
     kept = slice(-time, None) if reverse else slice(time)
     return tuple(output[:, kept] for output in outputs), final_state
@@ -148,8 +161,8 @@ def _per_step(decay):
     return decay[0].ndim == 3
 
 
-def _in_even_parts(devices, decay, inputs, reverse):
-    """Pad decay and inputs so that all parts have equal length.
+def _in_even_parts(devices, decay, inputs, resets, reverse):
+    """Pad decay, inputs and resets so that all parts have equal length.
 
     The added steps come last in the order of the scan. They keep the state and
     add nothing, so a time-invariant decay becomes one per step.
@@ -157,7 +170,7 @@ def _in_even_parts(devices, decay, inputs, reverse):
     batch, time, _ = inputs[0].shape
     missing = -time % devices.parts
     if not missing:
-        return decay, inputs
+        return decay, inputs, resets
     padding = [(0, 0), (missing, 0) if reverse else (0, missing), (0, 0)]
     shape = (batch, time, decay[0].shape[-1])
     one = 1.0, 0.0
@@ -165,15 +178,22 @@ def _in_even_parts(devices, decay, inputs, reverse):
         jnp.pad(jnp.broadcast_to(part, shape), padding, constant_values=value)
         for part, value in zip(decay, one)
     )
-    return decay, tuple(jnp.pad(part, padding) for part in inputs)
+    if resets is not None:
+        resets = jnp.pad(resets, padding[:2])
+    return decay, tuple(jnp.pad(part, padding) for part in inputs), resets
 
 
 # These run on one device, on its part of the time.
 
 
-def _scan_part(scan, axis, reverse, decay, inputs, kernels, initial_state):
+def _scan_part(
+    scan, axis, reverse, decay, inputs, kernels, initial_state, resets
+):
     """Scan from zero, then add the contribution of the entering state."""
-    outputs, ended = scan(decay, inputs, _zeros_like(initial_state), reverse)
+    given = () if resets is None else (resets,)
+    outputs, ended = scan(
+        decay, inputs, _zeros_like(initial_state), reverse, *given
+    )
     products = _products(scan, reverse, decay, inputs)
     last = 0 if reverse else -1
     entering, final_state = _join(
@@ -182,13 +202,17 @@ def _scan_part(scan, axis, reverse, decay, inputs, kernels, initial_state):
         tuple(part[..., last, :] for part in products),
         ended,
         initial_state,
+        None if resets is None else jnp.max(resets, axis=1),
     )
     entering = tuple(part[:, None] for part in entering)
+    if resets is not None:
+        stops = lax.cummax(resets, axis=1, reverse=reverse)[:, :, None]
+        entering = tuple(jnp.where(stops > 0, 0.0, e) for e in entering)
     return multiply_add(products, entering, outputs), final_state
 
 
 def _projected_part(
-    kernel, axis, reverse, decay, inputs, kernels, initial_state
+    kernel, axis, reverse, decay, inputs, kernels, initial_state, resets
 ):
     """Find the final state from zero, then scan from the entering state.
 
@@ -197,14 +221,14 @@ def _projected_part(
     states that could be corrected.
     """
     (inputs,) = inputs
-    if _per_step(decay):
+    if _per_step(decay) or resets is not None:
 
-        def scan(decay, inputs, state, reverse):
-            arguments = decay, inputs, (), state
+        def scan(decay, inputs, state, reverse, resets):
+            arguments = decay, inputs, (), state, resets
             return _scan_part(kernel.scan, axis, reverse, *arguments)
 
         outputs, final_state = projection.projected_scan(
-            scan, decay, inputs, *kernels, initial_state, reverse
+            scan, decay, inputs, *kernels, initial_state, reverse, resets
         )
         return (outputs,), final_state
     zeros = _zeros_like(initial_state)
@@ -219,7 +243,7 @@ def _projected_part(
     return (outputs,), final_state
 
 
-def _join(axis, reverse, product, ended, initial_state):
+def _join(axis, reverse, product, ended, initial_state, stops=None):
     """The state that enters this part, and the one after all parts.
 
     Args:
@@ -227,6 +251,8 @@ def _join(axis, reverse, product, ended, initial_state):
         product: tuple of arrays (channels,), equal for all parts, or
             (batch, channels).
         ended: tuple of arrays (batch, channels).
+        stops: array (batch,), not 0 where this part has a reset. Defaults to
+            `None`, nowhere.
     """
 
     varies = product[0].ndim > 1
@@ -236,7 +262,9 @@ def _join(axis, reverse, product, ended, initial_state):
     ended = gathered[-len(ended) :]
     if varies:
         product = gathered[: len(ended)]
-    after = associative(product, ended, initial_state, reverse)
+    if stops is not None:
+        stops = lax.all_gather(stops, axis, axis=1)
+    after = associative(product, ended, initial_state, reverse, stops)
     # In the order of time, whatever the direction of the scan.
     index = lax.axis_index(axis) + reverse
     bounds = tuple(

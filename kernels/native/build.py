@@ -54,11 +54,13 @@ _CORE_SOURCES = (
     "carried_states.cpp",
     "causal_convolution.cpp",
     "impulse_response.cpp",
+    "move_steps.cpp",
     "nonlinear_scan.cpp",
     "projected_scan.cpp",
     "scan.cpp",
     "varying_response.cpp",
     "parallel.cpp",
+    "processors.cpp",
     "dispatch.cpp",
 )
 

@@ -7,16 +7,18 @@ import keras
 
 from keras_linrec import activations
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.resets import are_given
 
-COMPLEX, PER_STEP, REVERSE, FLOAT64 = 1, 2, 4, 8
+COMPLEX, PER_STEP, REVERSE, FLOAT64, RESETS = 1, 2, 4, 8, 128
 
 
-def flags_of(decay, reverse):
-    """The flags of a call, without the number type."""
+def flags_of(decay, reverse, resets):
+    """The flags of a linear scan, without the number type."""
     return (
         COMPLEX * (len(decay) == 2)
         + PER_STEP * (decay[0].ndim == 3)
         + REVERSE * bool(reverse)
+        + RESETS * are_given(resets)
     )
 
 
@@ -28,6 +30,20 @@ def bits_of(number):
 def number_of(bits):
     """The inverse of `bits_of`."""
     return struct.unpack("d", struct.pack("q", bits))[0]
+
+
+# Flags of moves of steps: see `source/core.h`.
+TO_PLACES, WITH_MASKED = 16, 32
+
+
+def move_flags(to_places, with_masked):
+    """The flags of a move of steps."""
+    return TO_PLACES * bool(to_places) + WITH_MASKED * bool(with_masked)
+
+
+def transposed_move(flags):
+    """The flags of a move's transpose, which is its gradient."""
+    return flags ^ TO_PLACES
 
 
 # Flags of nonlinear scans: see `source/core.h`.
@@ -71,6 +87,7 @@ def nonlinear_flags(dynamics, operands):
         + LINEAR * linear
         + GATED * dynamics.gated
         + _STEP_GRADIENT * (dynamics.trained_steps and bool(dynamics.solver))
+        + RESETS * are_given(operands.resets)
         + (_SOLVERS.index(dynamics.solver) << _SOLVER_BIT)
         + (code << _ACTIVATION_BIT)
     )

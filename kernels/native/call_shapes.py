@@ -10,6 +10,7 @@ from keras_linrec.kernels.native.call_encoding import COMPLEX
 from keras_linrec.kernels.native.call_encoding import GATED
 from keras_linrec.kernels.native.call_encoding import LINEAR
 from keras_linrec.kernels.native.call_encoding import PER_STEP
+from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import is_modrelu
 
 
@@ -40,22 +41,28 @@ def parts_of(flags):
     return 2 if flags & COMPLEX else 1
 
 
+def resets_shape(flags, batch, time):
+    """The resets of a scan, or none."""
+    return (batch, time) if flags & RESETS else (0, 0)
+
+
 def scan_shapes(flags, batch, time, channels):
-    """Decay, inputs, initial state; cotangents of outputs and final state."""
+    """Decay, inputs, resets, initial state; cotangents of the results."""
     parts = parts_of(flags)
     sequence = parts * [(batch, time, channels)]
     state = parts * [(batch, channels)]
     decay = sequence if flags & PER_STEP else parts * [(channels,)]
-    return decay, sequence, state, sequence, state
+    resets = [resets_shape(flags, batch, time)]
+    return decay, sequence, resets, state, sequence, state
 
 
 def projected_shapes(flags, batch, time, features, channels, units):
-    """Decay, inputs, kernels, initial state of a projected scan."""
-    decay, _, state, *_ = scan_shapes(flags, batch, time, channels)
+    """Decay, inputs, kernels, resets, initial state of a projected scan."""
+    decay, _, resets, state, *_ = scan_shapes(flags, batch, time, channels)
     parts = parts_of(flags)
     inputs = [(batch, time, features)]
     into, out = parts * [(features, channels)], parts * [(channels, units)]
-    return decay, inputs, into, out, state
+    return decay, inputs, into, out, resets, state
 
 
 def checkpoint_shape(flags, batch, time, channels, block):
@@ -107,6 +114,11 @@ def convolution_shapes(batch, time, features, channels, taps):
     return [inputs], [(features, channels, taps)], [(*inputs, channels)]
 
 
+def move_shapes(batch, time, features):
+    """Sequences and mask of a move of steps."""
+    return [(batch, time, features)], [(batch, time)]
+
+
 def operand_shapes(flags, batch, time, features, units, rank):
     """The `Operands` of a nonlinear scan."""
     driven = 2 * units if flags & GATED else units
@@ -119,5 +131,6 @@ def operand_shapes(flags, batch, time, features, units, rank):
         (rank, units),
         (batch, time) if flags & PER_STEP else (1, 1),
         (units // 2 if is_modrelu(flags) else 0,),
+        resets_shape(flags, batch, time),
         (batch, units),
     ]

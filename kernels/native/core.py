@@ -19,6 +19,7 @@ FUNCTIONS = (
     "keras_linrec_final_states_backward",
     "keras_linrec_causal_convolution",
     "keras_linrec_causal_convolution_backward",
+    "keras_linrec_move_steps",
     "keras_linrec_nonlinear_scan",
     "keras_linrec_nonlinear_scan_backward",
 )

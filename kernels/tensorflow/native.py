@@ -21,8 +21,11 @@ from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
+from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.native.call_encoding import number_of
+from keras_linrec.kernels.native.call_encoding import transposed_move
+from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.tensorflow.loop import loop
 
 if tf.config.get_visible_devices("GPU"):
@@ -35,10 +38,15 @@ build.core()
 _operations = tf.load_op_library(str(build.library("tensorflow")))
 
 
-def scan(decay, inputs, initial_state, reverse=False):
+def scan(decay, inputs, initial_state, reverse=False, resets=None):
     """Outputs and final state, both tuples."""
+    decay, inputs, initial_state = _tensors(decay, inputs, initial_state)
     outputs, final_state = _operations.keras_linrec_scan(
-        *_tensors(decay, inputs, initial_state), reverse=bool(reverse)
+        decay,
+        inputs,
+        _given(resets, inputs[0]),
+        initial_state,
+        reverse=bool(reverse),
     )
     return tuple(outputs), tuple(final_state)
 
@@ -50,15 +58,18 @@ def projected_scan(
     output_kernel,
     initial_state,
     reverse=False,
+    resets=None,
 ):
     """Outputs, a tensor, and the final state, a tuple."""
-    decay, (inputs,), *rest = _tensors(
+    decay, (inputs,), *kernels, initial_state = _tensors(
         decay, (inputs,), input_kernel, output_kernel, initial_state
     )
     outputs, final_state, _ = _operations.keras_linrec_projected_scan(
         decay,
         inputs,
-        *rest,
+        *kernels,
+        _given(resets, inputs),
+        initial_state,
         reverse=bool(reverse),
         block=block_length(len(decay) * decay[0].shape[-1]),
     )
@@ -105,6 +116,15 @@ def causal_convolution(inputs, response):
     return _operations.keras_linrec_causal_convolution(inputs, response)
 
 
+def move_steps(sequences, mask, to_places, with_masked):
+    """See `keras_linrec.kernels.move_steps`."""
+    return _operations.keras_linrec_move_steps(
+        sequences,
+        tf.cast(mask, sequences.dtype),
+        flags=move_flags(to_places, with_masked),
+    )
+
+
 def nonlinear_scan(dynamics, operands, keep_all=True):
     """See `Kernel.nonlinear_scan` in the registry."""
     operands = nonlinear_recurrence.Operands(
@@ -122,6 +142,15 @@ def _tensors(*quantities):
     return [
         [tf.convert_to_tensor(part) for part in parts] for parts in quantities
     ]
+
+
+def _given(resets, inputs):
+    """The resets, or a tensor without entries."""
+    return tf.zeros((0, 0), inputs.dtype) if resets is None else resets
+
+
+def _or_none(resets):
+    return resets if are_given(resets) else None
 
 
 # Gradients. TensorFlow passes the operation, with inputs and outputs in flat
@@ -188,39 +217,43 @@ def _flatten(quantities):
 
 
 # Whether each argument of an operation has parts: one (real) or two (complex).
-_SCAN = (True, True, True)
-_SCAN_BACKWARD = (True, True, True, True, True)
-_PROJECTED_SCAN = (True, False, True, True, True)
-_PROJECTED_SCAN_BACKWARD = (*_PROJECTED_SCAN[:4], False, False, True, True)
+_SCAN = (True, True, False, True)
+_SCAN_BACKWARD = (*_SCAN, True, True)
+_PROJECTED_SCAN = (True, False, True, True, False, True)
+_PROJECTED_SCAN_BACKWARD = (*_PROJECTED_SCAN[:5], False, False, True, True)
 
 
 @tf.RegisterGradient("KerasLinrecScan")
 def _scan_gradient(operation, *cotangents):
     parts = operation.get_attr("parts")
-    decay, _, initial_state = _cut(operation.inputs, _SCAN, parts)
+    decay, _, (resets,), initial_state = _cut(operation.inputs, _SCAN, parts)
     outputs, _ = _cut(operation.outputs, _SCAN[:2], parts)
     cotangents = _filled(cotangents, operation.outputs)
-    gradients = _operations.keras_linrec_scan_backward(
+    d_decay, d_inputs, d_initial_state = _operations.keras_linrec_scan_backward(
         decay,
         outputs,
+        resets,
         initial_state,
         *_cut(cotangents, _SCAN[:2], parts),
         reverse=operation.get_attr("reverse"),
     )
-    return _flatten(gradients)
+    return [*d_decay, *d_inputs, None, *d_initial_state]
 
 
 @_differentiable("KerasLinrecScanBackward")
 def _plain_scan_gradient(operation, tensors):
-    *kept, d_outputs, d_final_state = _cut(
+    decay, outputs, (resets,), initial_state, d_outputs, d_final_state = _cut(
         tensors, _SCAN_BACKWARD, operation.get_attr("parts")
     )
     gradients = adjoint(
         lambda *call: scan(*call)[0],
-        *kept,
+        decay,
+        outputs,
+        initial_state,
         d_outputs,
         operation.get_attr("reverse"),
         d_final_state,
+        _or_none(resets),
     )
     return _flatten(gradients)
 
@@ -228,7 +261,7 @@ def _plain_scan_gradient(operation, tensors):
 @tf.RegisterGradient("KerasLinrecProjectedScan")
 def _projected_gradient(operation, *cotangents):
     parts = operation.get_attr("parts")
-    decay, (inputs,), input_kernel, output_kernel, initial_state = _cut(
+    decay, (inputs,), *kernels, (resets,), initial_state = _cut(
         operation.inputs, _PROJECTED_SCAN, parts
     )
     # The checkpoints are read by the gradient alone, so they have no cotangent.
@@ -237,8 +270,8 @@ def _projected_gradient(operation, *cotangents):
     gradients = _operations.keras_linrec_projected_scan_backward(
         decay,
         inputs,
-        input_kernel,
-        output_kernel,
+        *kernels,
+        resets,
         checkpoints,
         d_outputs,
         d_final_state,
@@ -246,21 +279,34 @@ def _projected_gradient(operation, *cotangents):
         reverse=operation.get_attr("reverse"),
         block=operation.get_attr("block"),
     )
-    d_decay, d_inputs, *d_rest = gradients
-    return [*d_decay, d_inputs, *_flatten(d_rest)]
+    d_decay, d_inputs, *d_kernels, d_initial_state = gradients
+    return [
+        *d_decay,
+        d_inputs,
+        *_flatten(d_kernels),
+        None,
+        *d_initial_state,
+    ]
 
 
 @_differentiable("KerasLinrecProjectedScanBackward")
 def _plain_projected_gradient(operation, tensors):
     parts = operation.get_attr("parts")
-    *operands, _, d_outputs, d_final_state, initial_state = _cut(
+    *operands, (resets,), _, d_outputs, d_final_state, initial_state = _cut(
         tensors, _PROJECTED_SCAN_BACKWARD, parts
     )
 
     def plain(tensors):
-        decay, (inputs,), *rest = _cut(tensors, _PROJECTED_SCAN, parts)
+        decay, (inputs,), *rest = _cut(
+            tensors, (True, False, True, True, True), parts
+        )
         outputs, final_state = projection.projected_scan(
-            scan, decay, inputs, *rest, operation.get_attr("reverse")
+            scan,
+            decay,
+            inputs,
+            *rest,
+            operation.get_attr("reverse"),
+            _or_none(resets),
         )
         return [outputs, *final_state]
 
@@ -380,6 +426,16 @@ def _plain_convolution_gradient(operation, tensors):
         return convolution.causal_convolution(*arguments)
 
     return _pull_back(plain, arguments, d_outputs)
+
+
+@tf.RegisterGradient("KerasLinrecMoveSteps")
+def _move_gradient(operation, d_moved):
+    d_sequences = _operations.keras_linrec_move_steps(
+        d_moved,
+        operation.inputs[1],
+        flags=transposed_move(operation.get_attr("flags")),
+    )
+    return d_sequences, None
 
 
 @tf.RegisterGradient("KerasLinrecNonlinearScan")

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import tensorflow as tf
 
@@ -6,6 +7,7 @@ from keras_linrec.complex_pairs import carried_add
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.resets import unused_at
 
 # Steps in a block, unrolled in the graph. At (16, 4096, 256) and
 # (4, 16384, 64) blocks of 16, 32 and 64 steps run within 20% of each other;
@@ -13,34 +15,43 @@ from keras_linrec.kernels.adjoint import adjoint
 _BLOCK = 32
 
 
-def sequential(decay, inputs, initial_state, reverse=False):
+def sequential(decay, inputs, initial_state, reverse=False, resets=None):
     """One step after another, in a `tf.while_loop`."""
-    return _differentiable(_loop, decay, inputs, initial_state, reverse)
+    return _differentiable(_loop, decay, inputs, initial_state, reverse, resets)
 
 
-def associative(decay, inputs, initial_state, reverse=False):
+def associative(decay, inputs, initial_state, reverse=False, resets=None):
     """Parallel in time: blocks of 32 steps, all blocks at once."""
-    return _differentiable(_blocks, decay, inputs, initial_state, reverse)
+    return _differentiable(
+        _blocks, decay, inputs, initial_state, reverse, resets
+    )
 
 
-def _differentiable(algorithm, decay, inputs, initial_state, reverse):
+def _differentiable(
+    algorithm, decay, inputs, initial_state, reverse, resets=None
+):
     # TensorFlow differentiates neither loop, because XLA cannot differentiate
     # one of unknown length; the adjoint is a scan itself.
     field = len(inputs)
-
-    def scan(decay, inputs, initial_state, reverse):
-        return _differentiable(algorithm, decay, inputs, initial_state, reverse)
+    decay = unused_at(resets, decay)
+    scan = partial(_differentiable, algorithm)
 
     @tf.custom_gradient
     def run(*tensors):
         decay, initial_state = tensors[:field], tensors[2 * field :]
         outputs = algorithm(
-            decay, tensors[field : 2 * field], initial_state, reverse
+            decay, tensors[field : 2 * field], initial_state, reverse, resets
         )
 
         def gradient(*cotangents):
             gradients = adjoint(
-                scan, decay, outputs, initial_state, cotangents, reverse
+                scan,
+                decay,
+                outputs,
+                initial_state,
+                cotangents,
+                reverse,
+                resets=resets,
             )
             return [part for parts in gradients for part in parts]
 
@@ -54,21 +65,28 @@ def _order(count, reverse):
     return range(count - 1, -1, -1) if reverse else range(count)
 
 
+def _dropped(state, resets):
+    return tuple(tf.where(resets != 0, tf.zeros_like(s), s) for s in state)
+
+
 def _swap_time(parts):
     return tuple(tf.transpose(part, (1, 0, 2)) for part in parts)
 
 
-def _loop(decay, inputs, initial_state, reverse):
+def _loop(decay, inputs, initial_state, reverse, resets):
     if decay[0].shape.rank == 3:
         decay = _swap_time(decay)
     _, states = _time_major_loop(
-        decay, _swap_time(inputs), initial_state, reverse
+        decay, _swap_time(inputs), initial_state, reverse, resets
     )
     return _swap_time(states)
 
 
-def _time_major_loop(decay, inputs, initial_state, reverse):
-    """The states before and after each step, (time, batch, channels)."""
+def _time_major_loop(decay, inputs, initial_state, reverse, resets):
+    """The states before and after each step, (time, batch, channels).
+
+    The state before a step that is reset is the one that it drops.
+    """
     count = tf.shape(inputs[0])[0]
     time_invariant = decay[0].shape.rank == 1
 
@@ -83,6 +101,8 @@ def _time_major_loop(decay, inputs, initial_state, reverse):
     steps = unstacked(inputs)
     decays = None if time_invariant else unstacked(decay)
     empty = tuple(array() for _ in inputs)
+    if resets is not None:
+        resets = tf.transpose(resets)
 
     def body(index, state, before, after):
         step = count - 1 - index if reverse else index
@@ -93,8 +113,10 @@ def _time_major_loop(decay, inputs, initial_state, reverse):
         )
         # Between blocks the decays are products of many, which may overflow.
         now = tuple(part.read(step) for part in steps)
-        new = carried_add(decay_now, state, now, tf.where)
         before = tuple(a.write(step, s) for a, s in zip(before, state))
+        if resets is not None:
+            state = _dropped(state, resets[step][:, None])
+        new = carried_add(decay_now, state, now, tf.where)
         after = tuple(a.write(step, s) for a, s in zip(after, new))
         return index + 1, new, before, after
 
@@ -116,11 +138,12 @@ def _block_size(time):
     return min(_BLOCK, 2 ** round(math.log2(time) / 2))
 
 
-def _blocks(decay, inputs, initial_state, reverse):
+def _blocks(decay, inputs, initial_state, reverse, resets):
     """Scan all blocks from zero at once, then propagate the carries.
 
     The state at step i of a block is the block's scan from zero, plus the
-    product of the decays up to i times the state that entered the block.
+    product of the decays up to i times the state that entered the block, unless
+    a reset lies between.
     `torch/scan.py` has the same algorithm on buffers that it writes in place.
     """
     batch, time, _ = tf.unstack(tf.shape(inputs[0]))
@@ -134,7 +157,8 @@ def _blocks(decay, inputs, initial_state, reverse):
         where = [padding, 0] if reverse else [0, padding]
         padded = (tf.pad(part, [[0, 0], where, [0, 0]]) for part in parts)
         split = (
-            tf.reshape(part, (batch, count, size, channels)) for part in padded
+            tf.reshape(part, (batch, count, size, part.shape[2]))
+            for part in padded
         )
         return list(zip(*(tf.unstack(part, axis=2) for part in split)))
 
@@ -142,28 +166,37 @@ def _blocks(decay, inputs, initial_state, reverse):
     varying = decay[0].shape.rank == 3
     decays = in_blocks(decay) if varying else [decay] * size
     states, products = [None] * size, [None] * size
-    state = product = None
+    marks, stops = [None] * size, [None] * size
+    if resets is not None:
+        marks = [mark for (mark,) in in_blocks((resets[:, :, None],))]
+    state = product = stop = None
     for step in _order(size, reverse):
         if state is None:
-            state, product = steps[step], decays[step]
+            state, product, stop = steps[step], decays[step], marks[step]
         else:
+            if resets is not None:
+                state = _dropped(state, marks[step])
+                stop = tf.maximum(stop, marks[step])
             state = multiply_add(decays[step], state, steps[step])
             product = multiply(decays[step], product)
-        states[step], products[step] = state, product
+        states[step], products[step], stops[step] = state, product, stop
 
     entering, _ = _time_major_loop(
         _swap_time(product) if varying else product,
         _swap_time(state),
         initial_state,
         reverse,
+        None if resets is None else stop[:, :, 0],
     )
     entering = _swap_time(entering)
-    outputs = zip(
-        *(
-            carried_add(product, entering, state, tf.where)
-            for product, state in zip(products, states)
-        )
-    )
+
+    def joined(product, state, stop):
+        if resets is None:
+            return carried_add(product, entering, state, tf.where)
+        reaching = _dropped(entering, stop)
+        return carried_add(product, reaching, state, tf.where)
+
+    outputs = zip(*map(joined, products, states, stops))
     begin = padding if reverse else 0
     whole = (
         tf.reshape(tf.stack(part, axis=2), (batch, count * size, channels))

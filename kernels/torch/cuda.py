@@ -341,6 +341,7 @@ def _gradients(dynamics, given, stages, d_slopes):
         d_expansion,
         d_step_size,
         torch.zeros_like(given.modulus_bias),
+        torch.zeros_like(given.resets),
     )
 
 
@@ -372,7 +373,7 @@ def _without_autocast(operands):
 def _with_systems(operands):
     """The operands with exactly one leading axis, that of systems."""
     groups = math.prod(operands[0].shape[:-3])
-    axes = Operands(3, 2, 1, 2, 2, 2, 1, 2)
+    axes = Operands(3, 2, 1, 2, 2, 2, 1, 2, 2)
     return Operands(
         *(
             part.reshape(groups, *part.shape[part.ndim - count :])

@@ -17,14 +17,17 @@ from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan
 from keras_linrec.kernels import varying_response
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.loop import loop
 from keras_linrec.kernels.torch.tensors import alike
 from keras_linrec.kernels.torch.tensors import counts
 from keras_linrec.kernels.torch.tensors import flatten
+from keras_linrec.kernels.torch.tensors import given
 from keras_linrec.kernels.torch.tensors import groups
 from keras_linrec.kernels.torch.tensors import nest
 
@@ -121,11 +124,16 @@ def _pull_back(function, arguments, cotangents, create_graph=True):
         )
 
 
-def scan(decay, inputs, initial_state, reverse=False):
+def scan(decay, inputs, initial_state, reverse=False, resets=None):
     """Outputs and final state, both tuples, by the operator."""
     decay, inputs, initial_state = alike(decay, inputs, initial_state)
+    resets = given(resets, inputs[0])
     results = operators.scan(
-        flags_of(decay, reverse), list(decay), list(inputs), list(initial_state)
+        flags_of(decay, reverse, resets),
+        list(decay),
+        list(inputs),
+        resets,
+        list(initial_state),
     )
     return groups(results, (len(decay), len(decay)))
 
@@ -134,19 +142,20 @@ def scan(decay, inputs, initial_state, reverse=False):
 
 
 def _keep_of_scan(arguments, results):
-    decay, _, initial_state = arguments
-    return decay, results[: len(decay)], initial_state
+    decay, _, resets, initial_state = arguments
+    return decay, results[: len(decay)], resets, initial_state
 
 
 def _scan_gradient(flags, kept, cotangents):
     field = len(kept[0])
-    return operators.scan_backward(
+    gradients = operators.scan_backward(
         flags, *kept, list(cotangents[:field]), list(cotangents[field:])
     )
+    return *gradients[:-field], None, *gradients[-field:]
 
 
 def _plain_scan_gradient(
-    flags, decay, outputs, initial_state, d_outputs, d_final_state
+    flags, decay, outputs, resets, initial_state, d_outputs, d_final_state
 ):
     return flatten(
         adjoint(
@@ -157,6 +166,7 @@ def _plain_scan_gradient(
             d_outputs,
             bool(flags & REVERSE),
             d_final_state,
+            resets if flags & RESETS else None,
         )
     )
 
@@ -171,19 +181,22 @@ _register_backward(operators.scan_backward, _plain_scan_gradient)
 def _projected_gradient(flags, kept, cotangents):
     *operands, initial_state, checkpoints = kept
     d_outputs, *d_final_state, _ = cotangents
-    return operators.projected_scan_backward(
+    gradients = operators.projected_scan_backward(
         flags, *operands, checkpoints, d_outputs, d_final_state, initial_state
     )
+    field = len(initial_state)
+    return *gradients[:-field], None, *gradients[-field:]
 
 
 def _plain_projected_gradient(flags, *arguments):
     # The checkpoints are a function of the operands: the gradient of the plain
     # form includes their part.
-    *operands, _, d_outputs, d_final_state, initial_state = arguments
+    *operands, resets, _, d_outputs, d_final_state, initial_state = arguments
+    resets = resets if flags & RESETS else None
 
     def plain(*operands):
         outputs, final_state = projected_scan.projected_scan(
-            scan, *operands, bool(flags & REVERSE)
+            scan, *operands, bool(flags & REVERSE), resets
         )
         return outputs, *final_state
 
@@ -340,6 +353,22 @@ _register(
 )
 _register_backward(
     operators.causal_convolution_backward, _plain_convolution_gradient
+)
+
+
+# Moves of steps.
+
+
+def _move_gradient(flags, kept, cotangents):
+    (mask,) = kept
+    (d_sequences,) = operators.move_steps(
+        transposed_move(flags), *cotangents, mask
+    )
+    return d_sequences, None
+
+
+_register(
+    operators.move_steps, lambda arguments, _: arguments[1:], _move_gradient
 )
 
 

@@ -7,10 +7,12 @@ import torch
 
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.gradients import scan as scan
 from keras_linrec.kernels.torch.tensors import alike
+from keras_linrec.kernels.torch.tensors import given
 
 
 def projected_scan(
@@ -20,14 +22,17 @@ def projected_scan(
     output_kernel,
     initial_state,
     reverse=False,
+    resets=None,
 ):
     """Outputs, a tensor, and the final state, a tuple."""
+    resets = given(resets, inputs)
     outputs, *final_state, _ = operators.projected_scan(
-        flags_of(decay, reverse),
+        flags_of(decay, reverse, resets),
         list(decay),
         inputs,
         list(input_kernel),
         list(output_kernel),
+        resets,
         list(initial_state),
     )
     return outputs, tuple(final_state)
@@ -73,6 +78,16 @@ def causal_convolution(inputs, response):
     ((inputs, response),) = alike((inputs, response))
     (outputs,) = operators.causal_convolution(inputs, response)
     return outputs
+
+
+def move_steps(sequences, mask, to_places, with_masked):
+    """See `keras_linrec.kernels.move_steps`."""
+    (moved,) = operators.move_steps(
+        move_flags(to_places, with_masked),
+        sequences,
+        mask.to(sequences.dtype),
+    )
+    return moved
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):

@@ -21,12 +21,14 @@ from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native import varying_block
+from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import convolution_shapes
 from keras_linrec.kernels.native.call_shapes import final_shapes
 from keras_linrec.kernels.native.call_shapes import free_shapes
+from keras_linrec.kernels.native.call_shapes import move_shapes
 from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.kernels.native.call_shapes import parts_of
 from keras_linrec.kernels.native.call_shapes import projected_shapes
@@ -57,7 +59,6 @@ def _lend_threads():
         library.keras_linrec_use_openmp(
             runtime.GOMP_parallel,
             runtime.omp_get_thread_num,
-            runtime.omp_get_num_threads,
             runtime.omp_get_max_threads,
         )
         return
@@ -142,6 +143,14 @@ def _call_core(name, flags, sizes, arguments, results):
     )
 
 
+def _refuse_resets(flags):
+    if flags & RESETS:
+        raise NotImplementedError(
+            "The CUDA kernels take no resets: `resolver.py` chooses others. "
+            f"Received: flags={flags}"
+        )
+
+
 # The scan.
 
 
@@ -155,6 +164,7 @@ def scan(
     flags: int,
     decay: list[Tensor],
     inputs: list[Tensor],
+    resets: Tensor,
     initial_state: list[Tensor],
 ) -> list[Tensor]:
     """Outputs and final state."""
@@ -162,10 +172,15 @@ def scan(
 
 
 @scan.register_kernel("cuda")
-def scan_on_cuda(flags, *arguments):
-    scan.check(flags, *arguments)
+def scan_on_cuda(flags, decay, inputs, resets, initial_state):
+    scan.check(flags, decay, inputs, resets, initial_state)
+    _refuse_resets(flags)
     results = cuda.scan(
-        cuda_library(), *arguments, reverse=bool(flags & REVERSE)
+        cuda_library(),
+        decay,
+        inputs,
+        initial_state,
+        reverse=bool(flags & REVERSE),
     )
     return flatten(results)
 
@@ -175,19 +190,21 @@ def scan_backward(
     flags: int,
     decay: list[Tensor],
     outputs: list[Tensor],
+    resets: Tensor,
     initial_state: list[Tensor],
     d_outputs: list[Tensor],
     d_final_state: list[Tensor],
 ) -> list[Tensor]:
-    """Cotangents of the arguments of `scan`."""
+    """Cotangents of the arguments of `scan` but the resets."""
     return empty_like([*decay, *outputs, *initial_state])
 
 
 @scan_backward.register_kernel("cuda")
-def scan_backward_on_cuda(flags, *arguments):
-    scan_backward.check(flags, *arguments)
+def scan_backward_on_cuda(flags, decay, outputs, resets, *others):
+    scan_backward.check(flags, decay, outputs, resets, *others)
+    _refuse_resets(flags)
     results = cuda.scan_backward(
-        cuda_library(), *arguments, reverse=bool(flags & REVERSE)
+        cuda_library(), decay, outputs, *others, reverse=bool(flags & REVERSE)
     )
     return flatten(results)
 
@@ -220,6 +237,7 @@ def projected_scan(
     inputs: Tensor,
     input_kernel: list[Tensor],
     output_kernel: list[Tensor],
+    resets: Tensor,
     initial_state: list[Tensor],
 ) -> list[Tensor]:
     """Outputs, final state, and the checkpoints that the gradient needs."""
@@ -243,12 +261,13 @@ def projected_scan_backward(
     inputs: Tensor,
     input_kernel: list[Tensor],
     output_kernel: list[Tensor],
+    resets: Tensor,
     checkpoints: Tensor,
     d_outputs: Tensor,
     d_final_state: list[Tensor],
     initial_state: list[Tensor],
 ) -> list[Tensor]:
-    """Cotangents of the arguments of `projected_scan`.
+    """Cotangents of the arguments of `projected_scan` but the resets.
 
     The core reads the initial state from the checkpoints. It is an argument for
     the sake of the gradient's own gradient.
@@ -421,6 +440,20 @@ def causal_convolution_backward(
         argument.new_empty(argument.shape if one else (*argument.shape[:-3], 0))
         for one, argument in zip(wanted, (inputs, response))
     ]
+
+
+# Moves of steps.
+
+
+def _describe_move(flags, sequences, mask):
+    axes, sizes = split_axes(sequences, 3)
+    return flags, sizes, axes, move_shapes(*sizes)
+
+
+@_operator(_describe_move)
+def move_steps(flags: int, sequences: Tensor, mask: Tensor) -> list[Tensor]:
+    """The moved steps."""
+    return empty_like([sequences])
 
 
 # The nonlinear scan.

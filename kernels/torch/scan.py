@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import torch
 
@@ -7,23 +8,27 @@ from keras_linrec.complex_pairs import carried_add
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.resets import unused_at
 
 
-def sequential(decay, inputs, initial_state, reverse=False):
+def sequential(decay, inputs, initial_state, reverse=False, resets=None):
     """One step after another."""
-    return _run(_loop, decay, inputs, initial_state, reverse)
+    return _run(_loop, decay, inputs, initial_state, reverse, resets)
 
 
-def associative(decay, inputs, initial_state, reverse=False):
+def associative(decay, inputs, initial_state, reverse=False, resets=None):
     """Parallel in time: blocks of about sqrt(time) steps, all at once."""
-    return _run(_blocks, decay, inputs, initial_state, reverse)
+    return _run(_blocks, decay, inputs, initial_state, reverse, resets)
 
 
-def _run(algorithm, decay, inputs, initial_state, reverse):
+def _run(algorithm, decay, inputs, initial_state, reverse, resets=None):
+    decay = unused_at(resets, decay)
     if not isinstance(inputs[0].shape[1], int):
         # A symbol, while exporting; no gradients are needed there.
-        return _any_length(decay, inputs, initial_state, reverse)
-    return _Scan.apply(algorithm, reverse, *decay, *inputs, *initial_state)
+        return _any_length(decay, inputs, initial_state, reverse, resets)
+    return _Scan.apply(
+        algorithm, reverse, resets, *decay, *inputs, *initial_state
+    )
 
 
 def _thirds(tensors):
@@ -37,24 +42,30 @@ class _Scan(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(algorithm, reverse, *tensors):
-        return algorithm(*_thirds(tensors), reverse)
+    def forward(algorithm, reverse, resets, *tensors):
+        return algorithm(*_thirds(tensors), reverse, resets)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.algorithm, ctx.reverse, *tensors = inputs
+        ctx.algorithm, ctx.reverse, resets, *tensors = inputs
         decay, _, initial_state = _thirds(tensors)
-        ctx.save_for_backward(*decay, *output, *initial_state)
+        ctx.save_for_backward(resets, *decay, *output, *initial_state)
 
     @staticmethod
     def backward(ctx, *cotangents):
-        def scan(decay, inputs, initial_state, reverse):
-            return _run(ctx.algorithm, decay, inputs, initial_state, reverse)
-
+        resets, *kept = ctx.saved_tensors
         gradients = adjoint(
-            scan, *_thirds(ctx.saved_tensors), cotangents, ctx.reverse
+            partial(_run, ctx.algorithm),
+            *_thirds(kept),
+            cotangents,
+            ctx.reverse,
+            resets=resets,
         )
-        return None, None, *(part for parts in gradients for part in parts)
+        return *[None] * 3, *(part for parts in gradients for part in parts)
+
+
+def _dropped(state, resets):
+    return tuple(torch.where(resets != 0, 0.0, part) for part in state)
 
 
 def _order(count, reverse):
@@ -67,23 +78,27 @@ def _unbind(parts, dim):
     return list(zip(*(part.unbind(dim) for part in parts)))
 
 
-def _loop(decay, inputs, initial_state, reverse):
+def _loop(decay, inputs, initial_state, reverse, resets):
     steps = _unbind(inputs, 1)
     decays = None if decay[0].ndim == 1 else _unbind(decay, 1)
+    marks = None if resets is None else resets[:, :, None].unbind(1)
     outputs = [None] * len(steps)
     state = initial_state
     for step in _order(len(steps), reverse):
+        if marks:
+            state = _dropped(state, marks[step])
         decay_now = decays[step] if decays else decay
         state = multiply_add(decay_now, state, steps[step])
         outputs[step] = state
     return tuple(torch.stack(part, dim=1) for part in zip(*outputs))
 
 
-def _blocks(decay, inputs, initial_state, reverse):
+def _blocks(decay, inputs, initial_state, reverse, resets):
     """Scan all blocks from zero at once, then propagate the carries.
 
     The state at step i of a block is the block's scan from zero, plus the
-    product of the decays up to i times the state that entered the block.
+    product of the decays up to i times the state that entered the block, unless
+    a reset lies between.
     """
     if inputs[0].numel() == 0:
         return tuple(part.clone() for part in inputs)
@@ -97,7 +112,7 @@ def _blocks(decay, inputs, initial_state, reverse):
         where = (0, 0, padding, 0) if reverse else (0, 0, 0, padding)
         return tuple(
             torch.nn.functional.pad(part, where).reshape(
-                batch, count, size, channels
+                batch, count, size, part.shape[2]
             )
             for part in parts
         )
@@ -121,11 +136,19 @@ def _blocks(decay, inputs, initial_state, reverse):
         decays = _unbind(in_blocks(decay), 2)
         products = buffers((batch, count, size, channels))
 
+    stops = None
+    if resets is not None:
+        # The number of resets up to each step of a block.
+        (marks,) = in_blocks((resets[:, :, None],))
+        stops = marks.flip(2).cumsum(2).flip(2) if reverse else marks.cumsum(2)
+
     state = product = None
     for step in _order(size, reverse):
         if state is None:
             state, product = steps[step], decays[step]
         else:
+            if resets is not None:
+                state = _dropped(state, marks[:, :, step])
             state = multiply_add(decays[step], state, steps[step])
             product = multiply(decays[step], product)
         for part, new in zip(outputs, state):
@@ -133,7 +156,11 @@ def _blocks(decay, inputs, initial_state, reverse):
         for part, new in zip(products, product):
             part[..., step, :] = new
 
-    entering = _carries(product, state, initial_state, reverse)
+    last = 0 if reverse else -1
+    blocks_stop = None if stops is None else stops[:, :, last]
+    entering = _carries(product, state, initial_state, reverse, blocks_stop)
+    if stops is not None:
+        entering = _dropped(entering, stops)
     for part, new in zip(outputs, carried(products, entering, torch.where)):
         part += new
     kept = slice(count * size - time, None) if reverse else slice(time)
@@ -142,7 +169,7 @@ def _blocks(decay, inputs, initial_state, reverse):
     )
 
 
-def _carries(product, last, initial_state, reverse):
+def _carries(product, last, initial_state, reverse, stops):
     """The state that enters each block, (batch, count, 1, channels)."""
     lasts = _unbind(last, 1)
     varying = product[0].ndim == 3
@@ -151,6 +178,8 @@ def _carries(product, last, initial_state, reverse):
     state = initial_state
     for block in _order(len(lasts), reverse):
         entering[block] = state
+        if stops is not None:
+            state = _dropped(state, stops[:, block])
         state = carried_add(products[block], state, lasts[block], torch.where)
     return tuple(
         torch.stack(part, dim=1)[:, :, None] for part in zip(*entering)
@@ -163,7 +192,7 @@ _BLOCK = 64
 _DOUBLINGS = 16
 
 
-def _any_length(decay, inputs, initial_state, reverse):
+def _any_length(decay, inputs, initial_state, reverse, resets):
     """As `_blocks`, but with operations that do not depend on the length.
 
     Blocks have a fixed length, and the states between them are found by
@@ -172,7 +201,8 @@ def _any_length(decay, inputs, initial_state, reverse):
     if reverse:
         decay = tuple(p if p.ndim == 1 else p.flip(1) for p in decay)
         inputs = tuple(part.flip(1) for part in inputs)
-        outputs = _any_length(decay, inputs, initial_state, False)
+        resets = None if resets is None else resets.flip(1)
+        outputs = _any_length(decay, inputs, initial_state, False, resets)
         return tuple(part.flip(1) for part in outputs)
     time = inputs[0].shape[1]
     # At least two after dropping one: the exporter would treat a size of one as
@@ -192,15 +222,23 @@ def _any_length(decay, inputs, initial_state, reverse):
 
     steps = by_step(inputs)
     decays = [decay] * _BLOCK if decay[0].ndim == 1 else by_step(decay)
-    states, products = [steps[0]], [decays[0]]
-    for decay_now, step in zip(decays[1:], steps[1:]):
-        states.append(multiply_add(decay_now, states[-1], step))
+    if resets is None:
+        resets = torch.zeros_like(inputs[0][:, :, 0])
+    marks = [mark for (mark,) in by_step((resets[:, :, None],))]
+    states, products, stops = [steps[0]], [decays[0]], [marks[0]]
+    for decay_now, step, mark in zip(decays[1:], steps[1:], marks[1:]):
+        before = _dropped(states[-1], mark)
+        states.append(multiply_add(decay_now, before, step))
         products.append(multiply(decay_now, products[-1]))
+        stops.append(torch.maximum(stops[-1], mark))
 
-    entering = _joined(products[-1], states[-1], initial_state, count)
+    entering = _joined(
+        products[-1], states[-1], initial_state, count, stops[-1]
+    )
     outputs = []
-    for state, product in zip(states, products):
-        outputs.append(carried_add(product, entering, state, torch.where))
+    for state, product, stop in zip(states, products, stops):
+        reaching = _dropped(entering, stop)
+        outputs.append(carried_add(product, reaching, state, torch.where))
     kept = torch.arange(time, device=inputs[0].device)
     return tuple(
         torch.stack(part, dim=2).flatten(1, 2).index_select(1, kept)
@@ -208,7 +246,7 @@ def _any_length(decay, inputs, initial_state, reverse):
     )
 
 
-def _joined(product, last, initial_state, count):
+def _joined(product, last, initial_state, count, stops):
     """The state that enters each block, (batch, count, channels)."""
     sums = tuple(
         torch.cat([first[:, None], part[:, :-1]], dim=1)
@@ -220,6 +258,7 @@ def _joined(product, last, initial_state, count):
             torch.cat([torch.ones_like(part[:, :1]), part[:, :-1]], dim=1)
             for part in product
         )
+    stops = torch.cat([torch.zeros_like(stops[:, :1]), stops[:, :-1]], dim=1)
     place = torch.arange(count, device=sums[0].device)
     for doubling in range(_DOUBLINGS):
         earlier = place - 2**doubling
@@ -229,10 +268,13 @@ def _joined(product, last, initial_state, count):
         def shifted(parts, earlier=earlier):
             return tuple(part.index_select(1, earlier) for part in parts)
 
-        joining = carried(product, shifted(sums), torch.where)
+        joining = carried(product, _dropped(shifted(sums), stops), torch.where)
         sums = tuple(
             part + torch.where(exists, new, 0.0)
             for part, new in zip(sums, joining)
+        )
+        stops = torch.where(
+            exists, torch.maximum(stops, *shifted((stops,))), stops
         )
         if product[0].ndim == 1:
             product = multiply(product, product)

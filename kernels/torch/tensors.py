@@ -42,6 +42,11 @@ def alike(*quantities):
     return [tuple(p.to(dtype) for p in parts) for parts in quantities]
 
 
+def given(resets, inputs):
+    """The resets, or a tensor without entries."""
+    return inputs.new_empty((0, 0)) if resets is None else resets
+
+
 def empty_like(tensors):
     # Not `torch.empty_like`, which would preserve transposed strides.
     return [tensor.new_empty(tensor.shape) for tensor in tensors]

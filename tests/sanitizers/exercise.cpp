@@ -35,6 +35,15 @@ Quantity make(int parts, int64_t count, unsigned seed) {
   return quantity;
 }
 
+// Resets before about every third step.
+template <class Real>
+Quantity marks(int64_t count) {
+  Quantity quantity = make<Real>(1, count, 9);
+  Real* numbers = reinterpret_cast<Real*>(quantity.parts[0].data());
+  for (int64_t i = 0; i < count; i++) numbers[i] = numbers[i] > 0.2;
+  return quantity;
+}
+
 template <class Real>
 void require_finite(const Quantity& quantity) {
   for (const auto& part : quantity.parts)
@@ -71,13 +80,15 @@ void scans(int flags, int64_t g, int64_t b, int64_t t, int64_t n) {
   if (sizeof(Real) == 8) flags |= kKerasLinrecFloat64;
   const Quantity decay = make<Real>(parts, decays, 1);
   const Quantity inputs = make<Real>(parts, g * b * t * n, 2);
+  const Quantity resets =
+      marks<Real>(flags & kKerasLinrecResets ? g * b * t : 0);
   const Quantity state = make<Real>(parts, g * b * n, 3);
   Quantity outputs = inputs, final_state = state;
-  call<Real>(keras_linrec_scan, flags, {g, b, t, n}, {&decay, &inputs, &state},
-             {&outputs, &final_state});
+  call<Real>(keras_linrec_scan, flags, {g, b, t, n},
+             {&decay, &inputs, &resets, &state}, {&outputs, &final_state});
   Quantity d_decay = decay, d_inputs = inputs, d_state = state;
   call<Real>(keras_linrec_scan_backward, flags, {g, b, t, n},
-             {&decay, &outputs, &state, &inputs, &final_state},
+             {&decay, &outputs, &resets, &state, &inputs, &final_state},
              {&d_decay, &d_inputs, &d_state});
 }
 
@@ -90,18 +101,20 @@ void projected_scans(int flags, int64_t b, int64_t t, int64_t f, int64_t n,
   const std::vector<int64_t> sizes = {1, b, t, f, n, u, block};
   const Quantity decay = make<Real>(parts, decays, 1);
   const Quantity inputs = make<Real>(1, b * t * f, 2);
+  const Quantity resets = marks<Real>(flags & kKerasLinrecResets ? b * t : 0);
   const Quantity into = make<Real>(parts, f * n, 3);
   const Quantity out = make<Real>(parts, n * u, 4);
   const Quantity state = make<Real>(parts, b * n, 5);
   Quantity outputs = make<Real>(1, b * t * u, 6), final_state = state;
   Quantity kept = make<Real>(1, b * (t / block + 2) * parts * n, 7);
   call<Real>(keras_linrec_projected_scan, flags, sizes,
-             {&decay, &inputs, &into, &out, &state},
+             {&decay, &inputs, &into, &out, &resets, &state},
              {&outputs, &final_state, &kept});
   Quantity d_decay = decay, d_inputs = inputs, d_into = into, d_out = out;
   Quantity d_state = state;
   call<Real>(keras_linrec_projected_scan_backward, flags, sizes,
-             {&decay, &inputs, &into, &out, &kept, &outputs, &final_state},
+             {&decay, &inputs, &into, &out, &resets, &kept, &outputs,
+              &final_state},
              {&d_decay, &d_inputs, &d_into, &d_out, &d_state});
 }
 
@@ -241,6 +254,25 @@ void causal_convolutions(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
              {&inputs, &response, &outputs}, {&d_inputs, &d_response});
 }
 
+// Both ways, beside the steps and in place.
+template <class Real>
+void moves_of_steps(int64_t g, int64_t b, int64_t t, int64_t f) {
+  const std::vector<int64_t> sizes = {g, b, t, f};
+  const Quantity steps = make<Real>(1, g * b * t * f, 1);
+  Quantity mask = make<Real>(1, g * b * t, 2), moved = steps;
+  Real* counts = reinterpret_cast<Real*>(mask.parts[0].data());
+  for (int64_t i = 0; i < g * b * t; i++)
+    counts[i] = i % t >= t - i / t || counts[i] < Real{0.1} ? 0 : 1;
+  for (int form : {0, 16, 32, 48}) {
+    const int flags = form | (sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0);
+    call<Real>(keras_linrec_move_steps, flags, sizes, {&steps, &mask},
+               {&moved});
+    Quantity place = steps;
+    call<Real>(keras_linrec_move_steps, flags, sizes, {&place, &mask},
+               {&place});
+  }
+}
+
 template <class Real>
 void nonlinear_scans(int form, int64_t b, int64_t t, int64_t f, int64_t n,
                      int64_t rank) {
@@ -260,10 +292,13 @@ void nonlinear_scans(int form, int64_t b, int64_t t, int64_t f, int64_t n,
   const Quantity steps = around<Real>(
       0.1, 0.1, form & kKerasLinrecPerStep ? b * t : 1, 6);
   const Quantity moduli = make<Real>(1, pairs, 7);
+  const Quantity resets =
+      marks<Real>(form & kKerasLinrecResets ? b * t : 0);
   const Quantity state = make<Real>(1, b * n, 8);
   Quantity outputs = make<Real>(1, b * t * n, 9), final_state = state;
   const std::vector<const Quantity*> from = {
-      &inputs, &kernel, &bias, &matrix, &expansion, &steps, &moduli, &state};
+      &inputs, &kernel, &bias,   &matrix, &expansion,
+      &steps,  &moduli, &resets, &state};
   call<Real>(keras_linrec_nonlinear_scan, flags, sizes, from,
              {&outputs, &final_state});
   for (int64_t kept : {int64_t{0}, t}) {
@@ -272,10 +307,10 @@ void nonlinear_scans(int form, int64_t b, int64_t t, int64_t f, int64_t n,
     given.insert(given.end(), {&outputs, &outputs, &final_state});
     Quantity d_inputs = inputs, d_kernel = kernel, d_bias = bias;
     Quantity d_matrix = matrix, d_expansion = expansion, d_steps = steps;
-    Quantity d_moduli = moduli, d_state = state;
+    Quantity d_moduli = moduli, d_resets = resets, d_state = state;
     call<Real>(keras_linrec_nonlinear_scan_backward, flags, sizes, given,
                {&d_inputs, &d_kernel, &d_bias, &d_matrix, &d_expansion,
-                &d_steps, &d_moduli, &d_state});
+                &d_steps, &d_moduli, &d_resets, &d_state});
   }
 }
 
@@ -283,13 +318,15 @@ void nonlinear_scans(int form, int64_t b, int64_t t, int64_t f, int64_t n,
 template <class Real>
 void nonlinear_scans() {
   const int all = kKerasLinrecLinear | kKerasLinrecGated |
-                  kKerasLinrecPerStep | kKerasLinrecStepGradient;
+                  kKerasLinrecPerStep | kKerasLinrecStepGradient |
+                  kKerasLinrecResets;
   for (int activation = 0; activation < 7; activation++) {
     const int solver = activation % 4;
     const int form = solver << kKerasLinrecSolverBit |
                      activation << kKerasLinrecActivationBit;
     nonlinear_scans<Real>(form, 7, 20, 2, 66, 5);
     nonlinear_scans<Real>(form, 1, 1, 1, 2, 0);
+    nonlinear_scans<Real>(form | kKerasLinrecResets, 3, 5, 1, 2, 1);
     const int options = solver ? all : 0;
     nonlinear_scans<Real>(form | options, 5, 11, 3, 34, 0);
     nonlinear_scans<Real>(form | options, 140, 2, 35, 36, 0);
@@ -315,7 +352,11 @@ void everything() {
   causal_convolutions<Real>(2, 3, 50, 7, 2, 20);
   causal_convolutions<Real>(1, 40, 63, 1, 1, 63);
   causal_convolutions<Real>(1, 5, 785, 20, 3, 785);
-  for (int flags = 0; flags < 8; flags++) {
+  moves_of_steps<Real>(1, 1, 1, 1);
+  moves_of_steps<Real>(2, 3, 50, 7);
+  moves_of_steps<Real>(1, 1, 3000, 40);
+  for (int form = 0; form < 16; form++) {
+    const int flags = form & 8 ? form ^ 8 ^ kKerasLinrecResets : form;
     scans<Real>(flags, 1, 1, 1, 1);
     scans<Real>(flags, 2, 3, 50, 7);
     scans<Real>(flags, 1, 1, 20000, 3);

@@ -28,8 +28,9 @@ for sanitizer in address,undefined thread; do
     wait
     "$compiler" "${flags[@]}" exercise.cpp \
         "$source"/{carried_states,causal_convolution,impulse_response}.cpp \
-        "$source"/{nonlinear_scan,projected_scan,scan,varying_response}.cpp \
-        "$source"/{parallel,dispatch}.cpp "${objects[@]}" -pthread \
+        "$source"/{move_steps,nonlinear_scan,projected_scan,scan}.cpp \
+        "$source"/{varying_response,parallel,processors,dispatch}.cpp \
+        "${objects[@]}" -pthread \
         -o "$scratch/exercise"
     for set in "${!sets[@]}"; do
         # The program forks with threads running, and starts threads afterwards.

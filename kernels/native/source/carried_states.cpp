@@ -17,10 +17,10 @@ void for_each_feature(const CarriedSizes& s, const Parameters& parameters,
   const double most = std::min<int64_t>(threads(), s.features);
   const double work = s.features * s.work(s.doublings());
   const double wanted = std::clamp(work / least_work_a_thread, 1.0, most);
-  parallel(static_cast<int>(wanted), [&](int index, int count) {
+  std::atomic<int64_t> next{0};
+  parallel(static_cast<int>(wanted), [&](int) {
     Workspace workspace(s, parameters, backward);
-    for (int64_t feature = s.features * index / count;
-         feature < s.features * (index + 1) / count; feature++)
+    for (int64_t feature; (feature = next.fetch_add(1)) < s.features;)
       use(workspace, feature);
   });
 }
@@ -33,15 +33,13 @@ void exchange(const Real* from, int64_t rows, int64_t columns, int64_t width,
   const int64_t blocks = (rows + block - 1) / block;
   const int64_t wanted = std::min<int64_t>(
       threads(), rows * columns * width / least + 1);
-  parallel(static_cast<int>(wanted), [&](int index, int count) {
-    for (int64_t b = blocks * index / count; b < blocks * (index + 1) / count;
-         b++)
-      for (int64_t column = 0; column < columns; column++)
-        for (int64_t row = b * block; row < std::min(rows, (b + 1) * block);
-             row++)
-          for (int64_t i = 0; i < width; i++)
-            to[(column * rows + row) * width + i] =
-                from[(row * columns + column) * width + i];
+  for_each_job(static_cast<int>(wanted), blocks, [&](int, int64_t b) {
+    const int64_t end = std::min(rows, (b + 1) * block);
+    for (int64_t column = 0; column < columns; column++)
+      for (int64_t row = b * block; row < end; row++)
+        for (int64_t i = 0; i < width; i++)
+          to[(column * rows + row) * width + i] =
+              from[(row * columns + column) * width + i];
   });
 }
 

@@ -63,7 +63,7 @@ void for_each_job(int64_t jobs, double work, Work use) {
   std::atomic<int64_t> next{0};
   const double most = std::min<int64_t>(threads(), jobs);
   parallel(static_cast<int>(std::min(work / least_a_thread + 1.0, most)),
-           [&](int, int) {
+           [&](int) {
              use([&] { return next.fetch_add(1); });
            });
 }

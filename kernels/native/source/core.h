@@ -14,6 +14,12 @@ enum KerasLinrecFlags {
   kKerasLinrecLinear = 16,  // there is a linear kernel beside the recurrent one
   kKerasLinrecGated = 32,
   kKerasLinrecStepGradient = 64,  // the gradient of the step sizes is needed
+  // For moves of steps. The first bit alone tells a move from its transpose.
+  kKerasLinrecToPlaces = 16,    // from the front of a row, not to it
+  kKerasLinrecWithMasked = 32,  // see `keras_linrec_move_steps`
+  // There are resets: numbers (batch, time), of which those that are not zero
+  // mark steps before which the state is dropped, whatever it was.
+  kKerasLinrecResets = 128,
   // The first bits of the solver (0 none, 1 Euler, 2 midpoint, 3 classical
   // Runge-Kutta) and of the activation (activation_kernels.h).
   kKerasLinrecSolverBit = 8,
@@ -34,24 +40,24 @@ KERAS_LINREC_PUBLIC const char* keras_linrec_instruction_set();
 KERAS_LINREC_PUBLIC int keras_linrec_threads();
 
 // Makes the core run on the threads of an OpenMP runtime: its GOMP_parallel,
-// omp_get_thread_num, omp_get_num_threads and omp_get_max_threads. Threads of a
-// framework that spin while they wait, as that runtime's do, would otherwise
-// compete with ours for the processors.
+// omp_get_thread_num and omp_get_max_threads. Threads of a framework that spin
+// while they wait, as that runtime's do, would otherwise compete with ours for
+// the processors.
 KERAS_LINREC_PUBLIC void keras_linrec_use_openmp(void* parallel, void* index,
-                                                 void* count, void* most);
+                                                 void* most);
 
 // h_t = decay_t * h_{t-1} + inputs_t. Every quantity is one array, or two if
 // complex, with a leading axis of `groups`: independent systems, each with its
 // own batch.
 //   sizes: groups, batch, time, channels
-//   from: decay, inputs (batch, time, channels), initial state (batch,
-//     channels)
+//   from: decay, inputs (batch, time, channels), resets (batch, time) or
+//     empty, one array, initial state (batch, channels)
 //   to: outputs, which may be `inputs`, and the final state
 KERAS_LINREC_PUBLIC int keras_linrec_scan(int flags, const int64_t* sizes,
                                           const void* const* from,
                                           void* const* to);
 
-//   from: decay, outputs, initial state, d_outputs, d_final_state
+//   from: decay, outputs, resets, initial state, d_outputs, d_final_state
 //   to: d_decay, d_inputs, which may be `d_outputs`, d_initial_state
 KERAS_LINREC_PUBLIC int keras_linrec_scan_backward(int flags,
                                                    const int64_t* sizes,
@@ -61,8 +67,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_scan_backward(int flags,
 // outputs = Re(scan(inputs @ input_kernel) @ output_kernel), block by block.
 //   sizes: groups, batch, time, features, channels, units, block
 //   from: decay, inputs (batch, time, features), input_kernel (features,
-//     channels), output_kernel (channels, units), initial state; `inputs` is
-//     always real, one array
+//     channels), output_kernel (channels, units), resets (batch, time) or
+//     empty, initial state; `inputs` and resets are always one array
 //   to: outputs (batch, time, units), real; the final state; and checkpoints,
 //     the state that enters each block of `block` steps, (batch, time / block +
 //     2, parts, channels), one array, or null. There are always two or more,
@@ -73,8 +79,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_projected_scan(int flags,
                                                     const void* const* from,
                                                     void* const* to);
 
-//   from: decay, inputs, input_kernel, output_kernel, checkpoints, d_outputs,
-//     d_final_state
+//   from: decay, inputs, input_kernel, output_kernel, resets, checkpoints,
+//     d_outputs, d_final_state
 //   to: d_decay, d_inputs, d_input_kernel, d_output_kernel, d_initial_state
 KERAS_LINREC_PUBLIC int keras_linrec_projected_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
@@ -181,8 +187,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_causal_convolution_backward(
 //     A and R side by side (units, twice as many); expansion (rank, units): if
 //     the rank is not 0, `recurrent` is (units, rank) and R = I - recurrent @
 //     expansion; step sizes (batch, time) if per step, else one;
-//     modulus_bias (units / 2) for modReLU, else empty; initial state (batch,
-//     units)
+//     modulus_bias (units / 2) for modReLU, else empty; resets, or empty;
+//     initial state (batch, units)
 //   to: outputs (batch, steps kept, units), for all steps or none, and the
 //     final state (batch, units)
 KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan(int flags,
@@ -194,5 +200,18 @@ KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan(int flags,
 //   to: the cotangents of the arguments, in their order
 KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
+// Moves the unmasked steps of each row to its front, in their order and followed
+// by zeros, or back to their places. Masked steps are zero there, or they repeat
+// the unmasked step before them (`WithMasked`), if there is one. With that flag,
+// to the front, masked steps are added to the unmasked step before them.
+//   sizes: groups, batch, time, features
+//   from: sequences (batch, time, features), mask (batch, time), where 0 is
+//     masked
+//   to: the moved steps, which may be `sequences`
+KERAS_LINREC_PUBLIC int keras_linrec_move_steps(int flags,
+                                                const int64_t* sizes,
+                                                const void* const* from,
+                                                void* const* to);
 
 }  // extern "C"

@@ -49,7 +49,6 @@ const char* keras_linrec_instruction_set() {
 
 int keras_linrec_threads() { return keras_linrec::threads(); }
 
-void keras_linrec_use_openmp(void* parallel, void* index, void* count,
-                             void* most) {
-  keras_linrec::use_openmp(parallel, index, count, most);
+void keras_linrec_use_openmp(void* parallel, void* index, void* most) {
+  keras_linrec::use_openmp(parallel, index, most);
 }

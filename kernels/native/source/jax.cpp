@@ -148,13 +148,26 @@ ffi::Error causal_convolution(ffi::RemainingArgs arguments,
 }
 
 template <Core core>
+ffi::Error move_steps(ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                      int64_t flags) {
+  const Arrays arrays(arguments, results);
+  if (arrays.error.failure()) return arrays.error;
+  constexpr size_t sequences = 0;
+  const int64_t sizes[] = {arrays.groups(sequences, 3),
+                           arrays.axis(sequences, 3),
+                           arrays.axis(sequences, 2),
+                           arrays.axis(sequences, 1)};
+  return arrays.run<core>(flags, sizes);
+}
+
+template <Core core>
 ffi::Error nonlinear_scan(ffi::RemainingArgs arguments,
                           ffi::RemainingRets results, int64_t flags,
                           int64_t leak) {
   constexpr bool backward = core == keras_linrec_nonlinear_scan_backward;
   const Arrays arrays(arguments, results);
   if (arrays.error.failure()) return arrays.error;
-  constexpr size_t inputs = 0, expansion = 4, initial_state = 7, d_outputs = 9;
+  constexpr size_t inputs = 0, expansion = 4, initial_state = 8, d_outputs = 10;
   const auto outputs = arrays.results[0].dimensions();
   const int64_t time = arrays.axis(inputs, 2);
   const int64_t sizes[] = {arrays.groups(inputs, 3),
@@ -233,6 +246,7 @@ HANDLER(keras_linrec_causal_convolution, causal_convolution,
         causal_convolution_binding);
 HANDLER(keras_linrec_causal_convolution_backward, causal_convolution,
         causal_convolution_binding);
+HANDLER(keras_linrec_move_steps, move_steps, scan_binding);
 HANDLER(keras_linrec_nonlinear_scan, nonlinear_scan, nonlinear_scan_binding);
 HANDLER(keras_linrec_nonlinear_scan_backward, nonlinear_scan,
         nonlinear_scan_binding);

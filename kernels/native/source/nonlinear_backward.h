@@ -1,16 +1,15 @@
 // The backward pass of a nonlinear recurrence, and the sums that it makes.
 #pragma once
+#include <memory>
+#include <mutex>
+#include <utility>
+
 #include "nonlinear_pass.h"
 
 namespace keras_linrec {
 namespace nonlinear {
 
-template <class Real>
-void add(const std::vector<Real>& from, std::vector<Real>& to) {
-  for (size_t i = 0; i < from.size(); i++) to[i] += from[i];
-}
-
-// The gradients of the weights, summed over rows and steps.
+// The gradients of the weights, summed over a share's rows and steps.
 template <class Real>
 struct Sums {
   // Rows of an input kernel, then its bias.
@@ -18,20 +17,77 @@ struct Sums {
   std::vector<Panels<Real>> recurrent;
   std::vector<Real> modulus_bias;
   double step = 0;
+  std::vector<Settled> settled;
   explicit Sums(const Weights<Real>& w) : modulus_bias(w.modulus_bias.size()) {
     for (size_t part = 0; part < w.input.size(); part++)
       input.emplace_back(w.driving.size(), w.units.size());
     for (const auto& matrix : w.recurrent)
       recurrent.emplace_back(matrix.rows, matrix.panels * matrix.panel);
   }
-  void operator+=(const Sums& other) {
-    for (size_t i = 0; i < input.size(); i++)
-      add(other.input[i].numbers, input[i].numbers);
-    for (size_t i = 0; i < recurrent.size(); i++)
-      add(other.recurrent[i].numbers, recurrent[i].numbers);
-    add(other.modulus_bias, modulus_bias);
-    step += other.step;
+  void settle() {
+    for_each([](std::vector<Real>& numbers, Settled& to) { to.take(numbers); });
   }
+  // Leaves `other` with zeros.
+  void operator+=(Sums& other) {
+    settle();
+    other.settle();
+    for (size_t i = 0; i < settled.size(); i++)
+      settled[i].take(other.settled[i]);
+    step += std::exchange(other.step, 0.0);
+  }
+  // The sums that have settled, as numbers again.
+  void give() {
+    for_each([](std::vector<Real>& to, Settled& from) { from.give(to); });
+  }
+
+ private:
+  template <class Use>
+  void for_each(Use use) {
+    settled.resize(input.size() + recurrent.size() + 1);
+    size_t next = 0;
+    for (auto& matrix : input) use(matrix.numbers, settled[next++]);
+    for (auto& matrix : recurrent) use(matrix.numbers, settled[next++]);
+    use(modulus_bias, settled[next]);
+  }
+};
+
+// Adds up the sums of shares in the order of the shares, so that the number of
+// threads does not change the total. Only those that wait for an earlier share
+// take memory.
+template <class Real>
+class Total {
+ public:
+  Total(const Weights<Real>& weights, int64_t shares)
+      : weights_(weights), total_(weights), waiting_(shares) {}
+
+  // Sums that are zero, for a share.
+  std::unique_ptr<Sums<Real>> begin() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) return std::make_unique<Sums<Real>>(weights_);
+    auto sums = std::move(free_.back());
+    free_.pop_back();
+    return sums;
+  }
+  void end(int64_t share, std::unique_ptr<Sums<Real>> sums) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    waiting_[share] = std::move(sums);
+    for (; next_ < waiting_.size() && waiting_[next_]; next_++) {
+      total_ += *waiting_[next_];
+      free_.push_back(std::move(waiting_[next_]));
+    }
+  }
+  Sums<Real>& all() {
+    total_.settle();
+    total_.give();
+    return total_;
+  }
+
+ private:
+  const Weights<Real>& weights_;
+  Sums<Real> total_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Sums<Real>>> waiting_, free_;
+  size_t next_ = 0;
 };
 
 template <class Real>
@@ -66,12 +122,9 @@ class Backward : Pass<Real> {
   using Pass<Real>::stages_;
 
  public:
-  Sums<Real> sums;
-
   Backward(const Weights<Real>& weights, const Transposed<Real>& transposed,
            int64_t share, int64_t steps)
       : Pass<Real>(weights, share * steps),
-        sums(weights),
         transposed_(transposed),
         steps_(steps),
         carry_(share, weights.units.size()),
@@ -79,13 +132,17 @@ class Backward : Pass<Real> {
         d_slope_(share, weights.units.size()),
         d_inputs_(share * steps, weights.features.size()),
         inputs_(share * steps, weights.driving.size()),
-        backward_(stages_.size(), StageBackward<Real>(weights, share * steps)) {
+        backward_(stages_.size(), StageBackward<Real>(weights, share * steps)),
+        zeros_(weights.units.count()) {
     const int64_t one = s_.features;
     for (int64_t r = 0; r < inputs_.rows; r++)
       inputs_.at(one / inputs_.panel, r)[one % inputs_.panel] = 1;
   }
 
-  void run(int64_t first, int64_t rows, const Cotangents<Real>& c) {
+  void run(int64_t first, int64_t rows, const Cotangents<Real>& c,
+           Sums<Real>& sums) {
+    sums_ = &sums;
+    int64_t blocks = 0;
     for (int64_t r = 0; r < rows; r++)
       w_.units.into(c.d_final + (first + r) * s_.units, carry_.at(0, r),
                     carry_.stride());
@@ -98,8 +155,10 @@ class Backward : Pass<Real> {
           step_back(t, (t - begin) * rows, first, rows, c);
         else
           map_back((t - begin) * rows, rows);
+        w_.drop_at_resets(t, first, rows, carry_);
       }
-      add_up(begin, end, first, rows, c);
+      add_up(begin, end, first, rows, c, sums);
+      if (++blocks % products_a_sum == 0) sums.settle();
     }
     for (int64_t r = 0; r < rows; r++)
       w_.units.out_of(carry_.at(0, r), carry_.stride(),
@@ -118,9 +177,12 @@ class Backward : Pass<Real> {
       w_.step_sizes(t, first, rows, &factors_[row]);
       for (int64_t r = 0; r < rows; r++) {
         const int64_t b = first + r;
-        w_.units.into(t ? c.outputs + (b * s_.time + t - 1) * s_.units
-                        : w_.arguments.initial + b * s_.units,
-                      state.at(0, row + r), state.stride());
+        if (w_.is_reset(t, b))
+          w_.units.into(zeros_.data(), state.at(0, row + r), state.stride());
+        else
+          w_.units.into(t ? c.outputs + (b * s_.time + t - 1) * s_.units
+                          : w_.arguments.initial + b * s_.units,
+                        state.at(0, row + r), state.stride());
         in_panels(s_.features, inputs_, row + r,
                   [x = w_.arguments.inputs + (b * s_.time + t) * s_.features](
                       int64_t f, Real* to, int64_t count) {
@@ -174,9 +236,9 @@ class Backward : Pass<Real> {
         call.change = stage.change.at(p, row);
         call.d_gate = back.drive.at(w_.panels + p, row);
       }
-      if (!sums.modulus_bias.empty())
+      if (!sums_->modulus_bias.empty())
         call.d_modulus_bias =
-            &sums.modulus_bias[p * w_.units.panel() / 2];
+            &sums_->modulus_bias[p * w_.units.panel() / 2];
       kernels<Real>().respond_backward(call);
       if (!s_.gated) continue;
       Real* to = back.product.at(p, row);
@@ -250,12 +312,12 @@ class Backward : Pass<Real> {
       if (s_.per_step)
         c.d_steps[(first + r) * s_.time + t] += static_cast<Real>(sum);
       else
-        sums.step += sum;
+        sums_->step += sum;
     }
   }
 
   void add_up(int64_t begin, int64_t end, int64_t first, int64_t rows,
-              const Cotangents<Real>& c) {
+              const Cotangents<Real>& c, Sums<Real>& sums) {
     const int64_t all = (end - begin) * rows;
     for (size_t i = 0; i < stages_.size(); i++) {
       const auto start = stages_[i].start.rows_from(0, all);
@@ -334,8 +396,10 @@ class Backward : Pass<Real> {
 
   const Transposed<Real>& transposed_;
   int64_t steps_;
+  Sums<Real>* sums_ = nullptr;  // of the share that runs
   Panels<Real> carry_, total_, d_slope_, d_inputs_, inputs_;
   std::vector<StageBackward<Real>> backward_;
+  std::vector<Real> zeros_;
 };
 
 }  // namespace nonlinear

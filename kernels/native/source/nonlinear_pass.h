@@ -136,6 +136,7 @@ class Forward : Pass<Real> {
       w_.units.into(w_.arguments.initial + (first + r) * s_.units,
                     state_.at(0, r), state_.stride());
     for (int64_t t = 0; t < s_.time; t++) {
+      w_.drop_at_resets(t, first, rows, state_);
       step(t, first, rows);
       if (!outputs) continue;
       for (int64_t r = 0; r < rows; r++)

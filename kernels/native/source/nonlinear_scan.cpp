@@ -17,23 +17,25 @@ namespace {
 // second-level cache.
 constexpr int64_t block_numbers = 1 << 17;
 
-// Calls work(index, first, rows) for every share of the batch.
-template <class Work>
-void for_each_share(const Sizes& s, Work work) {
-  const int64_t shares = s.shares();
-  parallel(s.threads(), [&](int index, int count) {
-    for (int64_t i = index; i < shares; i += count) {
-      const int64_t first = s.batch * i / shares;
-      work(index, first, s.batch * (i + 1) / shares - first);
-    }
-  });
-}
+// How the rows of a batch are shared out.
+struct Shares {
+  int64_t batch, count, longest;
+  int threads;
+  Shares(const Sizes& s, bool backward)
+      : batch(s.batch),
+        count(std::max<int64_t>(s.shares(backward), 1)),
+        longest(s.shares_of(count)),
+        threads(s.threads(count)) {}
 
-template <class Real>
-int64_t longest_share(const Sizes& s) {
-  const int64_t shares = std::max<int64_t>(s.shares(), 1);
-  return (s.batch + shares - 1) / shares;
-}
+  // Calls work(thread, share, first, rows) for every share.
+  template <class Work>
+  void for_each(Work work) const {
+    for_each_job(threads, count, [&](int thread, int64_t i) {
+      const int64_t first = batch * i / count;
+      work(thread, i, first, batch * (i + 1) / count - first);
+    });
+  }
+};
 
 // The arrays of one group.
 template <class Real>
@@ -49,7 +51,8 @@ Arguments<Real> arguments_of(const Sizes& s, int64_t group,
           at(4, s.rank * s.units),
           at(5, s.steps()),
           at(6, s.biases()),
-          at(7, s.batch * s.units)};
+          at(7, s.marks()),
+          at(8, s.batch * s.units)};
 }
 
 template <class Real>
@@ -57,16 +60,17 @@ int nonlinear_scan(const Sizes& s, const void* const* from, void* const* to) {
   Real* outputs = static_cast<Real*>(to[0]);
   Real* final_state = static_cast<Real*>(to[1]);
   const int64_t row = s.time * s.units;
+  const Shares shares(s, false);
   if (s.kept)
     prepare_to_write(outputs, s.groups * s.batch * row * sizeof(Real));
   for (int64_t g = 0; g < s.groups; g++) {
     const Weights<Real> weights(s, arguments_of<Real>(s, g, from));
     std::vector<Forward<Real>> passes(
-        s.threads(), Forward<Real>(weights, longest_share<Real>(s)));
-    for_each_share(s, [&](int index, int64_t first, int64_t rows) {
-      passes[index].run(first, rows,
-                        s.kept ? outputs + g * s.batch * row : nullptr,
-                        final_state + g * s.batch * s.units);
+        shares.threads, Forward<Real>(weights, shares.longest));
+    shares.for_each([&](int thread, int64_t, int64_t first, int64_t rows) {
+      passes[thread].run(first, rows,
+                         s.kept ? outputs + g * s.batch * row : nullptr,
+                         final_state + g * s.batch * s.units);
     });
   }
   return kKerasLinrecDone;
@@ -81,30 +85,34 @@ int nonlinear_scan_backward(const Sizes& s, const void* const* from,
   const auto result = [&](int which, int64_t group, int64_t numbers) {
     return static_cast<Real*>(to[which]) + group * numbers;
   };
+  const Shares shares(s, true);
   const int64_t states = s.batch * s.units, rows = s.batch * s.time;
   prepare_to_write(to[0], s.groups * rows * s.features * sizeof(Real));
   for (int64_t g = 0; g < s.groups; g++) {
     const Weights<Real> w(s, arguments_of<Real>(s, g, from));
     const Transposed<Real> transposed(w);
-    Cotangents<Real> c{given(8, g, rows * s.units),
-                       s.d_kept ? given(9, g, rows * s.units) : nullptr,
-                       given(10, g, states),
+    Cotangents<Real> c{given(9, g, rows * s.units),
+                       s.d_kept ? given(10, g, rows * s.units) : nullptr,
+                       given(11, g, states),
                        result(0, g, rows * s.features),
                        result(5, g, s.steps()),
-                       result(7, g, states)};
+                       result(8, g, states)};
     std::fill_n(c.d_steps, s.steps(), Real{0});
-    const int64_t share = std::max<int64_t>(longest_share<Real>(s), 1);
+    std::fill_n(result(7, g, s.marks()), s.marks(), Real{0});
+    const int64_t share = std::max<int64_t>(shares.longest, 1);
     const int64_t columns = w.units.size() * s.method().stages *
                             (5 + 2 * s.gated + 2 * s.linear);
     const int64_t steps =
         std::clamp<int64_t>(block_numbers / (columns * share), 1, s.time);
     std::vector<Backward<Real>> passes(
-        s.threads(), Backward<Real>(w, transposed, share, steps));
-    for_each_share(s, [&](int index, int64_t first, int64_t count) {
-      passes[index].run(first, count, c);
+        shares.threads, Backward<Real>(w, transposed, share, steps));
+    Total<Real> total(w, shares.count);
+    shares.for_each([&](int thread, int64_t i, int64_t first, int64_t count) {
+      auto sums = total.begin();
+      passes[thread].run(first, count, c, *sums);
+      total.end(i, std::move(sums));
     });
-    Sums<Real>& sums = passes[0].sums;
-    for (size_t i = 1; i < passes.size(); i++) sums += passes[i].sums;
+    const Sums<Real>& sums = total.all();
 
     for (int part = 0; part <= s.gated; part++) {
       unpack(sums.input[part], w.features, w.units,

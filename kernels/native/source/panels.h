@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "arrays.h"
@@ -80,6 +81,38 @@ struct Panels {
     for (int64_t p = 0; p < panels; p++)
       use(p, p * panel, std::min(panel, columns - p * panel));
   }
+};
+
+// The products of blocks that are summed in `Real` before the sum settles: over
+// 2^20 steps, a float32 sum would lose up to four digits.
+constexpr int64_t products_a_sum = 32;
+
+// The float64 sum of such sums.
+class Settled {
+ public:
+  // Takes the memory for `count` numbers, so that take() does not.
+  void reserve(size_t count) { numbers_.resize(count); }
+  // Moves numbers here, and leaves zeros.
+  template <class Real>
+  void take(std::vector<Real>& from) {
+    if (from.empty()) return;
+    numbers_.resize(from.size());
+    for (size_t i = 0; i < from.size(); i++)
+      numbers_[i] += std::exchange(from[i], Real{0});
+  }
+  void take(Settled& from) {
+    if (numbers_.empty()) return std::swap(numbers_, from.numbers_);
+    take(from.numbers_);
+    from.numbers_.clear();
+  }
+  template <class Real>
+  void give(std::vector<Real>& to) const {
+    for (size_t i = 0; i < to.size(); i++)
+      to[i] = static_cast<Real>(numbers_[i]);
+  }
+
+ private:
+  std::vector<double> numbers_;
 };
 
 // c = a b, or c += a b, for the panels that b has.

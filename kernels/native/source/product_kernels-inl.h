@@ -15,12 +15,13 @@ void micro_kernel(const Product<Real>& p, int64_t first) {
   constexpr int width = Types<Real>::width;
   const int64_t a_row = known_row ? known_row : p.a_row;
   Real* c = p.c + first * p.c_row;
-  Vector sum[rows][2];
-  for (int i = 0; i < rows; i++)
-    for (int j = 0; j < 2; j++)
-      sum[i][j] = p.add ? *reinterpret_cast<const InMemory*>(
-                              c + i * p.c_row + j * width)
-                        : Vector{};
+  // What `c` holds is added last: the longer sum loses less by rounding, and
+  // `c` may arrive from a distant cache in the meantime.
+  Vector sum[rows][2] = {};
+  if (p.add)
+    for (int i = 0; i < rows; i++)
+      for (int j = 0; j < 2; j++)
+        __builtin_prefetch(c + i * p.c_row + j * width, 1);
   const Real* outer = p.a + first * a_row;
   const Real* b = p.b;
   for (int64_t o = 0; o < p.outer; o++, outer += p.a_outer) {
@@ -37,8 +38,10 @@ void micro_kernel(const Product<Real>& p, int64_t first) {
     }
   }
   for (int i = 0; i < rows; i++)
-    for (int j = 0; j < 2; j++)
-      *reinterpret_cast<InMemory*>(c + i * p.c_row + j * width) = sum[i][j];
+    for (int j = 0; j < 2; j++) {
+      InMemory* to = reinterpret_cast<InMemory*>(c + i * p.c_row + j * width);
+      *to = p.add ? *to + sum[i][j] : sum[i][j];
+    }
 }
 
 template <class Real, int known_row>

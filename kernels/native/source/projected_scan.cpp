@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "parallel.h"
 #include "projected_weights.h"
+#include "resets.h"
 
 namespace keras_linrec {
 namespace projected {
@@ -28,19 +30,21 @@ void out_of_tile(const Matrix<Tile>& tile, const Panels<Real>& right,
     std::copy_n(edge + t * panel, rest, rows.at(whole, t));
 }
 
-// Carries each row's state from block to block, even between threads. Blocks
-// are dealt out in the order of time, so the block that a thread waits for is
-// always done or being computed.
+// Keeps jobs on the same thing in their order, on whatever threads they are:
+// blocks of a row, which hand on its state, and blocks that are added to a sum.
+// Jobs begin in their order, so the one that a thread waits for is always done
+// or being computed.
 class Turns {
  public:
-  explicit Turns(int64_t rows) : done_(rows) {}
-  void wait_for(int64_t row, int64_t blocks) {
-    for (int tries = 0; done_[row].load(std::memory_order_acquire) < blocks;
+  explicit Turns(int64_t things) : done_(things) {}
+  // Runs `job` as the thing's number `turn`, counted from 0.
+  template <class Job>
+  void take(int64_t thing, int64_t turn, const Job& job) {
+    for (int tries = 0; done_[thing].load(std::memory_order_acquire) < turn;
          tries++)
       if (tries > 200) std::this_thread::yield();
-  }
-  void finish(int64_t row, int64_t blocks) {
-    done_[row].store(blocks, std::memory_order_release);
+    job();
+    done_[thing].store(turn + 1, std::memory_order_release);
   }
 
  private:
@@ -67,13 +71,15 @@ template <class Real>
 class Forward {
  public:
   Forward(const Sizes& s, const In<Real>& decay, const Real* inputs,
-          const Weights<Real>& weights)
+          const Real* resets, const Weights<Real>& weights)
       : s_(s),
         layout_(s),
         decay_(decay),
         inputs_(inputs),
+        resets_(resets),
         input_(weights.input()),
-        fixed_decay_(s.per_step ? 0 : layout_.columns) {
+        fixed_decay_(s.per_step ? 0 : layout_.columns),
+        zeros_(layout_.panel) {
     if (!s.per_step) layout_.into(decay, fixed_decay_.data());
   }
 
@@ -112,42 +118,60 @@ class Forward {
                    });
   }
 
-  // Sets the arguments that the scan of a panel and its gradient share; returns
-  // the panel's first column.
+  // Calls use(first, time, is_reset) for each run of a block's steps between
+  // resets, in the order of the scan or of its gradient. Steps are counted from
+  // the block's first.
+  template <class Use>
+  void for_each_run(const Block& block, bool gradient, Use use) const {
+    const int64_t row = block.at(s_);
+    Resets<Real>{s_.resets ? resets_ + row : nullptr}.for_each_run(
+        0, block.time, s_.reverse != gradient, use);
+  }
+
+  // Sets the arguments that the scan of a run of a panel's steps and its
+  // gradient share; returns the panel's first column.
   template <class Call>
-  int64_t describe(const Block& block, int64_t p, const Panels<Real>& decay,
-                   Call& call) const {
-    call.time = block.time;
+  int64_t describe(int64_t p, int64_t first, int64_t time, bool is_reset,
+                   const Panels<Real>& decay, Call& call) const {
+    call.time = time;
     call.channels = layout_.share;
     call.per_step = s_.per_step;
     call.reverse = s_.reverse;
     call.decay_stride = s_.per_step ? layout_.panel : 0;
     const int64_t column = p * layout_.panel;
-    assign(layout_.parts(s_.per_step ? decay.at(p) : &fixed_decay_[column]),
+    assign(layout_.parts(is_reset        ? zeros_.data()
+                         : s_.per_step ? decay.at(p, first)
+                                       : &fixed_decay_[column]),
            call.decay);
     return column;
   }
 
   void scan(const Block& block, const Panels<Real>& decay, Panels<Real>& tile,
             double* state) const {
-    for (int64_t p = 0; p < layout_.panels; p++) {
-      ScanRows<Real> call{};
-      const int64_t column = describe(block, p, decay, call);
-      call.input_stride = call.output_stride = tile.panel;
-      assign(layout_.parts(tile.at(p)), call.inputs);
-      assign(layout_.parts(tile.at(p)), call.outputs);
-      assign(layout_.parts(state + column), call.state);
-      kernels<Real>().scan_rows(call);
-    }
+    for_each_run(block, false, [&](int64_t first, int64_t time, bool is_reset) {
+      if (is_reset) std::fill_n(state, layout_.columns, 0.0);
+      for (int64_t p = 0; p < layout_.panels; p++) {
+        ScanRows<Real> call{};
+        const int64_t column = describe(p, first, time, is_reset, decay, call);
+        call.input_stride = call.output_stride = tile.panel;
+        assign(layout_.parts(tile.at(p, first)), call.inputs);
+        assign(layout_.parts(tile.at(p, first)), call.outputs);
+        assign(layout_.parts(state + column), call.state);
+        kernels<Real>().scan_rows(call);
+      }
+    });
   }
+
+  const Real* zeros() const { return zeros_.data(); }
 
  private:
   Sizes s_;
   Layout<Real> layout_;
   In<Real> decay_;
   const Real* inputs_;
+  const Real* resets_;
   Panels<Real> input_;
-  std::vector<Real> fixed_decay_;
+  std::vector<Real> fixed_decay_, zeros_;
 };
 
 template <class Pointer>
@@ -173,9 +197,10 @@ struct Workspace {
 
 template <class Real>
 void forward(const Sizes& s, const In<Real>& decay, const Real* inputs,
-             const Weights<Real>& weights, const In<Real>& initial,
+             const Real* resets, const Weights<Real>& weights,
+             const In<Real>& initial,
              Real* outputs, const Out<Real>& final_state, Real* checkpoints) {
-  const Forward<Real> pass(s, decay, inputs, weights);
+  const Forward<Real> pass(s, decay, inputs, resets, weights);
   const Layout<Real>& layout = pass.layout();
   const Panels<Real> read_out = weights.output();
   std::vector<double> states(s.batch * layout.columns);
@@ -185,55 +210,76 @@ void forward(const Sizes& s, const In<Real>& decay, const Real* inputs,
   const int threads = s.threads();
   std::vector<Workspace<Real>> spaces(threads, Workspace<Real>(s, pass));
 
-  parallel(threads, [&](int index, int count) {
-    Workspace<Real>& space = spaces[index];
-    for (int64_t j = index; j < s.batch * s.blocks(); j += count) {
-      const Block block(s, j, s.reverse);
+  for_each_job(threads, s.jobs(), [&](int thread, int64_t job) {
+    Workspace<Real>& space = spaces[thread];
+    const Block block(s, job, s.reverse);
+    pass.project(block, space.states);
+    pass.lay_out_decay(block, space.decay);
+    turns.take(block.row, block.turn, [&] {
       double* state = &states[block.row * layout.columns];
-      pass.project(block, space.states);
-      pass.lay_out_decay(block, space.decay);
-      turns.wait_for(block.row, block.turn);
       if (checkpoints)
         layout.out_of(state, checkpoint_at(checkpoints, s, block));
       pass.scan(block, space.decay, space.states, state);
-      turns.finish(block.row, block.turn + 1);
-      out_of_tile(
-          space.states.rows_from(0, block.time), read_out,
-          row_major(outputs + block.at(s) * s.units, block.time, s.units),
-          space.edge.data());
-    }
+    });
+    out_of_tile(
+        space.states.rows_from(0, block.time), read_out,
+        row_major(outputs + block.at(s) * s.units, block.time, s.units),
+        space.edge.data());
   });
   for (int64_t b = 0; b < s.batch; b++)
     layout.out_of(&states[b * layout.columns],
                   final_state.at(b * s.channels));
 }
 
-// The same with a thread's sums: cotangents of the weights and of a
-// time-invariant decay.
 template <class Real>
-struct Sums : Workspace<Real> {
-  Panels<Real> d_states, input, output;
+struct BackwardWorkspace : Workspace<Real> {
+  Panels<Real> d_states;
   std::vector<Real> padded, entering;
   std::vector<double> state, d_decay;
-  Sums(const Sizes& s, const Forward<Real>& pass, int64_t unit_columns)
+  BackwardWorkspace(const Sizes& s, const Forward<Real>& pass,
+                    int64_t unit_columns)
       : Workspace<Real>(s, pass),
         d_states(pass.tile()),
-        input(s.features, pass.layout().columns),
-        output(pass.layout().columns, unit_columns),
         padded(unit_columns == s.units ? 0 : s.longest() * unit_columns),
         entering(pass.layout().columns),
         state(pass.layout().columns),
         d_decay(pass.layout().columns) {}
 };
 
+// The cotangents of the weights and of a time-invariant decay, summed over
+// every s.sums()-th block.
+template <class Real>
+struct Sums {
+  Panels<Real> input, output;
+  std::vector<double> d_decay;
+  Settled settled_input, settled_output;
+  Sums(const Sizes& s, int64_t columns, int64_t unit_columns)
+      : input(s.features, columns),
+        output(columns, unit_columns),
+        d_decay(columns) {
+    // Memory is taken before the threads start: see `Workspace`.
+    if (s.jobs() <= (products_a_sum - 1) * s.sums()) return;
+    settled_input.reserve(input.numbers.size());
+    settled_output.reserve(output.numbers.size());
+  }
+  void operator+=(Sums& other) {
+    settled_input.take(other.input.numbers);
+    settled_input.take(other.settled_input);
+    settled_output.take(other.output.numbers);
+    settled_output.take(other.settled_output);
+    for (size_t i = 0; i < d_decay.size(); i++) d_decay[i] += other.d_decay[i];
+  }
+};
+
 template <class Real>
 class Backward {
  public:
   Backward(const Sizes& s, const In<Real>& decay, const Real* inputs,
-           const Weights<Real>& weights, const Real* checkpoints,
-           const Real* d_outputs, const Out<Real>& d_decay, Real* d_inputs)
+           const Real* resets, const Weights<Real>& weights,
+           const Real* checkpoints, const Real* d_outputs,
+           const Out<Real>& d_decay, Real* d_inputs)
       : s_(s),
-        pass_(s, decay, inputs, weights),
+        pass_(s, decay, inputs, resets, weights),
         layout_(pass_.layout()),
         input_(weights.input_transposed()),
         output_(weights.output_transposed()),
@@ -246,19 +292,26 @@ class Backward {
         d_inputs_(d_inputs),
         carries_(s.batch * layout_.columns),
         turns_(s.batch),
-        sums_(s.threads(), Sums<Real>(s, pass_, unit_columns_)) {}
+        output_turns_(s.sums()),
+        input_turns_(s.sums()),
+        sums_(s.sums(), Sums<Real>(s, layout_.columns, unit_columns_)) {}
 
   void run(const In<Real>& d_final) {
     for (int64_t b = 0; b < s_.batch; b++)
       layout_.into(d_final.at(b * s_.channels),
                    &carries_[b * layout_.columns]);
-    parallel(static_cast<int>(sums_.size()),
-             [&](int index, int count) { work(index, count); });
-    for (size_t t = 1; t < sums_.size(); t++) {
-      add(sums_[0].input.numbers, sums_[t].input.numbers);
-      add(sums_[0].output.numbers, sums_[t].output.numbers);
-      add(sums_[0].d_decay, sums_[t].d_decay);
-    }
+    const int threads = s_.threads();
+    std::vector<BackwardWorkspace<Real>> spaces(
+        threads, BackwardWorkspace<Real>(s_, pass_, unit_columns_));
+    for_each_job(threads, s_.jobs(), [&](int thread, int64_t job) {
+      work(job, spaces[thread]);
+    });
+    Sums<Real>& sum = sums_[0];
+    sum.settled_input.take(sum.input.numbers);
+    sum.settled_output.take(sum.output.numbers);
+    for (size_t i = 1; i < sums_.size(); i++) sum += sums_[i];
+    sum.settled_input.give(sum.input.numbers);
+    sum.settled_output.give(sum.output.numbers);
   }
 
   void give(const Out<Real>& d_input_kernel, const Out<Real>& d_output_kernel,
@@ -286,47 +339,50 @@ class Backward {
   }
 
  private:
-  template <class Number>
-  static void add(std::vector<Number>& to, const std::vector<Number>& from) {
-    for (size_t i = 0; i < from.size(); i++) to[i] += from[i];
-  }
+  void work(int64_t job, BackwardWorkspace<Real>& space) {
+    const Block block(s_, job, !s_.reverse);
+    const In<Real> entering = checkpoint_at(checkpoints_, s_, block);
+    layout_.into(entering, space.entering.data());
+    layout_.into(entering, space.state.data());
+    pass_.project(block, space.states);
+    pass_.lay_out_decay(block, space.decay);
+    pass_.scan(block, space.decay, space.states, space.state.data());
 
-  void work(int index, int count) {
-    Sums<Real>& space = sums_[index];
-    for (int64_t j = index; j < s_.batch * s_.blocks(); j += count) {
-      const Block block(s_, j, !s_.reverse);
-      const In<Real> entering = checkpoint_at(checkpoints_, s_, block);
-      layout_.into(entering, space.entering.data());
-      layout_.into(entering, space.state.data());
-      pass_.project(block, space.states);
-      pass_.lay_out_decay(block, space.decay);
-      pass_.scan(block, space.decay, space.states, space.state.data());
+    const Matrix<const Real> d_rows =
+        row_major(d_outputs_ + block.at(s_) * s_.units, block.time, s_.units);
+    multiply(d_rows, output_.all(), space.d_states.all());
+    // Sums have the same order on any number of threads.
+    Sums<Real>& sums = sums_[job % s_.sums()];
+    const int64_t turn = job / s_.sums();
+    const bool settle = turn % products_a_sum == products_a_sum - 1;
+    output_turns_.take(job % s_.sums(), turn, [&] {
+      add_output(d_rows, space, sums.output);
+      if (settle) sums.settled_output.take(sums.output.numbers);
+    });
 
-      const Matrix<const Real> d_rows =
-          row_major(d_outputs_ + block.at(s_) * s_.units, block.time, s_.units);
-      multiply(d_rows, output_.all(), space.d_states.all());
-      add_output(d_rows, space);
+    turns_.take(block.row, block.turn, [&] { scan(block, space); });
 
-      turns_.wait_for(block.row, block.turn);
-      scan(block, space);
-      turns_.finish(block.row, block.turn + 1);
-
-      pass_.for_each_decay(block, space.states, d_decay_,
-                           [](const Real* from, Real* to, int64_t count) {
-                             std::copy_n(from, count, to);
-                           });
-      const auto d_projected = space.d_states.rows_from(0, block.time);
-      out_of_tile(d_projected, input_,
-                  row_major(d_inputs_ + block.at(s_) * s_.features, block.time,
-                            s_.features),
-                  space.edge.data());
-      multiply_transposed(pass_.inputs(block), d_projected, space.input.all(),
+    pass_.for_each_decay(block, space.states, d_decay_,
+                         [](const Real* from, Real* to, int64_t count) {
+                           std::copy_n(from, count, to);
+                         });
+    const auto d_projected = space.d_states.rows_from(0, block.time);
+    out_of_tile(d_projected, input_,
+                row_major(d_inputs_ + block.at(s_) * s_.features, block.time,
+                          s_.features),
+                space.edge.data());
+    input_turns_.take(job % s_.sums(), turn, [&] {
+      multiply_transposed(pass_.inputs(block), d_projected, sums.input.all(),
                           true);
-    }
+      if (settle) sums.settled_input.take(sums.input.numbers);
+      for (size_t i = 0; i < sums.d_decay.size(); i++)
+        sums.d_decay[i] += std::exchange(space.d_decay[i], 0.0);
+    });
   }
 
-  // space.output += states^T @ d_rows
-  void add_output(Matrix<const Real> d_rows, Sums<Real>& space) {
+  // to += states^T @ d_rows
+  void add_output(Matrix<const Real> d_rows, BackwardWorkspace<Real>& space,
+                  Panels<Real>& to) {
     if (unit_columns_ != s_.units) {
       for (int64_t t = 0; t < d_rows.rows; t++)
         std::copy_n(d_rows.at(0, t), s_.units,
@@ -335,27 +391,40 @@ class Backward {
                                      unit_columns_);
     }
     multiply_transposed(space.states.rows_from(0, d_rows.rows), d_rows,
-                        space.output.all(), true);
+                        to.all(), true);
   }
 
-  void scan(const Block& block, Sums<Real>& space) {
-    for (int64_t p = 0; p < layout_.panels; p++) {
-      ScanRowsBackward<Real> call{};
-      const int64_t column = pass_.describe(block, p, space.decay, call);
-      call.output_stride = call.d_output_stride = call.d_input_stride =
-          call.d_decay_stride = layout_.panel;
-      Real *states = space.states.at(p), *d_states = space.d_states.at(p);
-      assign(layout_.parts(states), call.outputs);
-      assign(layout_.parts(&space.entering[column]), call.initial);
-      assign(layout_.parts(d_states), call.d_outputs);
-      assign(layout_.parts(d_states), call.d_inputs);
-      // Each state is read one step before its memory is overwritten.
-      if (s_.per_step) assign(layout_.parts(states), call.d_decay);
-      assign(layout_.parts(&space.d_decay[column]), call.d_decay_sum);
-      assign(layout_.parts(&carries_[block.row * layout_.columns + column]),
-             call.carry);
-      kernels<Real>().scan_rows_backward(call);
-    }
+  void scan(const Block& block, BackwardWorkspace<Real>& space) {
+    double* carry = &carries_[block.row * layout_.columns];
+    const auto run = [&](int64_t first, int64_t time, bool is_reset) {
+      const int64_t before = s_.reverse ? first + time : first - 1;
+      const bool enters = before < 0 || before == block.time;
+      for (int64_t p = 0; p < layout_.panels; p++) {
+        ScanRowsBackward<Real> call{};
+        const int64_t column =
+            pass_.describe(p, first, time, is_reset, space.decay, call);
+        call.output_stride = call.d_output_stride = call.d_input_stride =
+            call.d_decay_stride = layout_.panel;
+        Real* states = space.states.at(p, first);
+        Real* d_states = space.d_states.at(p, first);
+        assign(layout_.parts(states), call.outputs);
+        assign(layout_.parts(is_reset ? pass_.zeros()
+                             : enters ? &space.entering[column]
+                                      : space.states.at(p, before)),
+               call.initial);
+        assign(layout_.parts(d_states), call.d_outputs);
+        assign(layout_.parts(d_states), call.d_inputs);
+        // Each state is read one step before its memory is overwritten.
+        if (s_.per_step) assign(layout_.parts(states), call.d_decay);
+        assign(layout_.parts(&space.d_decay[column]), call.d_decay_sum);
+        assign(layout_.parts(carry + column), call.carry);
+        kernels<Real>().scan_rows_backward(call);
+        if (is_reset && s_.per_step)
+          std::fill_n(states, layout_.panel, Real{0});
+      }
+      if (is_reset) std::fill_n(carry, layout_.columns, 0.0);
+    };
+    pass_.for_each_run(block, true, run);
   }
 
   Sizes s_;
@@ -369,7 +438,7 @@ class Backward {
   Out<Real> d_decay_;
   Real* d_inputs_;
   std::vector<double> carries_;
-  Turns turns_;
+  Turns turns_, output_turns_, input_turns_;
   std::vector<Sums<Real>> sums_;
 };
 
@@ -392,7 +461,7 @@ int projected_scan(const Sizes& s, const void* const* from, void* const* to) {
   Reader<Real, const void> read(from, s.complex);
   const In<Real> decay = read.in(), inputs = read.real_in();
   const In<Real> input_kernel = read.in(), output_kernel = read.in();
-  const In<Real> initial = read.in();
+  const In<Real> resets = read.real_in(), initial = read.in();
   Reader<Real, void> write(to, s.complex);
   const Out<Real> outputs = write.real_out(), final_state = write.out();
   const Out<Real> checkpoints = write.real_out();
@@ -402,6 +471,7 @@ int projected_scan(const Sizes& s, const void* const* from, void* const* to) {
   for (int64_t g = 0; g < s.groups; g++)
     forward<Real>(s, decay.at(g * decays_of(s)),
                   inputs[0] + g * rows * s.features,
+                  resets[0] + g * (s.resets ? rows : 0),
                   weights_of(s, g, input_kernel, output_kernel),
                   initial.at(g * s.batch * s.channels),
                   outputs[0] + g * rows * s.units,
@@ -416,6 +486,7 @@ int projected_scan_backward(const Sizes& s, const void* const* from,
   Reader<Real, const void> read(from, s.complex);
   const In<Real> decay = read.in(), inputs = read.real_in();
   const In<Real> input_kernel = read.in(), output_kernel = read.in();
+  const In<Real> resets = read.real_in();
   const In<Real> checkpoints = read.real_in(), d_outputs = read.real_in();
   const In<Real> d_final = read.in();
   Reader<Real, void> write(to, s.complex);
@@ -431,6 +502,7 @@ int projected_scan_backward(const Sizes& s, const void* const* from,
   for (int64_t g = 0; g < s.groups; g++) {
     Backward<Real> pass(s, decay.at(g * decays_of(s)),
                         inputs[0] + g * rows * s.features,
+                        resets[0] + g * (s.resets ? rows : 0),
                         weights_of(s, g, input_kernel, output_kernel),
                         checkpoints[0] + g * kept,
                         d_outputs[0] + g * rows * s.units,

@@ -13,7 +13,7 @@ constexpr int64_t least_work_a_thread = 1 << 20;
 
 struct Sizes {
   int64_t groups, batch, time, features, channels, units, block;
-  bool complex, per_step, reverse;
+  bool complex, per_step, reverse, resets;
   Sizes(int flags, const int64_t* sizes)
       : groups(sizes[0]),
         batch(sizes[1]),
@@ -24,7 +24,8 @@ struct Sizes {
         block(sizes[6]),
         complex(flags & kKerasLinrecComplex),
         per_step(flags & kKerasLinrecPerStep),
-        reverse(flags & kKerasLinrecReverse) {}
+        reverse(flags & kKerasLinrecReverse),
+        resets(flags & kKerasLinrecResets) {}
   bool valid() const {
     return groups >= 0 && batch >= 0 && time >= 1 && features >= 0 &&
            channels >= 0 && units >= 0 && block >= 1;
@@ -37,9 +38,20 @@ struct Sizes {
   int64_t work() const {
     return batch * time * parts() * channels * (features + units);
   }
+  // One for each block of each row.
+  int64_t jobs() const { return batch * blocks(); }
+  // The sums that the gradients of the weights are added to in turn, whatever
+  // the number of threads. With more of them, fewer threads wait for each
+  // other, but each takes memory, and is less often in a cache.
+  int64_t sums() const {
+    constexpr int64_t numbers_of_all = 1 << 22;
+    const int64_t numbers = parts() * channels * (features + units);
+    const int64_t most = std::clamp<int64_t>(
+        numbers_of_all / std::max<int64_t>(numbers, 1), 4, 8);
+    return std::clamp<int64_t>(jobs(), 1, most);
+  }
   int threads() const {
-    const int64_t most =
-        std::min<int64_t>(keras_linrec::threads(), batch * blocks());
+    const int64_t most = std::min<int64_t>(keras_linrec::threads(), jobs());
     return static_cast<int>(std::clamp<int64_t>(work() / least_work_a_thread, 1,
                                                 std::max<int64_t>(most, 1)));
   }

@@ -43,7 +43,7 @@ bool define_operations() {
             std::pair(has_time, "time: int >= 1"),
             // The bits of a double, because an attribute `float` has only 32.
             std::pair(has_alpha, "alpha: int"),
-            std::pair(has_form, "flags: int"),
+            std::pair(has_form | has_flags, "flags: int"),
             std::pair(has_form, "leak: int")})
         if (operation.has(attribute)) builder.Attr(description);
       auto tensors = [&](const Quantity& quantity) {
@@ -217,6 +217,7 @@ KERNELS("KerasLinrecFinalStates");
 KERNELS("KerasLinrecFinalStatesBackward");
 KERNELS("KerasLinrecCausalConvolution");
 KERNELS("KerasLinrecCausalConvolutionBackward");
+KERNELS("KerasLinrecMoveSteps");
 KERNELS("KerasLinrecNonlinearScan");
 KERNELS("KerasLinrecNonlinearScanBackward");
 

@@ -30,7 +30,7 @@ struct Attributes {
     get(context, has_block, "block", &block);
     get(context, has_time, "time", &time);
     get(context, has_alpha, "alpha", &alpha);
-    get(context, has_form, "flags", &flags);
+    get(context, has_form | has_flags, "flags", &flags);
     get(context, has_form, "leak", &leak);
     OP_REQUIRES(context, parts <= 2,
                 absl::InvalidArgumentError(absl::StrCat(
@@ -70,16 +70,21 @@ class Call {
       return absl::InvalidArgumentError(
           absl::StrCat(operation_.name, ": there should be ", blocks,
                        " checkpoints. Received: ", axes_['k']));
+    if (axes_.count('y')) {
+      TF_RETURN_IF_ERROR(require('x', has_resets() ? axes_['b'] : 0));
+      TF_RETURN_IF_ERROR(require('y', has_resets() ? axes_['t'] : 0));
+    }
     return operation_.has(has_form) ? read_form() : absl::OkStatus();
   }
 
   int flags() const {
     const int wide =
         attributes_.type == tf::DT_DOUBLE ? kKerasLinrecFloat64 : 0;
-    if (operation_.has(has_form))
+    if (operation_.has(has_form | has_flags))
       return static_cast<int>(attributes_.flags) | wide;
     return wide | (attributes_.parts == 2 ? kKerasLinrecComplex : 0) |
            (per_step_ ? kKerasLinrecPerStep : 0) |
+           (has_resets() ? kKerasLinrecResets : 0) |
            (attributes_.reverse ? kKerasLinrecReverse : 0);
   }
 
@@ -126,13 +131,24 @@ class Call {
                          : (flags & kKerasLinrecLinear ? 2 : 1) * units},
         {'q', modrelu ? units / 2 : 0},
         {'i', per_step ? axes_['b'] : 1},
-        {'j', per_step ? axes_['t'] : 1}};
+        {'j', per_step ? axes_['t'] : 1},
+        {'y', flags & kKerasLinrecResets ? axes_['t'] : 0}};
     for (auto [letter, size] : sizes)
-      if (axes_[letter] != size)
-        return absl::InvalidArgumentError(absl::StrCat(
-            operation_.name, ": `", std::string(1, letter), "` should be ",
-            size, ". Received: ", axes_[letter]));
+      TF_RETURN_IF_ERROR(require(letter, size));
     return absl::OkStatus();
+  }
+
+  absl::Status require(char letter, int64_t size) {
+    if (axes_[letter] == size) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        operation_.name, ": `", std::string(1, letter), "` should be ", size,
+        ". Received: ", axes_[letter]));
+  }
+
+  // Resets have the axes of rows and steps, or none of either.
+  bool has_resets() const {
+    const auto steps = axes_.find('y');
+    return steps != axes_.end() && steps->second > 0;
   }
 
   absl::Status read(const Quantity& quantity, const tf::TensorShape& shape) {
@@ -148,7 +164,8 @@ class Call {
         {'c', "channels"}, {'u', "units"}, {'k', "blocks"},
         {'p', "parts"},    {'n', "state"}, {'3', "bands"},
         {'g', "driven units"}, {'r', "recurrent columns"}, {'m', "rank"},
-        {'l', "taps"}, {'i', "rows"}, {'j', "steps"}, {'q', "pairs"}, {'z', "steps or 0"}};
+        {'l', "taps"}, {'i', "rows"}, {'j', "steps"}, {'q', "pairs"}, {'z', "steps or 0"},
+        {'x', "rows or 0"}, {'y', "steps or 0"}};
     // With the sizes that are known from earlier arguments.
     std::vector<std::string> expected;
     for (char letter : letters) {

@@ -43,7 +43,7 @@ inline Quantities cotangents_of(Quantities quantities) {
 
 // The attributes of an operation, beside the number type.
 constexpr int has_parts = 1, has_reverse = 2, has_block = 4, has_time = 8,
-              has_alpha = 16, has_form = 32;
+              has_alpha = 16, has_form = 32, has_flags = 64;
 constexpr int of_scan = has_parts | has_reverse;
 
 struct Operation {
@@ -69,6 +69,7 @@ inline const Quantities projected_arguments = {{"decay", decay_axes},
                                                {"inputs", "btf", true},
                                                {"input_kernel", "fc"},
                                                {"output_kernel", "cu"}};
+inline const Quantities resets = {{"resets", "xy", true}};
 inline const Quantities initial_state = {{"initial_state", "bc"}};
 inline const Quantities response_arguments = {{"p", "n"},
                                               {"d", "n"},
@@ -93,6 +94,7 @@ inline const Quantities nonlinear_arguments = {{"inputs", "btf"},
                                                {"expansion", "mn"},
                                                {"step_size", "ij"},
                                                {"modulus_bias", "q"},
+                                               {"resets", "xy", true},
                                                {"initial_state", "bn"}};
 
 inline const Operation operations[] = {
@@ -100,7 +102,10 @@ inline const Operation operations[] = {
      keras_linrec_scan,
      "btc",
      of_scan,
-     {{"decay", decay_axes}, {"inputs", "btc"}, {"initial_state", "bc"}},
+     {{"decay", decay_axes},
+      {"inputs", "btc"},
+      {"resets", "xy", true},
+      {"initial_state", "bc"}},
      {{"outputs", "btc", false, 1}, {"final_state", "bc"}}},
     {"KerasLinrecScanBackward",
      keras_linrec_scan_backward,
@@ -108,17 +113,18 @@ inline const Operation operations[] = {
      of_scan,
      {{"decay", decay_axes},
       {"outputs", "btc"},
+      {"resets", "xy", true},
       {"initial_state", "bc"},
       {"d_outputs", "btc"},
       {"d_final_state", "bc"}},
      {{"d_decay", decay_axes},
-      {"d_inputs", "btc", false, 3},
+      {"d_inputs", "btc", false, 4},
       {"d_initial_state", "bc"}}},
     {"KerasLinrecProjectedScan",
      keras_linrec_projected_scan,
      "btfcu",
      of_scan | has_block,
-     projected_arguments + initial_state,
+     projected_arguments + resets + initial_state,
      {{"outputs", "btu", true},
       {"final_state", "bc"},
       {"checkpoints", "bkpc", true}}},
@@ -128,7 +134,7 @@ inline const Operation operations[] = {
      keras_linrec_projected_scan_backward,
      "btfcu",
      of_scan | has_block,
-     projected_arguments +
+     projected_arguments + resets +
          Quantities{{"checkpoints", "bkpc", true},
                     {"d_outputs", "btu", true},
                     {"d_final_state", "bc"}} +
@@ -197,6 +203,13 @@ inline const Operation operations[] = {
      0,
      convolution_arguments + Quantities{{"d_outputs", "btfc"}},
      cotangents_of(convolution_arguments)},
+    // Its own gradient: a move is transposed by one of its flags.
+    {"KerasLinrecMoveSteps",
+     keras_linrec_move_steps,
+     "btf",
+     has_flags,
+     {{"sequences", "btf"}, {"mask", "bt"}},
+     {{"moved", "btf", false, 0}}},
     {"KerasLinrecNonlinearScan",
      keras_linrec_nonlinear_scan,
      "btfnmt0",

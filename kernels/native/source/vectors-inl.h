@@ -3,6 +3,10 @@
 #pragma once
 #include <cstdint>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
 #define MICRO_KERNEL_ROWS 12

@@ -1,0 +1,135 @@
+"""`keras.layers.Bidirectional` for packed and irregular sequences."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class Bidirectional(keras.layers.Bidirectional):
+    """`keras.layers.Bidirectional` that passes on what our layers take.
+
+    Keras' wrapper calls its two layers with `initial_state`, `mask` and
+    `training` alone. This one also passes `reset_mask` and `time_deltas`, as
+    the call has them: a layer with `go_backwards` moves both itself. Read
+    backwards, a sequence begins at its last step, so that each sequence of a
+    row gives the outputs that it gives on its own. Everything else is as in
+    Keras.
+
+        y_t = merge(forward_t, backward_t)
+
+    Args:
+        layer: the layer that reads forwards, of this package or of Keras. It
+            is copied.
+        merge_mode: how the outputs of both directions are combined: `"sum"`,
+            `"mul"`, `"ave"`, `"concat"`, or `None` for a pair. Defaults to
+            `"concat"`.
+        weights: initial weights of both layers, as in Keras. Defaults to
+            `None`.
+        backward_layer: the layer that reads backwards, with
+            `go_backwards=True`. Defaults to `None`: a copy of `layer` with
+            weights of its own.
+        **kwargs: `name`, `dtype`, `trainable`.
+
+    Call arguments:
+        sequences: float tensor, (batch, time, features).
+        initial_state: list of the forward layer's states, then the backward
+            layer's. Defaults to `None`.
+        mask: boolean tensor, (batch, time). Masked steps give zeros if the
+            layers return sequences, as in Keras; a unit also carries its
+            state over them. Defaults to `None`.
+        training: whether dropout applies. Defaults to `None`, Keras' choice.
+        reset_mask: boolean tensor, (batch, time), true where a sequence
+            begins, for layers that take it. Defaults to `None`.
+        time_deltas: float tensor, (batch, time), for layers that take it.
+            Defaults to `None`.
+        sequences_mask: filled in by Keras with the mask of an earlier layer
+            if a call has several tensors. Users pass `mask`.
+
+    Output shape:
+        As in Keras: that of the layer, with twice as many features for
+        `"concat"`, or a pair for `None`; with `return_state`, a tuple of that
+        and the states of both layers. Outputs have the policy's compute
+        dtype.
+
+    Raises:
+        ValueError: at construction, for a wrong `merge_mode`, or layers that
+            do not go together.
+        TypeError: if a layer does not take a call argument that is given.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> layer = keras_linrec.layers.Bidirectional(
+    ...     keras_linrec.layers.LRU(4, state_size=8)
+    ... )
+    >>> sequences = np.random.rand(2, 10, 3).astype("float32")
+    >>> begins = np.zeros((2, 10), bool)
+    >>> begins[:, 6] = True
+    >>> tuple(layer(sequences, reset_mask=begins).shape)
+    (2, 10, 8)
+    """
+
+    def call(
+        self,
+        sequences,
+        initial_state=None,
+        mask=None,
+        training=None,
+        reset_mask=None,
+        time_deltas=None,
+        sequences_mask=None,
+    ):
+        mask = _first_mask(sequences_mask if mask is None else mask)
+        marks = {"reset_mask": reset_mask, "time_deltas": time_deltas}
+        marks = {name: part for name, part in marks.items() if part is not None}
+        if not marks:
+            return super().call(sequences, initial_state, mask, training)
+        states = [None, None]
+        if initial_state is not None:
+            half = len(initial_state) // 2
+            states = [initial_state[:half], initial_state[half:]]
+        forward, backward = (
+            layer(
+                sequences,
+                initial_state=state,
+                mask=mask,
+                training=training,
+                **marks,
+            )
+            for layer, state in zip(
+                (self.forward_layer, self.backward_layer), states
+            )
+        )
+        if not self.return_state:
+            return self._merged(forward, backward)
+        (forward, *first), (backward, *second) = forward, backward
+        merged = self._merged(forward, backward)
+        merged = merged if self.merge_mode is None else (merged,)
+        return (*merged, *first, *second)
+
+    def _merged(self, forward, backward):
+        forward = ops.cast(forward, self.compute_dtype)
+        backward = ops.cast(backward, self.compute_dtype)
+        if self.return_sequences:
+            backward = ops.flip(backward, axis=1)
+        if self.merge_mode is None:
+            return forward, backward
+        return _MERGES[self.merge_mode](forward, backward)
+
+    def compute_mask(self, inputs, mask=None):
+        return super().compute_mask(inputs, _first_mask(mask))
+
+
+_MERGES = {
+    "concat": lambda one, other: ops.concatenate([one, other], axis=-1),
+    "sum": lambda one, other: one + other,
+    "ave": lambda one, other: (one + other) / 2,
+    "mul": lambda one, other: one * other,
+}
+
+
+def _first_mask(mask):
+    """The first mask of a nested structure, as in Keras."""
+    masks = [m for m in keras.tree.flatten(mask) if m is not None]
+    return masks[0] if masks else None

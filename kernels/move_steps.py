@@ -1,0 +1,87 @@
+"""Unmasked steps moved to the front of each row, and back, by gathers.
+
+It runs where no native kernel does.
+"""
+
+from keras import ops
+
+
+def move_steps(sequences, mask, to_places, with_masked):
+    """Move the unmasked steps of each row to its front, or back.
+
+    Each of the two moves is the transpose of the other, with and without
+    `with_masked`.
+
+    Args:
+        sequences: (batch, time, features).
+        mask: (batch, time), zero at masked steps.
+        to_places: whether the steps are moved from the front of a row to the
+            unmasked places, instead of to the front.
+        with_masked: whether masked steps repeat the unmasked step before them,
+            instead of being zero. Towards the front: whether they are added to
+            that step, instead of being left out.
+
+    Returns:
+        A tensor (batch, time, features).
+    """
+    mask = ops.cast(mask, "bool")
+    counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+    if to_places:
+        moved = take(sequences, ops.maximum(counts - 1, 0))
+        happened = counts > 0 if with_masked else mask
+        return ops.where(happened[:, :, None], moved, 0.0)
+    step = ops.arange(ops.shape(mask)[1], dtype="int32")[None]
+    if with_masked:
+        return _sums(sequences, counts)
+    moved = take(sequences, order(mask))
+    return ops.where((step < counts[:, -1:])[:, :, None], moved, 0.0)
+
+
+def _sums(sequences, counts):
+    batch, time, features = ops.shape(sequences)
+    # Segment 0 of each row has the steps before the first unmasked one.
+    rows = ops.arange(batch, dtype="int32")[:, None] * (time + 1)
+    sums = ops.segment_sum(
+        ops.reshape(sequences, (batch * time, features)),
+        ops.reshape(rows + counts, (-1,)),
+        num_segments=batch * (time + 1),
+    )
+    return ops.reshape(sums, (batch, time + 1, features))[:, 1:]
+
+
+def order(mask):
+    """The indices (batch, time) that put steps with a true mask first."""
+    batch, time = ops.shape(mask)
+    counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+    step = ops.arange(time, dtype="int32")[None]
+    # Masked steps come after all others.
+    place = ops.where(mask, counts - 1, step - counts + counts[:, -1:])
+    place = place + ops.arange(batch, dtype="int32")[:, None] * time
+    step = ops.broadcast_to(step, (batch, time))
+    place = ops.reshape(place, (-1, 1))
+    # Not `ops.scatter`, which is a loop on PyTorch.
+    ordered = ops.scatter_update(
+        ops.zeros_like(place[:, 0]), place, ops.reshape(step, (-1,))
+    )
+    return ops.reshape(ordered, (batch, time))
+
+
+def take(sequences, index):
+    """Gather the steps `index` of each row.
+
+    Args:
+        sequences: (batch, time, ...).
+        index: integers (batch, count).
+
+    Returns:
+        A tensor (batch, count, ...).
+    """
+    shape = ops.shape(sequences)
+    if 0 in sequences.shape[:2]:
+        # JAX cannot gather from an empty tensor.
+        return ops.zeros(
+            (*ops.shape(index), *sequences.shape[2:]), sequences.dtype
+        )
+    rows = ops.arange(shape[0], dtype="int32")[:, None] * shape[1]
+    flat = ops.reshape(sequences, (shape[0] * shape[1], *sequences.shape[2:]))
+    return ops.take(flat, rows + ops.cast(index, "int32"), axis=0)

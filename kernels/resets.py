@@ -1,0 +1,36 @@
+"""Steps before which a recurrence drops its state, whatever that was.
+
+Kernels take resets as numbers (batch, time), in the dtype of the inputs, of
+which those that are not 0 mark such steps: before them in the order of the
+scan. No resets are `None`, or numbers (0, 0) where a call needs a tensor.
+"""
+
+from keras import ops
+
+
+def are_given(resets):
+    """Whether a tensor of resets has any entries."""
+    return tuple(resets.shape) != (0, 0)
+
+
+def of_adjoint(resets, reverse):
+    """The resets of the adjoint of a scan, which runs the other way."""
+    if resets is None:
+        return None
+    nowhere = ops.zeros_like(resets[:, :1])
+    if reverse:
+        return ops.concatenate([nowhere, resets[:, :-1]], axis=1)
+    return ops.concatenate([resets[:, 1:], nowhere], axis=1)
+
+
+def zero_at(resets, parts):
+    """Numbers (batch, time, channels), zero at resets even if they are NaN."""
+    if resets is None:
+        return parts
+    marks = ops.expand_dims(resets != 0, -1)
+    return tuple(ops.where(marks, 0.0, part) for part in parts)
+
+
+def unused_at(resets, decay):
+    """A decay, zero at resets if it is one for each step."""
+    return zero_at(resets, decay) if len(decay[0].shape) == 3 else decay
