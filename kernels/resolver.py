@@ -136,6 +136,17 @@ def _form(case, kernel):
             return "blocks", "no fused kernel for this device yet"
         return "fused", ""
 
+    if case.operation == "carried_states":
+        if kernel.final_states is None:
+            return "blocks", "this kernel has no fused form"
+        if not isinstance(case.time, int):
+            return "blocks", "the length is unknown"
+        if case.dtype not in ("float32", "float64"):
+            return "blocks", "no fused kernel for this dtype"
+        if case.platform != "cpu":
+            return "blocks", "no fused kernel for this device yet"
+        return "fused", ""
+
     if case.operation == "packed_response":
         # An LSSL with resets. Forward and backward at (16, 1024, 64), N = 64,
         # on PyTorch take 0.56 s of a processor's time in steps and 6.2 in
@@ -252,6 +263,11 @@ _FORMS = {
             varying_response.varying_response, kernel.scan
         ),
     },
+    # `ops.transition_powers` computes the blocks, without a kernel.
+    "carried_states": {
+        "fused": lambda kernel: (kernel.free_response, kernel.final_states),
+        "blocks": lambda kernel: None,
+    },
     # `ops.impulse_response` computes the blocks itself, without a kernel.
     "impulse_response": {
         "fused": lambda kernel: kernel.impulse_response,
@@ -293,8 +309,8 @@ def explain(what, shape, dtype="float32", **options):
         what: a layer or another function of one tensor, which is traced (on
             PyTorch, run on zeros), or the name of an operation:
             `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"`,
-            `"impulse_response"`, `"varying_response"`, `"causal_convolution"`
-            or `"move_steps"`.
+            `"impulse_response"`, `"varying_response"`, `"carried_states"`,
+            `"causal_convolution"` or `"move_steps"`.
         shape: the shape of the tensor; for an operation (batch, time,
             channels), where a complex channel counts as two.
         dtype: the dtype of the tensor. Defaults to `"float32"`.

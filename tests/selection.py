@@ -74,6 +74,7 @@ SELECTED_UNDER = {
     "test_lssl.py": ("torch",),
     "test_lssl_measures.py": ("torch",),
     "test_models.py": ("torch",),
+    "test_native_carried_states.py": ("torch",),
     "test_native_impulse_response.py": ("torch",),
     "test_native_varying_response.py": ("torch",),
     "test_nlp.py": ("torch",),

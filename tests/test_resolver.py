@@ -42,6 +42,9 @@ def chosen(operation, **facts):
         ("projected_scan", {"keep_all": False, "time": "n"}, "fused"),
         ("projected_scan", {"keep_all": False, "per_step": True}, "fused"),
         ("projected_scan", {"platform": "cuda"}, "products"),
+        ("carried_states", {}, "fused"),
+        ("carried_states", {"time": None}, "blocks"),
+        ("carried_states", {"platform": "cuda"}, "blocks"),
         ("varying_response", {}, "fused"),
         ("varying_response", {"dtype": "bfloat16"}, "blocks"),
         ("varying_response", {"platform": "cuda"}, "blocks"),
@@ -82,6 +85,7 @@ def test_portable_kernels_have_no_fused_forms():
             ("projected_scan", "fused"),
             ("impulse_response", "blocks"),
             ("varying_response", "blocks"),
+            ("carried_states", "blocks"),
             ("nonlinear_scan", "loop"),
         ):
             assert chosen(operation) == (registry.portable(), form)

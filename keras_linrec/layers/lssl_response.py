@@ -8,6 +8,7 @@ from keras import ops
 from keras_linrec.ops import packing
 from keras_linrec.ops import structured_step
 from keras_linrec.ops import transition_powers
+from keras_linrec.ops.carried_states import CarriedStates
 from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.check_bounded import require_bounded
 from keras_linrec.ops.discretization import discretise
@@ -122,7 +123,7 @@ def respond(
     elif states is None and not wants_states:
         return _by_impulse_response(systems, inputs), None
     else:
-        return _by_powers(systems, inputs, states, lengths, wants_states)
+        return _by_convolution(systems, inputs, states, lengths, wants_states)
     return systems.read_out(outputs, inputs), final_states
 
 
@@ -216,8 +217,8 @@ def _by_packed_chunks(systems, inputs, states, lengths, resets):
     )
 
 
-def _by_impulse_response(systems, inputs):
-    """By one convolution, without states before and after."""
+def _by_impulse_response(systems, inputs, free=None):
+    """By one convolution, without states after it."""
     response = impulse_response(
         systems.transition,
         systems.timescale,
@@ -225,7 +226,27 @@ def _by_impulse_response(systems, inputs):
         ops.shape(inputs)[1],
         systems.alpha,
     )
-    return _convolved(systems, inputs, response)
+    return _convolved(systems, inputs, response, free)
+
+
+def _by_convolution(systems, inputs, states, lengths, wants_states):
+    """By a convolution, and the states by the fastest products of powers."""
+    carried = CarriedStates(
+        systems.transition,
+        systems.timescale,
+        systems.output_matrix,
+        systems.alpha,
+        inputs,
+    )
+    if not carried:
+        return _by_powers(systems, inputs, states, lengths, wants_states)
+    free = None if states is None else carried.free_response(states)
+    outputs = _by_impulse_response(systems, inputs, free)
+    if not wants_states:
+        return outputs, None
+    if states is None:
+        states = systems.zero_states(inputs)
+    return outputs, carried.final_states(states, lengths)
 
 
 def _by_powers(systems, inputs, states, lengths, wants_states):
@@ -235,12 +256,13 @@ def _by_powers(systems, inputs, states, lengths, wants_states):
     response = transition_powers.chunked_response(
         powers, input_vector, systems.output_matrix
     )
-    initial = None
+    free = None
     if states is not None:
-        initial = transition_powers.free_response(
+        free = transition_powers.free_response(
             powers, states, systems.output_matrix
         )
-    outputs = _convolved(systems, inputs, response, initial)
+        free = ops.transpose(free, (0, 3, 1, 2))
+    outputs = _convolved(systems, inputs, response, free)
     if not wants_states:
         return outputs, None
     return outputs, transition_powers.final_states(
@@ -252,16 +274,23 @@ def _by_powers(systems, inputs, states, lengths, wants_states):
     )
 
 
-def _convolved(systems, inputs, response, initial=None):
-    """The outputs, from C x after an impulse and after the initial states."""
+def _convolved(systems, inputs, response, free=None):
+    """The outputs.
+
+    Args:
+        systems: `Systems`.
+        inputs: tensor (batch, time, features).
+        response: C x after an impulse, (features, channels, taps).
+        free: C x after the initial states alone, (batch, time, features,
+            channels). Defaults to `None`: these are zero.
+    """
     taps = ops.shape(response)[-1]
     direct = ops.expand_dims(systems.feedthrough, -1)
     response = systems.require_bounded(response)
     response = response + ops.pad(direct, ((0, 0), (0, 0), (0, taps - 1)))
-    if initial is None:
+    if free is None:
         return causal_convolution(inputs, response, systems.activation)
-    outputs = causal_convolution(inputs, response)
-    return systems.activation(outputs + ops.transpose(initial, (0, 3, 1, 2)))
+    return systems.activation(causal_convolution(inputs, response) + free)
 
 
 def _all_steps(inputs):

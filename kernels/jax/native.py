@@ -31,6 +31,8 @@ from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import convolution_shapes
+from keras_linrec.kernels.native.call_shapes import final_shapes
+from keras_linrec.kernels.native.call_shapes import free_shapes
 from keras_linrec.kernels.native.call_shapes import move_shapes
 from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.kernels.native.call_shapes import projected_shapes
@@ -124,6 +126,33 @@ def varying_response(*arguments):
     )
     outputs, final_state, _ = _varying_response(float(alpha), *arguments)
     return outputs, final_state
+
+
+def free_response(*arguments):
+    """See `keras_linrec.kernels.carried_states`."""
+    *arguments, time, alpha = arguments
+    output_matrix, state = arguments[-2:]
+    batch, features, size = state.shape
+    _require_shapes(
+        "free_response",
+        ["arguments"],
+        [arguments],
+        [free_shapes(batch, features, output_matrix.shape[1], size)],
+    )
+    return _free_response(time, float(alpha), *arguments)
+
+
+def final_states(*arguments):
+    """See `keras_linrec.kernels.carried_states`."""
+    *arguments, alpha = arguments
+    output_matrix, _, inputs, _ = arguments[6:]
+    _require_shapes(
+        "final_states",
+        ["arguments"],
+        [arguments],
+        [final_shapes(*inputs.shape, *output_matrix.shape[1:])],
+    )
+    return _final_states(float(alpha), *arguments)
 
 
 def causal_convolution(inputs, response, activation):
@@ -512,6 +541,96 @@ _varying_response = twice_differentiable(
     _varying_backward,
     _plain_varying_backward,
     differentiated=2,
+)
+
+
+# States that pass through a sequence.
+
+_ROWS_OF_FREE = *[False] * 7, True
+
+
+def _free_forward(time, alpha, *arguments):
+    output_matrix, state = arguments[-2:]
+    batch, features, _ = state.shape
+    outputs = batch, time, features, output_matrix.shape[1]
+    return _call(
+        "keras_linrec_free_response",
+        jax.ShapeDtypeStruct(outputs, state.dtype),
+        arguments,
+        rows=(_ROWS_OF_FREE, True),
+        time=time,
+        alpha=bits_of(alpha),
+    )
+
+
+def _remember_free(time, alpha, *arguments):
+    return _free_response(time, alpha, *arguments), arguments
+
+
+def _free_backward(time, alpha, arguments, d_outputs):
+    return _call(
+        "keras_linrec_free_response_backward",
+        _like(arguments),
+        (arguments, d_outputs),
+        rows=((_ROWS_OF_FREE, True), _ROWS_OF_FREE),
+        time=time,
+        alpha=bits_of(alpha),
+    )
+
+
+def _plain_free_backward(time, alpha, arguments, d_outputs):
+    return plain_gradients.of_free_response(
+        varying_response, time, alpha, arguments, d_outputs
+    )
+
+
+_free_response = twice_differentiable(
+    _free_forward,
+    _remember_free,
+    _free_backward,
+    _plain_free_backward,
+    settings=2,
+)
+
+_ROWS_OF_FINAL = *[False] * 7, *[True] * 3
+_LENGTHS = 7
+
+
+def _final_forward(alpha, *arguments):
+    return _call(
+        "keras_linrec_final_states",
+        _like(arguments[-1]),
+        arguments,
+        rows=(_ROWS_OF_FINAL, True),
+        alpha=bits_of(alpha),
+    )
+
+
+def _remember_final(alpha, *arguments):
+    return _final_states(alpha, *arguments), arguments
+
+
+def _final_backward(alpha, arguments, d_states):
+    differentiated = *arguments[:_LENGTHS], *arguments[_LENGTHS + 1 :]
+    *gradients, d_inputs, d_state = _call(
+        "keras_linrec_final_states_backward",
+        _like(differentiated),
+        (arguments, d_states),
+        rows=((_ROWS_OF_FINAL, True), (*_ROWS_OF_FREE, True)),
+        alpha=bits_of(alpha),
+    )
+    of_lengths = jax.numpy.zeros_like(arguments[_LENGTHS])
+    return *gradients, of_lengths, d_inputs, d_state
+
+
+def _plain_final_backward(alpha, arguments, d_states):
+    return plain_gradients.of_final_states(
+        varying_response, alpha, arguments, d_states
+    )
+
+
+_final_states = twice_differentiable(
+    _final_forward, _remember_final, _final_backward, _plain_final_backward
 )
 
 

@@ -5,9 +5,12 @@ file. Forward and backward pass run on the same platform, so that the residuals
 may differ from those of the core.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
+from keras_linrec.kernels import carried_states as carried
 from keras_linrec.kernels import impulse_response as structured
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import varying_response as varying
@@ -24,6 +27,7 @@ from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
 
 _scan = projection.with_final_state(portable)
+_steps = partial(varying.varying_response, _scan)
 
 
 def _linear(results, decay, inputs, resets, initial_state, flags):
@@ -103,6 +107,28 @@ def _varying_backward(results, arguments, _, cotangents, block, alpha):
     return *gradients[:resets], *gradients[resets + 1 :]
 
 
+def _free(results, *arguments, time, alpha):
+    return carried.free_response(_steps, *arguments, time, number_of(alpha))
+
+
+def _free_backward(results, arguments, d_outputs, time, alpha):
+    return plain_gradients.of_free_response(
+        _steps, time, number_of(alpha), arguments, d_outputs
+    )
+
+
+def _final(results, *arguments, alpha):
+    return carried.final_states(_steps, *arguments, number_of(alpha))
+
+
+def _final_backward(results, arguments, d_states, alpha):
+    gradients = plain_gradients.of_final_states(
+        _steps, number_of(alpha), arguments, d_states
+    )
+    lengths = 7  # which have no gradient
+    return *gradients[:lengths], *gradients[lengths + 1 :]
+
+
 def _convolution(results, inputs, response, flags, leak):
     activation = activation_of(flags, number_of(leak))
     return causal_convolution(inputs, response, activation)
@@ -143,6 +169,10 @@ CALLS = {
     "keras_linrec_impulse_response_backward": _response_backward,
     "keras_linrec_varying_response": _varying,
     "keras_linrec_varying_response_backward": _varying_backward,
+    "keras_linrec_free_response": _free,
+    "keras_linrec_free_response_backward": _free_backward,
+    "keras_linrec_final_states": _final,
+    "keras_linrec_final_states_backward": _final_backward,
     "keras_linrec_causal_convolution": _convolution,
     "keras_linrec_causal_convolution_backward": _convolution_backward,
     "keras_linrec_move_steps": _move,

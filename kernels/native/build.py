@@ -51,6 +51,7 @@ _X86_SETS = {
 }
 # The sources of the core, beside `kernels.cpp` for each set.
 _CORE_SOURCES = (
+    "carried_states.cpp",
     "causal_convolution.cpp",
     "impulse_response.cpp",
     "move_steps.cpp",

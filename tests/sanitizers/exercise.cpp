@@ -194,6 +194,52 @@ void varying_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
 }
 
 template <class Real>
+void carried_states(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
+                    int64_t n) {
+  const int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
+  const double alpha = 0.5;
+  std::vector<int64_t> sizes = {g, b, t, h, m, n, 0};
+  std::memcpy(&sizes[6], &alpha, sizeof alpha);
+  const Quantity p = around<Real>(-1.5, 1.0, g * n, 1);
+  const Quantity d = around<Real>(0.5, 0.5, g * n, 2);
+  const Quantity q = around<Real>(1.5, 1.0, g * n, 3);
+  Quantity bands = around<Real>(0.0, 0.3, g * 3 * n, 4);
+  for (int64_t i = 0; i < g * 3 * n; i++)
+    if (i / n % 3 == 1)
+      reinterpret_cast<Real*>(bands.parts[0].data())[i] += Real{2};
+  const Quantity input = make<Real>(1, g * n, 5);
+  const Quantity timescale = around<Real>(0.1, 0.1, g * h, 6);
+  const Quantity matrix = make<Real>(1, g * h * m * n, 7);
+  Quantity lengths = make<Real>(1, g * b, 8);
+  for (int64_t row = 0; row < g * b; row++)
+    reinterpret_cast<Real*>(lengths.parts[0].data())[row] =
+        static_cast<Real>(t - row % (t + 1));
+  const Quantity inputs = make<Real>(1, g * b * t * h, 9);
+  const Quantity state = make<Real>(1, g * b * h * n, 10);
+  Quantity outputs = make<Real>(1, g * b * t * h * m, 11), final_state = state;
+  Quantity d_p = p, d_d = d, d_q = q, d_bands = bands, d_input = input;
+  Quantity d_timescale = timescale, d_matrix = matrix;
+  Quantity d_inputs = inputs, d_state = state;
+  call<Real>(keras_linrec_free_response, flags, sizes,
+             {&p, &d, &q, &bands, &input, &timescale, &matrix, &state},
+             {&outputs});
+  call<Real>(
+      keras_linrec_free_response_backward, flags, sizes,
+      {&p, &d, &q, &bands, &input, &timescale, &matrix, &state, &outputs},
+      {&d_p, &d_d, &d_q, &d_bands, &d_input, &d_timescale, &d_matrix,
+       &d_state});
+  call<Real>(keras_linrec_final_states, flags, sizes,
+             {&p, &d, &q, &bands, &input, &timescale, &matrix, &lengths,
+              &inputs, &state},
+             {&final_state});
+  call<Real>(keras_linrec_final_states_backward, flags, sizes,
+             {&p, &d, &q, &bands, &input, &timescale, &matrix, &lengths,
+              &inputs, &state, &final_state},
+             {&d_p, &d_d, &d_q, &d_bands, &d_input, &d_timescale, &d_matrix,
+              &d_inputs, &d_state});
+}
+
+template <class Real>
 void causal_convolutions(int activation, int64_t g, int64_t b, int64_t t,
                          int64_t h, int64_t m, int64_t taps) {
   const int flags = (sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0) |
@@ -300,6 +346,9 @@ void everything() {
   varying_responses<Real>(1, 1, 1, 1, 1, 1, 1);
   varying_responses<Real>(2, 3, 20, 7, 2, 5, 8);
   varying_responses<Real>(1, 5, 9, 20, 1, 33, 3);
+  carried_states<Real>(1, 1, 1, 1, 1, 1);
+  carried_states<Real>(2, 3, 20, 7, 2, 5);
+  carried_states<Real>(1, 5, 70, 3, 1, 33);
   moves_of_steps<Real>(1, 1, 1, 1);
   moves_of_steps<Real>(2, 3, 50, 7);
   moves_of_steps<Real>(1, 1, 3000, 40);

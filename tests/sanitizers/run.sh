@@ -27,9 +27,10 @@ for sanitizer in address,undefined thread; do
     done
     wait
     "$compiler" "${flags[@]}" exercise.cpp \
-        "$source"/{causal_convolution,impulse_response,move_steps}.cpp \
-        "$source"/{nonlinear_scan,projected_scan,scan,varying_response}.cpp \
-        "$source"/{parallel,processors,dispatch}.cpp "${objects[@]}" -pthread \
+        "$source"/{carried_states,causal_convolution,impulse_response}.cpp \
+        "$source"/{move_steps,nonlinear_scan,projected_scan,scan}.cpp \
+        "$source"/{varying_response,parallel,processors,dispatch}.cpp \
+        "${objects[@]}" -pthread \
         -o "$scratch/exercise"
     for set in "${!sets[@]}"; do
         # The program forks with threads running, and starts threads afterwards.
