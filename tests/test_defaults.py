@@ -10,7 +10,12 @@ from units import sequences
 
 from keras_linrec import layers
 
-PUBLIC = [value for value in vars(layers).values() if inspect.isclass(value)]
+PUBLIC = [
+    value
+    for value in vars(layers).values()
+    # The wrapper takes a layer.
+    if inspect.isclass(value) and value is not layers.Bidirectional
+]
 
 
 def train(unit, features):

@@ -357,6 +357,19 @@ def test_gelu_keeps_its_digits_where_it_is_small(dtype, tolerance):
     assert np.abs(d_inputs[0].ravel() - exact).max() < tolerance
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gelu_of_large_numbers_is_zero_or_the_number(dtype):
+    sizes = np.array([40, 1e3, 1e6, 1e19, 1e30, 3e38], dtype)
+    for numbers, exact in ((sizes, sizes), (-sizes, 0 * sizes)):
+        inputs = [numbers.reshape(-1, 1, 1, 1)]
+        response = [np.ones((numbers.size, 1, 1, 1), dtype)]
+        flags, given = encoded((numbers.size, 1, 1, 1, 1, 1), "gelu", dtype)
+        (outputs,) = empty_like(inputs)
+        call("causal_convolution", flags, given, (inputs, response), (outputs,))
+        error = np.abs(outputs[0].ravel() - exact)
+        assert (error <= 1e-6 * exact).all()
+
+
 def test_no_rows_give_no_outputs_and_no_gradient():
     zeros = np.zeros
     decay, into, out = (zeros(s, "float32") for s in ((3,), (2, 3), (3, 4)))

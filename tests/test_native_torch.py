@@ -276,7 +276,19 @@ def spoilt_calls():
         (
             operators.impulse_response_backward,
             "d_response",
-            (5, 0.5, systems_given, torch.rand(2, 2, 4, dtype=torch.float64)),
+            (
+                [True] * 7,
+                5,
+                0.5,
+                systems_given,
+                torch.rand(2, 2, 4, dtype=torch.float64),
+            ),
+        ),
+        (operators.move_steps, "mask", (0, sequences, sequences[:, 1:, 0])),
+        (
+            operators.free_response,
+            "arguments",
+            (5, 0.5, [*systems_given, sequences]),
         ),
     ]
 

@@ -45,7 +45,7 @@ class _Check:
     message: str
 
     def __call__(self, tensor):
-        bounded = jnp.max(jnp.abs(tensor)) < LARGEST
+        bounded = jnp.max(jnp.abs(tensor), initial=0) < LARGEST
         jax.lax.cond(
             bounded,
             lambda bounded: None,

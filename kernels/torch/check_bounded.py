@@ -7,6 +7,8 @@ from keras_linrec.kernels.check_bounded import LARGEST
 
 def require_bounded(tensor, message):
     """See `keras_linrec.kernels.check_bounded`."""
+    if not tensor.numel():
+        return tensor
     # Asynchronous, so that it does not synchronise with a GPU.
     torch._assert_async(tensor.detach().abs().max() < LARGEST, message)
     return tensor

@@ -108,8 +108,12 @@ INLINE typename Types<Real>::Vector gelu(typename Types<Real>::Vector x,
   bits = bits >> lower_bits << lower_bits;
   Vector upper;
   __builtin_memcpy(&upper, &bits, sizeof upper);
-  const Vector bell = exponential<Real, false>(
+  const Vector curve = exponential<Real, false>(
       Real(-0.5) * upper * upper, Real(-0.5) * (size - upper) * (size + upper));
+  // Beyond the least exponent, where the second part may be of any size. False
+  // for NaN, which propagates.
+  const auto vanishes = Real(-0.5) * size * size < T::least_exponent;
+  const Vector bell = vanishes ? Vector{} : curve;
   const Vector share = 4 / (4 + size), centred = 2 * share - 1;
   Vector series = Vector{} + Tail::coefficients[0];
   _Pragma("GCC unroll 32") for (int k = 1; k < Tail::terms; k++) series =
