@@ -12,6 +12,7 @@ ACTIVATIONS = {
     "leaky_relu": activations.leaky_relu,
     "tanh": keras.activations.tanh,
     "sigmoid": keras.activations.sigmoid,
+    "gelu": keras.activations.gelu,
 }
 
 
