@@ -182,6 +182,31 @@ void run_stage(const FourierStage<Real>& stage, int64_t points,
 // How many steps ahead of its use memory is asked for.
 constexpr int64_t steps_ahead = 48;
 
+// As many steps as there are lanes, of sequences whose steps lie side by side:
+// from lines of memory to vectors, and back. Number by number, sequences that
+// are a power of two apart would all be read through one set of the cache.
+template <class Real>
+struct Lines {
+  static constexpr int width = Types<Real>::width;
+  alignas(64) Real numbers[width][width] = {};  // steps, lanes
+
+  INLINE void read(const Real* at, const FourierLanes<const Real>& from) {
+    for (int64_t lane = 0; lane < from.lanes; lane++) {
+      const Real* line = at + (from.place ? from.place[lane] : lane);
+      for (int t = 0; t < width; t++) numbers[t][lane] = line[t];
+    }
+  }
+  INLINE void write(Real* at, const FourierLanes<Real>& to) const {
+    for (int64_t lane = 0; lane < to.lanes; lane++) {
+      Real* line = at + (to.place ? to.place[lane] : lane);
+      for (int t = 0; t < width; t++) line[t] = numbers[t][lane];
+    }
+  }
+  INLINE typename Types<Real>::Vector& step(int t) {
+    return *reinterpret_cast<typename Types<Real>::Vector*>(numbers[t]);
+  }
+};
+
 // Values become use(numbers of a step, value before), or 0 behind the last step.
 template <class Real, class Use>
 INLINE void gather(const FourierPlan<Real>& plan,
@@ -189,13 +214,21 @@ INLINE void gather(const FourierPlan<Real>& plan,
                    typename Types<Real>::Vector* values, const Use& use) {
   typedef typename Types<Real>::Vector Vector;
   typedef typename Types<Real>::VectorInMemory InMemory;
-  const bool whole = !from.place && from.lanes == Types<Real>::width;
+  constexpr int width = Types<Real>::width;
+  const bool whole = !from.place && from.lanes == width;
   for (int64_t row = 0; row < plan.rows; row++, values += plan.width + 1) {
     const int64_t first = row * plan.width;
     int64_t count = from.steps - first;
     count = count < 0 ? 0 : count < plan.width ? count : plan.width;
     const Real* at = from.numbers + first * from.step;
-    for (int64_t t = 0; t < count; t++, at += from.step) {
+    int64_t t = 0;
+    for (; from.step == 1 && t + width <= count; t += width, at += width) {
+      Lines<Real> lines;
+      lines.read(at, from);
+      for (int k = 0; k < width; k++)
+        values[t + k] = use(lines.step(k), values[t + k]);
+    }
+    for (; t < count; t++, at += from.step) {
       if (whole) {
         __builtin_prefetch(at + steps_ahead * from.step);
         values[t] = use(*reinterpret_cast<const InMemory*>(at), values[t]);
@@ -206,7 +239,7 @@ INLINE void gather(const FourierPlan<Real>& plan,
         value[lane] = at[from.place ? from.place[lane] : lane];
       values[t] = use(value, values[t]);
     }
-    for (int64_t t = count; t < plan.width; t++) values[t] = Vector{};
+    for (; t < plan.width; t++) values[t] = Vector{};
   }
 }
 template <class Real>
@@ -222,14 +255,21 @@ INLINE void scatter(const FourierPlan<Real>& plan,
                     const typename Types<Real>::Vector* values,
                     const FourierLanes<Real>& to, const Use& use) {
   typedef typename Types<Real>::VectorInMemory InMemory;
-  const bool whole = !to.place && to.lanes == Types<Real>::width;
+  constexpr int width = Types<Real>::width;
+  const bool whole = !to.place && to.lanes == width;
   for (int64_t row = 0; row < plan.rows; row++, values += plan.width + 1) {
     const int64_t first = row * plan.width;
     int64_t count = to.steps - first;
     if (count <= 0) return;
     if (count > plan.width) count = plan.width;
     Real* at = to.numbers + first * to.step;
-    for (int64_t t = 0; t < count; t++, at += to.step) {
+    int64_t t = 0;
+    for (; to.step == 1 && t + width <= count; t += width, at += width) {
+      Lines<Real> lines;
+      for (int k = 0; k < width; k++) lines.step(k) = use(values[t + k]);
+      lines.write(at, to);
+    }
+    for (; t < count; t++, at += to.step) {
       const auto value = use(values[t]);
       if (whole) {
         __builtin_prefetch(at + steps_ahead * to.step, 1);
