@@ -45,11 +45,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--units", nargs="+", default=list(UNITS))
-    parser.add_argument("--variants", nargs="+", default=VARIANTS)
+    parser.add_argument("--variants", nargs="*", default=VARIANTS)
     parser.add_argument("--steps", type=int, nargs="*", default=STEPS)
     parser.add_argument("--figure", type=Path, metavar="FILE.png")
     options = parsed_options(parser)
-    print_variants(options)
+    if options.variants:
+        print_variants(options)
     if options.steps:
         times = growth(options)
         if options.figure:

@@ -80,8 +80,8 @@ def running(kernel):
 
 
 def peer_scan(peer):
-    def scan(decay, inputs, initial_state, reverse=False):
-        # Forward and from a state of zero, as this step needs it.
+    def scan(decay, inputs, initial_state, reverse=False, resets=None):
+        # Forward, from a state of zero and without resets: what a step needs.
         outputs = peer([*decay, *inputs])
         return outputs, tuple(part[:, -1] for part in outputs)
 
