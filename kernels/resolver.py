@@ -39,10 +39,11 @@ class Case(NamedTuple):
     # Whether states are reset.
     resets: bool = False
     # For nonlinear scans: whether the native kernels have the activation,
-    # whether it acts on pairs, and the number of matrices that a step
-    # multiplies by.
+    # whether it acts on pairs, whether it is GELU, and the number of matrices
+    # that a step multiplies by.
     known_activation: bool = True
     pairs: bool = False
+    gelu: bool = False
     matrices: int = 1
     # Whether custom operators can run on these tensors now.
     operators: bool = True
@@ -193,6 +194,8 @@ def _form(case, kernel):
     if case.platform == "cuda":
         if case.pairs:
             return "loop", "an activation of pairs"
+        if case.gelu and keras.backend.backend() == "jax":
+            return "loop", "Triton has no error function"
         # On PyTorch a thread block reads the recurrent matrix at each step.
         # Beyond this number of units a product of all rows is faster, despite
         # its launches. On JAX the matrix has to fit into half of the registers.

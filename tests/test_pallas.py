@@ -343,7 +343,8 @@ def test_vmap_gives_each_nonlinear_system_its_own():
     compare(to_numpy(got), to_numpy(expected), 1e-5)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+# Triton has no error function: the resolver takes the loop for GELU.
+@pytest.mark.parametrize("activation", sorted({*ACTIVATIONS} - {"gelu"}))
 def test_a_nonlinear_scan_lowers_without_a_gpu(activation):
     for solver, units in ((None, 128), ("rk4", 100)):
         dynamics = Dynamics(ACTIVATIONS[activation], solver, bool(solver))

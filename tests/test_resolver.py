@@ -61,6 +61,11 @@ def chosen(operation, **facts):
         ("nonlinear_scan", {"platform": "tpu"}, "loop"),
         ("nonlinear_scan", {"platform": "cuda"}, "fused"),
         ("nonlinear_scan", {"platform": "cuda", "pairs": True}, "loop"),
+        (
+            "nonlinear_scan",
+            {"platform": "cuda", "gelu": True},
+            "loop" if keras.backend.backend() == "jax" else "fused",
+        ),
         ("nonlinear_scan", {"platform": "cuda", "channels": MOST}, "fused"),
         ("nonlinear_scan", {"platform": "cuda", "channels": MOST + 1}, "loop"),
     ],
