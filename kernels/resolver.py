@@ -127,61 +127,28 @@ def _form(case, kernel):
     if case.operation == "impulse_response":
         if not case.operators and isinstance(case.time, int):
             return "scans", "the blocks have a custom gradient too"
-        if kernel.impulse_response is None:
-            return "blocks", "this kernel has no fused form"
-        if not isinstance(case.time, int):
-            return "blocks", "the length is unknown"
-        if case.dtype not in ("float32", "float64"):
-            return "blocks", "no fused kernel for this dtype"
-        if case.platform != "cpu":
-            return "blocks", "no fused kernel for this device yet"
-        return "fused", ""
+        return _fused(case, kernel.impulse_response, "blocks", fixed=True)
 
     if case.operation == "carried_states":
-        if kernel.final_states is None:
-            return "blocks", "this kernel has no fused form"
-        if not isinstance(case.time, int):
-            return "blocks", "the length is unknown"
-        if case.dtype not in ("float32", "float64"):
-            return "blocks", "no fused kernel for this dtype"
-        if case.platform != "cpu":
-            return "blocks", "no fused kernel for this device yet"
-        return "fused", ""
+        return _fused(case, kernel.final_states, "blocks", fixed=True)
 
     if case.operation == "packed_response":
         # An LSSL with resets. Forward and backward at (16, 1024, 64), N = 64,
         # on PyTorch take 0.56 s of a processor's time in steps and 6.2 in
         # chunks; without resets 0.22.
-        steps = case._replace(operation="varying_response")
-        form, reason = _form(steps, kernel)
-        return "steps" if form == "fused" else "chunks", reason
+        form, reason = _fused(case, kernel.varying_response, "chunks")
+        return "steps" if form == "fused" else form, reason
 
     if case.operation == "varying_response":
-        if kernel.varying_response is None:
-            return "blocks", "this kernel has no fused form"
-        if case.dtype not in ("float32", "float64"):
-            return "blocks", "no fused kernel for this dtype"
-        if case.platform != "cpu":
-            return "blocks", "no fused kernel for this device yet"
-        return "fused", ""
+        return _fused(case, kernel.varying_response, "blocks")
 
     if case.operation == "causal_convolution":
-        if kernel.causal_convolution is None:
-            return "transforms", "this kernel has no fused form"
-        if case.dtype not in ("float32", "float64"):
-            return "transforms", "no fused kernel for this dtype"
-        if case.platform != "cpu":
-            return "transforms", "the framework's transforms run on this device"
-        return "fused", ""
+        reason = "the framework's transforms run on this device"
+        return _fused(case, kernel.causal_convolution, "transforms", reason)
 
     if case.operation == "move_steps":
-        if kernel.move_steps is None:
-            return "gathers", "this kernel has no fused form"
-        if case.dtype not in ("float32", "float64"):
-            return "gathers", "no fused kernel for this dtype"
-        if case.platform != "cpu":
-            return "gathers", "gathers are fast on this device"
-        return "fused", ""
+        reason = "gathers are fast on this device"
+        return _fused(case, kernel.move_steps, "gathers", reason)
 
     if kernel.nonlinear_scan is None:
         return "loop", "this kernel has no fused form"
@@ -208,6 +175,34 @@ def _form(case, kernel):
             is_large = case.channels > 512
         if is_large:
             return "loop", "the recurrent matrix is too large"
+    return "fused", ""
+
+
+def _fused(
+    case,
+    function,
+    otherwise,
+    on_device="no fused kernel for this device yet",
+    fixed=False,
+):
+    """The form "fused" if a kernel's function can run a case.
+
+    Args:
+        case: `Case`.
+        function: the kernel's function, or `None`.
+        otherwise: the form that runs otherwise.
+        on_device: the reason for it on a GPU or TPU.
+        fixed: whether the function needs a length that is known before the
+            call.
+    """
+    if function is None:
+        return otherwise, "this kernel has no fused form"
+    if fixed and not isinstance(case.time, int):
+        return otherwise, "the length is unknown"
+    if case.dtype not in ("float32", "float64"):
+        return otherwise, "no fused kernel for this dtype"
+    if case.platform != "cpu":
+        return otherwise, on_device
     return "fused", ""
 
 

@@ -4,6 +4,7 @@ from keras import ops
 
 from keras_linrec.kernels.move_steps import order as order
 from keras_linrec.kernels.move_steps import take as take
+from keras_linrec.kernels.resets import of_adjoint
 
 
 def lengths(mask):
@@ -55,8 +56,7 @@ def backward_resets(resets):
     The step before the beginning of one sequence is the last step of another,
     which the reversed recurrence reads first.
     """
-    nowhere = ops.zeros_like(resets[:, :1])
-    return ops.concatenate([resets[:, 1:], nowhere], axis=1)
+    return of_adjoint(resets, reverse=False)
 
 
 def hold_after(decay, lengths, time):

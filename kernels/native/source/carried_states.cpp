@@ -17,12 +17,9 @@ void for_each_feature(const CarriedSizes& s, const Parameters& parameters,
   const double most = std::min<int64_t>(threads(), s.features);
   const double work = s.features * s.work(s.doublings());
   const double wanted = std::clamp(work / least_work_a_thread, 1.0, most);
-  std::atomic<int64_t> next{0};
-  parallel(static_cast<int>(wanted), [&](int) {
-    Workspace workspace(s, parameters, backward);
-    for (int64_t feature; (feature = next.fetch_add(1)) < s.features;)
-      use(workspace, feature);
-  });
+  for_each_job(
+      static_cast<int>(wanted), s.features,
+      [&] { return Workspace(s, parameters, backward); }, use);
 }
 
 // to (columns, rows, width) = from (rows, columns, width)

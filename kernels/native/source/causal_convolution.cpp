@@ -1,7 +1,6 @@
 // The causal convolution of sequences with responses, and its gradient: tiles
 // of sequences cut into jobs.
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -64,17 +63,12 @@ class Memory {
   Real* numbers_;
 };
 
-// Calls work(job) for every job, each on whatever thread is free.
-template <class Work>
-void for_each_job(int64_t jobs, double work, Work use) {
+// The threads that so much work pays for.
+int threads_for(double work, int64_t jobs) {
   // Numbers below which one thread is as fast.
   constexpr double least_a_thread = 1 << 14;
-  std::atomic<int64_t> next{0};
   const double most = std::min<int64_t>(threads(), jobs);
-  parallel(static_cast<int>(std::min(work / least_a_thread + 1.0, most)),
-           [&](int) {
-             use([&] { return next.fetch_add(1); });
-           });
+  return static_cast<int>(std::min(work / least_a_thread + 1.0, most));
 }
 
 // Sequences side by side in the lanes of a vector: features of one row, or, at
@@ -121,8 +115,8 @@ class Convolution {
 
   void forward(const Real* inputs, const Real* response, Real* outputs) {
     transform_responses(response);
-    for_each_job(jobs_.size(), work(), [&](auto next) {
-      const Space space(*this, s_.channels > 1);
+    const auto make = [&] { return Space(*this, s_.channels > 1); };
+    for_each_part(work(), make, [&](const Space& space, int64_t job) {
       FourierConvolution<Real> call{};
       call.plan = &plan_;
       call.activation = s_.activation;
@@ -132,7 +126,7 @@ class Convolution {
       call.spectrum_size = spectrum_;
       call.spectrum = space.spectrum;
       call.product = s_.channels > 1 ? space.other : space.spectrum;
-      for_each_tile(next, [&](int64_t, const Tile& tile) {
+      for_each_tile(jobs_[job], [&](const Tile& tile) {
         call.inputs = tile.inputs(inputs);
         call.outputs = tile.outputs(outputs);
         call.responses = responses_of(tile.block);
@@ -147,8 +141,8 @@ class Convolution {
     if (d_inputs || !s_.linear()) transform_responses(response);
     const int64_t block_size = s_.channels * spectrum_;
     const Memory<Real> sums(d_response ? jobs_.size() * block_size : 0);
-    for_each_job(jobs_.size(), 4 * work(), [&](auto next) {
-      const Space space(*this, true, s_.channels > 1);
+    const auto make = [&] { return Space(*this, true, s_.channels > 1); };
+    for_each_part(4 * work(), make, [&](const Space& space, int64_t job) {
       FourierGradient<Real> call{};
       call.plan = &plan_;
       call.activation = s_.activation;
@@ -159,18 +153,15 @@ class Convolution {
       call.spectrum = space.spectrum;
       call.product = space.other;
       call.sum = s_.channels > 1 ? space.third : nullptr;
-      int64_t before = -1;
-      for_each_tile(next, [&](int64_t job, const Tile& tile) {
+      if (d_response) call.d_responses = sums.at(job * block_size);
+      call.is_first = true;
+      for_each_tile(jobs_[job], [&](const Tile& tile) {
         call.inputs = tile.inputs(inputs);
         call.d_outputs = tile.outputs(d_outputs);
         if (d_inputs) call.d_inputs = tile.inputs(d_inputs);
         call.responses = responses_of(tile.block);
-        if (d_response) {
-          call.d_responses = sums.at(job * block_size);
-          call.is_first = job != before;
-          before = job;
-        }
         kernels<Real>().convolve_backward(call);
+        call.is_first = false;
       });
     });
     if (d_response) invert_sums(sums, d_response);
@@ -232,22 +223,37 @@ class Convolution {
     }
   };
 
-  // Calls use(job, tile) for the tiles of the jobs that this thread takes.
-  template <class Next, class Use>
-  void for_each_tile(Next next, Use use) const {
-    for (int64_t j; (j = next()) < static_cast<int64_t>(jobs_.size());) {
-      const Job& job = jobs_[j];
-      const int64_t parts = tiling_.parts(job.block);
-      const int64_t tiles = tiling_.tiles(job.block);
-      const int64_t together = tiling_.rows(job.block);
-      Tile tile{*this, job.block, 0, 0, places(job.block, 1),
-                places(job.block, s_.channels)};
-      for (int64_t t = tiles * job.part / parts;
-           t < tiles * (job.part + 1) / parts; t++) {
-        tile.first_row = t * together;
-        tile.rows = std::min(together, s_.batch - tile.first_row);
-        use(j, tile);
-      }
+  // Calls use(space, job) for the parts of all blocks.
+  template <class Make, class Use>
+  void for_each_part(double work, const Make& make, const Use& use) const {
+    const int64_t jobs = jobs_.size();
+    for_each_job(threads_for(work, jobs), jobs, make, use);
+  }
+
+  // Calls use(space, block, channel) for the transforms of responses.
+  template <class Use>
+  void for_each_response(const Use& use) const {
+    const int64_t jobs = tiling_.blocks() * s_.channels;
+    for_each_job(
+        threads_for(double(jobs) * plan_.points * width_, jobs), jobs,
+        [&] { return Space(*this); },
+        [&](const Space& space, int64_t job) {
+          use(space, job / s_.channels, job % s_.channels);
+        });
+  }
+
+  template <class Use>
+  void for_each_tile(const Job& job, const Use& use) const {
+    const int64_t parts = tiling_.parts(job.block);
+    const int64_t tiles = tiling_.tiles(job.block);
+    const int64_t together = tiling_.rows(job.block);
+    Tile tile{*this, job.block, 0, 0, places(job.block, 1),
+              places(job.block, s_.channels)};
+    for (int64_t t = tiles * job.part / parts;
+         t < tiles * (job.part + 1) / parts; t++) {
+      tile.first_row = t * together;
+      tile.rows = std::min(together, s_.batch - tile.first_row);
+      use(tile);
     }
   }
 
@@ -274,65 +280,52 @@ class Convolution {
   }
 
   void transform_responses(const Real* response) {
-    const int64_t jobs = tiling_.blocks() * s_.channels;
-    for_each_job(jobs, double(jobs) * plan_.points * width_, [&](auto next) {
-      const Space space(*this);
-      for (int64_t j; (j = next()) < jobs;) {
-        const int64_t block = j / s_.channels, channel = j % s_.channels;
-        const std::vector<int64_t> places =
-            response_places(block, tiling_.rows(block));
-        FourierSpectrum<Real> call{};
-        call.plan = &plan_;
-        call.scratch = space.scratch;
-        call.from = {
-            response +
-                (tiling_.first(block) * s_.channels + channel) * s_.taps,
-            s_.taps, 1, static_cast<int64_t>(places.size()), places.data()};
-        call.scale = Real(1.0 / plan_.points);
-        call.spectrum = responses_.at(j * spectrum_);
-        kernels<Real>().spectrum_of(call);
-      }
+    for_each_response([&](const Space& space, int64_t block, int64_t channel) {
+      const std::vector<int64_t> places =
+          response_places(block, tiling_.rows(block));
+      FourierSpectrum<Real> call{};
+      call.plan = &plan_;
+      call.scratch = space.scratch;
+      call.from = {
+          response + (tiling_.first(block) * s_.channels + channel) * s_.taps,
+          s_.taps, 1, static_cast<int64_t>(places.size()), places.data()};
+      call.scale = Real(1.0 / plan_.points);
+      call.spectrum = responses_of(block) + channel * spectrum_;
+      kernels<Real>().spectrum_of(call);
     });
   }
 
   // The parts' sums to sequences, and the lanes of several rows to one.
   void invert_sums(const Memory<Real>& sums, Real* d_response) const {
-    const int64_t jobs = tiling_.blocks() * s_.channels;
-    for_each_job(jobs, double(jobs) * plan_.points * width_, [&](auto next) {
-      const Space space(*this);
-      std::vector<Real> lanes;
-      for (int64_t j; (j = next()) < jobs;) {
-        const int64_t block = j / s_.channels, channel = j % s_.channels;
-        int64_t job = 0;
-        while (jobs_[job].block != block) job++;
-        Real* sum = sums.at((job * s_.channels + channel) * spectrum_);
-        for (int64_t part = 1; part < tiling_.parts(block); part++)
-          add_spectrum(sum + part * s_.channels * spectrum_, sum);
-        const int64_t count = tiling_.count(block);
-        const int64_t rows = std::min(tiling_.rows(block), s_.batch);
-        Real* to = d_response +
-                   (tiling_.first(block) * s_.channels + channel) * s_.taps;
-        const std::vector<int64_t> places = response_places(block, 1);
-        FourierInverse<Real> call{};
-        call.plan = &plan_;
-        call.scratch = space.scratch;
-        call.spectrum = sum;
-        call.scale = Real(1.0 / plan_.points);
-        call.to = {to, s_.taps, 1, count, places.data()};
-        if (rows > 1) {
-          lanes.resize(s_.taps * width_);
-          call.to = {lanes.data(), s_.taps, width_, rows * count, nullptr};
+    for_each_response([&](const Space& space, int64_t block, int64_t channel) {
+      int64_t job = 0;
+      while (jobs_[job].block != block) job++;
+      Real* sum = sums.at((job * s_.channels + channel) * spectrum_);
+      for (int64_t part = 1; part < tiling_.parts(block); part++)
+        add_spectrum(sum + part * s_.channels * spectrum_, sum);
+      const int64_t count = tiling_.count(block);
+      const int64_t rows = std::min(tiling_.rows(block), s_.batch);
+      Real* to = d_response +
+                 (tiling_.first(block) * s_.channels + channel) * s_.taps;
+      const std::vector<int64_t> places = response_places(block, 1);
+      FourierInverse<Real> call{};
+      call.plan = &plan_;
+      call.scratch = space.scratch;
+      call.spectrum = sum;
+      call.scale = Real(1.0 / plan_.points);
+      call.to = {to, s_.taps, 1, count, places.data()};
+      std::vector<Real> lanes(rows > 1 ? s_.taps * width_ : 0);
+      if (rows > 1)
+        call.to = {lanes.data(), s_.taps, width_, rows * count, nullptr};
+      kernels<Real>().sequences_of(call);
+      if (rows == 1) return;
+      for (int64_t h = 0; h < count; h++)
+        for (int64_t t = 0; t < s_.taps; t++) {
+          Real total = 0;
+          for (int64_t row = 0; row < rows; row++)
+            total += lanes[t * width_ + row * count + h];
+          to[places[h] + t] = total;
         }
-        kernels<Real>().sequences_of(call);
-        if (rows == 1) continue;
-        for (int64_t h = 0; h < count; h++)
-          for (int64_t t = 0; t < s_.taps; t++) {
-            Real total = 0;
-            for (int64_t row = 0; row < rows; row++)
-              total += lanes[t * width_ + row * count + h];
-            to[places[h] + t] = total;
-          }
-      }
     });
   }
 

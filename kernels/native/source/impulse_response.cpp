@@ -1,7 +1,6 @@
 // The impulse response of structured state-space systems and its gradient: the
 // choice between the two algorithms, and the split of features into jobs.
 #include <algorithm>
-#include <atomic>
 
 #include "arrays.h"
 #include "blocked_response.h"
@@ -71,12 +70,12 @@ void for_each_job(const Sizes& s, double work, Make make, Use use) {
   const double most = std::min<int64_t>(keras_linrec::threads(), jobs);
   const double threads =
       std::clamp(s.features * work / least_work_a_thread, 1.0, most);
-  std::atomic<int64_t> next{0};
-  parallel(static_cast<int>(threads), [&](int) {
-    Workspace workspace = make();
-    for (int64_t j; (j = next.fetch_add(1)) < jobs;)
-      use(workspace, j * width, std::min(width, s.features - j * width));
-  });
+  keras_linrec::for_each_job(
+      static_cast<int>(threads), jobs, make,
+      [&](Workspace& workspace, int64_t job) {
+        const int64_t first = job * width;
+        use(workspace, first, std::min(width, s.features - first));
+      });
 }
 
 // The same, with the workspaces of the faster algorithm.

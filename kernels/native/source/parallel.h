@@ -27,6 +27,17 @@ void for_each_job(int wanted, int64_t jobs, const Use& use) {
   });
 }
 
+// Calls use(workspace, job) for every job below `jobs`, with the workspace that
+// make() gives to each thread.
+template <class Make, class Use>
+void for_each_job(int wanted, int64_t jobs, const Make& make, const Use& use) {
+  std::atomic<int64_t> next{0};
+  parallel(wanted, [&](int) {
+    auto workspace = make();
+    for (int64_t job; (job = next.fetch_add(1)) < jobs;) use(workspace, job);
+  });
+}
+
 // From now on, work runs on the threads of an OpenMP runtime: its
 // GOMP_parallel, omp_get_thread_num and omp_get_max_threads.
 void use_openmp(void* parallel, void* index, void* most);

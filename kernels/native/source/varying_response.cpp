@@ -9,7 +9,6 @@
 // forward pass keeps the states that enter blocks of time, from which the backward
 // pass recomputes the others. All sums are float64.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "parallel.h"
@@ -433,12 +432,9 @@ void for_each_job(const VaryingSizes& s, const Parameters& parameters,
   const double most = std::min<int64_t>(threads(), s.jobs());
   const double work = 1.0 * s.systems() * s.time * s.state;
   const double wanted = std::clamp(work / least_work_a_thread, 1.0, most);
-  std::atomic<int64_t> next{0};
-  parallel(static_cast<int>(wanted), [&](int) {
-    VaryingResponse workspace(s, parameters, bands, backward);
-    for (int64_t job; (job = next.fetch_add(1)) < s.jobs();)
-      use(workspace, job);
-  });
+  keras_linrec::for_each_job(
+      static_cast<int>(wanted), s.jobs(),
+      [&] { return VaryingResponse(s, parameters, bands, backward); }, use);
 }
 
 template <class Real>
