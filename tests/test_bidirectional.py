@@ -19,7 +19,8 @@ MASK = np.random.default_rng(0).random((2, TIME)) < 0.7
 
 
 def built(name="lru", merge_mode="concat", **arguments):
-    layer = Bidirectional(UNITS[name](**arguments), merge_mode=merge_mode)
+    unit = UNITS[name](**arguments)
+    layer = Bidirectional(unit, merge_mode, dtype=unit.dtype_policy)
     layer.build((None, None, 3))
     randomise(layer.forward_layer)
     return layer
@@ -80,6 +81,26 @@ def test_time_deltas_go_with_their_steps():
     backward = run(layer.backward_layer, inputs, time_deltas=deltas)[0]
     assert_close([got], [np.concatenate([forward, backward[:, ::-1]], -1)])
     assert relative_error(got, run(layer, inputs)[0]) > 1e-3
+
+
+def test_states_and_time_deltas_keep_their_precision_in_16_bits():
+    arguments = {"return_sequences": True, "return_state": True}
+    layer = built("lipschitz_rnn", **arguments)
+    half = built("lipschitz_rnn", dtype="mixed_bfloat16", **arguments)
+    for one, other in zip(half.weights, layer.weights, strict=True):
+        one.assign(array(other))
+    generator = np.random.default_rng(1)
+    options = {
+        "initial_state": list(
+            generator.standard_normal((2, 2, 4)).astype("float32")
+        ),
+        "time_deltas": generator.uniform(0, 2, (2, TIME)).astype("float32"),
+    }
+    # 16 bits hold these inputs exactly.
+    inputs = np.round(sequences(TIME))
+    got, expected = (one(inputs, **options) for one in (half, layer))
+    assert "bfloat16" in str(got[0].dtype)
+    assert_close(map(array, got[1:]), map(array, expected[1:]))
 
 
 def test_a_model_passes_masks_and_marks_and_is_saved(tmp_path):

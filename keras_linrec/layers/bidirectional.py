@@ -70,6 +70,20 @@ class Bidirectional(keras.layers.Bidirectional):
     (2, 10, 8)
     """
 
+    def __init__(
+        self,
+        layer,
+        merge_mode="concat",
+        weights=None,
+        backward_layer=None,
+        **kwargs,
+    ):
+        # Autocasting would bring states and time_deltas down to 16 bits; the
+        # two layers cast what they compute in 16 bits.
+        super().__init__(
+            layer, merge_mode, weights, backward_layer, autocast=False, **kwargs
+        )
+
     def call(
         self,
         sequences,
