@@ -13,7 +13,9 @@ from units import array
 from units import sequences
 
 from keras_linrec import kernels
+from keras_linrec.layers import LRU
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import Bidirectional
 from keras_linrec.layers import RotRNN
 from keras_linrec.models import SequenceClassifier
 from keras_linrec.models import SequenceRegressor
@@ -392,3 +394,18 @@ def test_a_size_that_is_none_of_the_papers_is_refused(kind):
     with pytest.raises(ValueError, match="`unit` .* Received: unit=rotrnn"):
         kind.from_size("small", 3, unit="rotrnn")
     assert kind.from_size("small", 3, unit="lssl", num_layers=1).units == 128
+
+
+def test_no_two_blocks_of_a_loaded_model_share_a_layer(tmp_path):
+    """Keras marks parts that are serialized again while it loads a file."""
+    unit = Bidirectional(LRU(4, state_size=3), merge_mode="sum")
+    model = built(make_model(num_layers=3, unit=unit))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert len(loaded.weights) == len(model.weights)
+    for block in loaded.blocks:
+        for weight in block.unit.weights:
+            weight.assign(weight * 2)
+    for block, other in zip(model.blocks, loaded.blocks):
+        for weight, twice in zip(block.unit.weights, other.unit.weights):
+            close(2 * array(weight), twice, 0)

@@ -67,10 +67,27 @@ def clone(unit, index):
 
     Its seed differs from that of the other copies by `index`.
     """
-    config = unit.get_config()
+    config = _unshared(unit.get_config())
     if index and config.get("seed") is not None:
         config["seed"] += index
     return type(unit).from_config(config)
+
+
+def _unshared(config):
+    """A configuration whose parts are made anew.
+
+    While Keras loads a file, it marks parts that are serialized several times,
+    and gives all layers made from them the same object.
+    """
+    if isinstance(config, dict):
+        return {
+            name: _unshared(part)
+            for name, part in config.items()
+            if name != "shared_object_id"
+        }
+    if isinstance(config, (list, tuple)):
+        return type(config)(map(_unshared, config))
+    return config
 
 
 def serialize_unbuilt(unit):
