@@ -1,15 +1,23 @@
 r"""What the tests with drawn cases share.
 
 Hypothesis draws sizes, dtypes, decays and what goes wrong in a row: by default
-200 cases, always the same ones for the same code. To draw another number of
-new cases each time, which takes minutes, run for example
+200 cases, always the same ones for the same code. Two variables change that:
 
-    KERAS_BACKEND=torch KERAS_LINREC_CASES=10000 \
-        python -m pytest tests/test_scan_properties.py
+- `KERAS_LINREC_CASES=10000`: about as many new cases, in all such tests
+  together;
+- `KERAS_LINREC_COMPILED=yes` or `no`: whether they run in programs that the
+  backend compiles. By default JAX compiles, TensorFlow and PyTorch do not.
 
-JAX compiles a program for each combination of sizes and options; it has 20
-combinations, or 200 if `KERAS_LINREC_CASES` is set. Hypothesis prints a case
-that fails in its smallest form.
+A compiled program serves one combination of sizes and options. Compiled tests,
+and all on JAX, have 20 of them, or 200 if `KERAS_LINREC_CASES` is set, and run
+many values in each. For example
+
+    KERAS_BACKEND=tensorflow KERAS_LINREC_CASES=10000 \
+        KERAS_LINREC_COMPILED=yes python -m pytest \
+        tests/test_scan_properties.py tests/test_nonlinear_scan_properties.py \
+        tests/test_layer_properties.py
+
+Hypothesis prints a case that fails in its smallest form.
 """
 
 import os
@@ -17,13 +25,20 @@ from contextlib import contextmanager
 
 import keras
 import numpy as np
+import programs
 from hypothesis import HealthCheck
 from hypothesis import settings
 from hypothesis import strategies as st
+from programs import MODES
 
 import keras_linrec
 
 CASES = int(os.environ.get("KERAS_LINREC_CASES", "0"))
+COMPILED = {"yes": True, "no": False, "": MODES[0] == programs.COMPILED}[
+    os.environ.get("KERAS_LINREC_COMPILED", "")
+]
+# JAX compiles each operation for each shape, in programs or not.
+FEW_SHAPES = COMPILED or programs.BACKEND == "jax"
 NOT_FINITE = st.sampled_from([np.nan, np.inf, -np.inf])
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -40,6 +55,13 @@ def cases(share):
             HealthCheck.function_scoped_fixture,
             HealthCheck.too_slow,
         ],
+    )
+
+
+def run_as_chosen(function):
+    """A function of one structure of tensors, compiled or not."""
+    return programs.program(
+        function, programs.COMPILED if COMPILED else programs.EAGER
     )
 
 

@@ -1,70 +1,134 @@
-"""Layers treat the rows of a batch apart, on cases that Hypothesis draws.
+"""Layers on drawn arguments and calls.
 
-`drawn_cases.py` explains how many cases there are.
+`drawn_cases.py` explains how many cases there are, and how to choose whether
+they are compiled; `drawn_layers.py` draws the layers. A compiled program serves
+one layer and one combination of shapes, so that compiled cases draw from few
+layers, and many values for each.
 """
 
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import pytest
-from autodiff import BACKEND
-from autodiff import compiled
+from defined_calls import Call
+from defined_calls import defined_call
+from drawn_cases import CASES
+from drawn_cases import FEW_SHAPES
 from drawn_cases import NOT_FINITE
 from drawn_cases import SEEDS
 from drawn_cases import cases
+from drawn_cases import run_as_chosen
 from drawn_cases import tensors
+from drawn_layers import FEATURES
+from drawn_layers import draw_layer
 from hypothesis import given
 from hypothesis import strategies as st
 from units import UNITS
 from units import array
-from units import randomise
+from units import weights_of
 
-# JAX compiles each layer: one has a convolution, one a loop; all others are
-# scans.
-LAYERS = ["lssl", "orthogonal_rnn"] if BACKEND == "jax" else sorted(UNITS)
+# In the selection, one has a convolution and one a loop; the others are scans.
+NAMES = tuple(UNITS) if CASES or not FEW_SHAPES else ("lssl", "orthogonal_rnn")
+LAYERS = st.integers(0, (len(NAMES) * 8 if CASES else 2) - 1)
+if not FEW_SHAPES:
+    LAYERS = SEEDS
+BATCH, TIME = 3, 9
 
 
-@cache
-def built(name):
-    layer = UNITS[name]()
-    layer.build((None, None, 3))
-    randomise(layer)
-    return compiled(lambda given: layer(given[0], mask=given[1]))
+@lru_cache(maxsize=128)
+def built(number):
+    """A drawn layer, and its program for a call with mask and resets."""
+    name = NAMES[number % len(NAMES)]
+    drawn = draw_layer(np.random.default_rng(number), [name], return_state=True)
+    layer = drawn.built()
+
+    def call(given):
+        inputs, mask, resets = given
+        return layer(inputs, mask=mask, reset_mask=resets)
+
+    return drawn, weights_of(layer), run_as_chosen(call)
+
+
+def draw_marks(generator):
+    """A mask with holes and resets, which may lie on masked steps."""
+    mask = generator.random((BATCH, TIME)) < generator.choice([0.3, 0.7, 1.0])
+    resets = generator.random((BATCH, TIME)) < generator.choice([0.0, 0.2])
+    return mask, resets
+
+
+def called(call, inputs, mask, resets):
+    return [
+        array(part) for part in call([tensors(inputs, False), mask, resets])
+    ]
 
 
 @cases(0.13)
 @given(
-    name=st.sampled_from(LAYERS),
+    number=LAYERS,
+    scale=st.sampled_from([0.0, 1e-40, 1e-20, 1.0, 1e3]),
+    seed=SEEDS,
+)
+def test_a_drawn_layer_equals_its_definition(number, scale, seed):
+    drawn, weights, call = built(number)
+    generator = np.random.default_rng(seed)
+    shape = (BATCH, TIME, FEATURES)
+    inputs = (scale * generator.standard_normal(shape)).astype("float32")
+    mask, resets = draw_marks(generator)
+    expected = defined_call(
+        drawn,
+        weights,
+        Call(inputs.astype("float64"), mask=mask, resets=resets),
+    )
+    got = called(call, inputs, mask, resets)
+    for one, other in zip(got, expected, strict=True):
+        assert one.shape == other.shape
+        # What is added up may be larger than its sum.
+        size = max(np.abs(part).max(initial=0) for part in (*expected, inputs))
+        assert np.abs(one - other).max() <= 2e-4 * max(size, 1e-35)
+
+
+@cases(0.13)
+@given(
+    number=LAYERS,
     scale=st.sampled_from([0.0, 1e-40, 1e-20, 1.0, 1e6]),
     value=NOT_FINITE,
-    row=st.integers(0, 2),
-    step=st.integers(0, 8),
+    row=st.integers(0, BATCH - 1),
+    step=st.integers(0, TIME - 1),
     seed=SEEDS,
 )
 def test_one_bad_row_of_a_layer_does_not_reach_the_others(
-    name, scale, value, row, step, seed
+    number, scale, value, row, step, seed
 ):
+    _, _, call = built(number)
     generator = np.random.default_rng(seed)
-    inputs = scale * generator.standard_normal((3, 9, 3)).astype("float32")
-    mask = generator.random((3, 9)) < 0.7
-    call = built(name)
-    clean = array(call([tensors(inputs, False), mask]))
-    assert np.isfinite(clean).all()
+    shape = (BATCH, TIME, FEATURES)
+    inputs = scale * generator.standard_normal(shape).astype("float32")
+    mask, resets = draw_marks(generator)
+    clean = called(call, inputs, mask, resets)
+    assert all(np.isfinite(part).all() for part in clean)
     inputs[row, step] = value
-    got = array(call([tensors(inputs, False), mask]))
-    others = np.arange(3) != row
-    np.testing.assert_array_equal(got[others], clean[others])
-    # A masked value has no effect at all.
-    assert np.isfinite(got[row]).all() == (not mask[row, step])
+    got = called(call, inputs, mask, resets)
+    others = np.arange(BATCH) != row
+    for one, other in zip(got, clean, strict=True):
+        np.testing.assert_array_equal(one[others], other[others])
+    if not mask[row, step]:
+        # A masked value has no effect at all.
+        for one, other in zip(got, clean, strict=True):
+            np.testing.assert_array_equal(one[row], other[row])
+    elif np.isnan(value):
+        # An infinite one may saturate an activation.
+        assert not np.isfinite(got[0][row]).all()
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_layer_takes_a_batch_of_no_rows(name):
     layer = UNITS[name](return_state=True)
     layer.build((None, 5, 3))
     marks = np.zeros((0, 5), bool)
     for options in ({}, {"mask": marks}, {"reset_mask": marks}):
-        call = compiled(lambda given, options=options: layer(given, **options))
+        call = run_as_chosen(
+            lambda given, options=options: layer(given, **options)
+        )
         outputs, *states = call(np.zeros((0, 5, 3), "float32"))
         assert tuple(outputs.shape) == (0, 5, 4)
         assert all(state.shape[0] == 0 for state in states)

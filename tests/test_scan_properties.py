@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import scipy.signal
 from autodiff import BACKEND
-from autodiff import compiled
 from definitions import scan as definition
 from drawn_cases import CASES
+from drawn_cases import FEW_SHAPES
 from drawn_cases import NOT_FINITE
 from drawn_cases import SEEDS
 from drawn_cases import cases
 from drawn_cases import kernel
 from drawn_cases import rounded
+from drawn_cases import run_as_chosen
 from drawn_cases import tensors
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +39,7 @@ GROWTH = 1e15
 
 
 class Form(NamedTuple):
-    """The options and sizes for which JAX compiles a program."""
+    """The options and sizes for which a program is compiled."""
 
     kernel: str
     scan: str
@@ -105,10 +106,10 @@ def some_forms(count):
     ]
 
 
-# JAX compiles each form, so it has few.
+# A program for each form is compiled, so that there are few.
 FORMS = (
     st.sampled_from(some_forms(200 if CASES else 20))
-    if BACKEND == "jax"
+    if FEW_SHAPES
     else FREE_FORMS
 )
 
@@ -200,7 +201,7 @@ def program(form):
     options = {"reverse": form.reverse}
     if form.scan == "last":
         options["keep_all"] = False
-    return compiled(lambda given: scan(**given, **options))
+    return run_as_chosen(lambda given: scan(**given, **options))
 
 
 def run(form, case):
