@@ -72,11 +72,14 @@ class Worker:
             text=True,
         )
         self.lines = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self):
         for line in self.process.stdout:
-            self.lines.put(json.loads(line))
+            # A process that is killed may leave half a line.
+            if line.endswith("\n"):
+                self.lines.put(json.loads(line))
         self.lines.put(None)
 
     def next_line(self, timeout):
@@ -88,8 +91,12 @@ class Worker:
         return self.lines.get(timeout=timeout)
 
     def stop(self):
+        """End the process; its exit status."""
         self.process.kill()
-        return self.process.wait()
+        status = self.process.wait()
+        self.reader.join()
+        self.process.stdout.close()
+        return status
 
 
 def environment(backend):
@@ -153,7 +160,13 @@ def soak(minutes, backend, seed=0, path=None, cases=math.inf):
         for done, result in enumerate(found, 1):
             if "error" in result:
                 result["command"] = command_of(result["case"], backend)
-                print(result["command"], result["error"], sep="\n", flush=True)
+                print(
+                    result["command"],
+                    result.get("drawn", ""),
+                    result["error"],
+                    sep="\n",
+                    flush=True,
+                )
             elapsed = (time.monotonic() - begin) / 60
             counts.minutes = before + elapsed
             counts.add(result)
