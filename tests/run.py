@@ -11,8 +11,8 @@
 one piece when the process ends.
 
 The table in docs/capabilities.md is compared with the results of all tests:
-after `--all`, and after `--rest` if the variable KERAS_LINREC_TEST_RESULTS names
-the folder with the selection's results.
+after `--all`, and after `--rest` if the variable KERAS_LINREC_TEST_RESULTS
+names the folder with the selection's results.
 """
 
 import argparse
