@@ -22,6 +22,7 @@ from soak.settings import draw_setting
 from soak.settings import number
 from soak.settings import numbers
 from soak.settings import usable_kernels
+from soak.shared_programs import Programs
 from soak.tolerances import Bounded
 from soak.tolerances import bounded
 
@@ -42,6 +43,7 @@ class LayerCase:
             )
             self.call = draw_call(generator, self)
         self.expected = self.define()
+        self.programs = Programs()
 
     def __str__(self):
         marks = ", ".join(self.call.options) or "nothing else"

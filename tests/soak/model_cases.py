@@ -28,6 +28,7 @@ from soak.settings import draw_inputs
 from soak.settings import draw_setting
 from soak.settings import number
 from soak.settings import numbers
+from soak.shared_programs import Programs
 from soak.tolerances import Bounded
 from soak.twins import defined_by_twin
 
@@ -53,6 +54,7 @@ class ModelCase:
             self.mask = generator.random(self.shape) < 0.7
         with self.setting.scope():
             self.model = randomise(self.drawn.make(self.setting.policy))
+        self.programs = Programs()
 
     def __str__(self):
         mask = "" if self.mask is None else " with a mask"
@@ -116,9 +118,8 @@ class ModelCase:
             return model(given, **self.options)
 
         inputs = self.inputs.astype(self.setting.recurrence)
-        outputs = program(run, self.setting.usual_mode)(
-            keras.ops.convert_to_tensor(inputs)
-        )
+        run = self.programs.of(run, model, self.setting.usual_mode)
+        outputs = run(keras.ops.convert_to_tensor(inputs))
         return [number(outputs) * self.where]
 
 
@@ -126,7 +127,6 @@ def run(generator, report):
     """Draw a case, train it, and check it."""
     case = ModelCase(generator)
     report.describe(case)
-    require_in_range(case.define(), case.setting)
     # Loss scaling may skip the first steps.
     moved = case.train() or case.setting.policy == "mixed_float16"
     report.require("training", moved, "no weight has moved")

@@ -27,17 +27,16 @@ def defined_by_twin(model, make, inputs, generator, dtype, **options):
     """
     with scope("float64", "reference"):
         twin = make("float64")
-        values = [number(weight) for weight in model.weights]
-        for weight, value in zip(twin.weights, values, strict=True):
-            weight.assign(value.astype(weight.dtype))
+        for weight, trained in zip(twin.weights, model.weights, strict=True):
+            weight.assign(number(trained).astype(weight.dtype))
         weights = [*twin.trainable_variables, *twin.non_trainable_variables]
-        trained, total = len(twin.trainable_variables), len(weights)
+        count, total = len(twin.trainable_variables), len(weights)
 
         def answer(given):
             given_inputs = keras.tree.pack_sequence_as(inputs, given[total:])
             outputs, _ = twin.stateless_call(
-                given[:trained],
-                given[trained:total],
+                given[:count],
+                given[count:total],
                 given_inputs,
                 **options,
             )

@@ -22,18 +22,20 @@ def result(number):
     return found
 
 
-def say(**message):
-    print(json.dumps(message), file=OUTPUT, flush=True)
+def main(first, output):
+    """Run cases until the process is killed.
 
-
-def main(first):
+    Args:
+        first: the number of the first case.
+        output: the stream for the lines of JSON.
+    """
     warnings.simplefilter("ignore")
     for number in count(first):
-        say(begins=number)
-        say(**result(number))
+        print(json.dumps({"begins": number}), file=output, flush=True)
+        print(json.dumps(result(number)), file=output, flush=True)
 
 
 if __name__ == "__main__":
-    # Frameworks print too.
-    OUTPUT, sys.stdout = sys.stdout, sys.stderr
-    main(int(sys.argv[1]))
+    # Frameworks print to standard output too.
+    output, sys.stdout = sys.stdout, sys.stderr
+    main(int(sys.argv[1]), output)
