@@ -8,6 +8,7 @@ it or that it shows in the weights.
 from typing import NamedTuple
 
 import keras
+import numpy as np
 from units import UNITS
 from units import randomise
 
@@ -77,6 +78,11 @@ class DrawnLayer(NamedTuple):
         """A new layer, with every weight moved from its initial value."""
         layer = self.make(**arguments)
         layer.build((None, None, FEATURES))
+        generator = np.random.default_rng(seed)
+        for weight in layer.weights:
+            if "bias" in weight.name:
+                # Zero at first, and `randomise` leaves zeros alone.
+                weight.assign(0.1 * generator.standard_normal(weight.shape))
         return randomise(layer, seed)
 
 

@@ -24,7 +24,9 @@ def modrelu(a, bias):
     count = a.shape[1] // 2
     z = a[:, :count] + 1j * a[:, count:]
     modulus = np.abs(z)
-    z = np.where(modulus + bias > 0, (modulus + bias) * z / modulus, 0)
+    # Zero has no direction, and stays zero.
+    direction = z / np.where(modulus > 0, modulus, 1)
+    z = np.where(modulus + bias > 0, (modulus + bias) * direction, 0)
     return np.concatenate([z.real, z.imag], axis=1)
 
 

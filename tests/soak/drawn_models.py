@@ -38,11 +38,16 @@ class DrawnModel(NamedTuple):
 
     @property
     def streams(self):
-        reads_on = not any(self.wrapped) and not any(
-            unit.form.get("bidirectional") for unit in self.units
-        )
+        """Whether `export_step` takes the model."""
+        if any(self.wrapped) or any(
+            # A step model's states start from zero.
+            unit.form.get("bidirectional")
+            or unit.form.get("train_initial_state")
+            for unit in self.units
+        ):
+            return False
         shortens = self.arguments.get("pool_size", 1) > 1
-        return reads_on and not (shortens and self.arguments["pooling"] is None)
+        return not (shortens and self.arguments["pooling"] is None)
 
     @property
     def output_has_time(self):

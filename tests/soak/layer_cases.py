@@ -133,7 +133,10 @@ def draw_call(generator, case):
         ]
     if chance(generator, 0.5):
         mask = generator.random(shape) < pick(generator, [0.1, 0.7, 0.95])
-    if takes_marks and chance(generator, 0.4):
+    # A layer that reads both ways takes no mask beside resets if it returns its
+    # states.
+    takes_resets = mask is None or not drawn.form.get("bidirectional")
+    if takes_marks and takes_resets and chance(generator, 0.4):
         resets = generator.random(shape) < pick(generator, [0.03, 0.3])
     if takes_deltas and chance(generator, 0.4):
         deltas = generator.uniform(0, 2, shape)
