@@ -265,7 +265,11 @@ def bounds_of(form, case, dtype):
     sizes = Case(*(np.abs(part) for part in case))._replace(resets=case.resets)
     outputs, state = define(form, sizes)
     largest = max(state.max(), 1.0 if outputs is None else outputs.max(), 1.0)
-    lost = limits.tiny * largest * 8
+    tiny = limits.tiny
+    if holds_subnormals(case.decay) or holds_subnormals(case.state):
+        # These come as float32; TensorFlow's cast to float64 may lose them.
+        tiny = np.finfo("float32").tiny
+    lost = tiny * largest * 8
     flushed = sizes._replace(
         inputs=np.full_like(sizes.inputs, lost), state=sizes.state * 0 + lost
     )
@@ -273,6 +277,12 @@ def bounds_of(form, case, dtype):
         None if size is None else share * size + more
         for size, more in zip((outputs, state), define(form, flushed))
     ]
+
+
+def holds_subnormals(numbers):
+    """Whether some numbers are subnormal in float32."""
+    sizes = np.abs([np.real(numbers), np.imag(numbers)])
+    return ((sizes > 0) & (sizes < np.finfo("float32").tiny)).any()
 
 
 @cases(0.48)

@@ -19,7 +19,8 @@ import numpy as np
 
 MOVE = 1e-7
 # Random moves find a share of the worst case only, and a step has more
-# roundings than one. Over 3,000 cases the errors reached a fifth of the bound.
+# roundings than one. In 110 cases on three backends the largest error was 0.41
+# of its bound: an LDStack of depth 3 after 130 steps.
 ROUNDINGS = 32
 OUTPUT_ROUNDINGS = 8
 DRAWS = 3
