@@ -89,6 +89,7 @@ SELECTED_UNDER = {
     "test_robustness.py": ("torch",),
     "test_sampling_rates.py": ("torch",),
     "test_saved_files.py": ("torch",),
+    "test_saving.py": ("torch",),
     "test_sequence_model_chunks.py": ("torch",),
     "test_sequential_digits.py": ("torch",),
     "test_spoken_digits.py": ("torch",),
