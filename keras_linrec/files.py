@@ -1,8 +1,8 @@
 """Files that are replaced whole or not at all."""
 
-import errno
 import glob
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -48,11 +48,31 @@ def replacing(path, overwrite=True):
     try:
         with _moved_to(Path(os.path.realpath(path))) as made:
             yield made
-    except OSError as failure:
+    except (OSError, RuntimeError) as failure:
+        number = _number_of(failure)
+        if number is None:
+            raise
         raise OSError(
-            failure.errno or errno.EIO,
-            f"nothing was saved, because {failure.strerror or failure}",
-            str(path),
+            number, f"nothing was saved: {os.strerror(number)}", str(path)
+        ) from failure
+
+
+def _number_of(failure):
+    """The number of a system's error, or `None`."""
+    # HDF5 raises a RuntimeError if the disk is full when it closes a file.
+    found = re.search(r"errno = (\d+)", str(failure))
+    return getattr(failure, "errno", None) or (found and int(found[1]))
+
+
+@contextmanager
+def naming(path):
+    """A scope in which any error becomes a ValueError that names the file."""
+    try:
+        yield
+    except Exception as failure:
+        raise ValueError(
+            f"The file '{path}' could not be loaded. "
+            f"{type(failure).__name__}: {failure}"
         ) from failure
 
 

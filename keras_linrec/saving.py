@@ -15,6 +15,7 @@ from pathlib import Path
 import keras
 
 from keras_linrec import settings
+from keras_linrec.files import naming
 from keras_linrec.files import replacing
 from keras_linrec.validation import is_finite
 from keras_linrec.validation import require_count
@@ -152,14 +153,8 @@ def _loading(filepath, require_finite):
         raise FileNotFoundError(
             errno.ENOENT, os.strerror(errno.ENOENT), str(filepath)
         )
-    try:
-        with settings.loading(require_finite):
-            yield
-    except Exception as failure:
-        raise ValueError(
-            f"The file '{filepath}' could not be loaded. "
-            f"{type(failure).__name__}: {failure}"
-        ) from failure
+    with naming(filepath), settings.loading(require_finite):
+        yield
 
 
 class BackupAndRestore(keras.callbacks.Callback):

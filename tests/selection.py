@@ -39,6 +39,7 @@ ONLY_UNDER = {
     "test_cuda_nonlinear.py": "torch",
     "test_devices.py": "jax",
     "test_docs.py": "torch",
+    "test_faults.py": "torch",
     "test_files_across_backends.py": "jax",
     "test_hippo.py": "torch",
     "test_hippo_windows.py": "torch",

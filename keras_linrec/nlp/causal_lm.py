@@ -11,6 +11,7 @@ from keras_hub.samplers import SpeculativeSampler
 from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.causal_lm_preprocessor import LinRecCausalLMPreprocessor
+from keras_linrec.nlp.preset import NamedPreset
 
 SCORING_MODES = ("logits", "loss")
 
@@ -20,7 +21,7 @@ _NEVER = -1e9
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecCausalLM(SavedWhole, CausalLM):
+class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
     """A language model on a `LinRecBackbone`.
 
         logits = token_embedding(backbone(inputs), reverse=True)
