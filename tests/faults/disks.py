@@ -22,7 +22,7 @@ def small_disk(pages):
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if not mounted(folder, "size=1m"):
+        if not mounted(folder, "size=1m,mode=755"):
             yield folder, False
             return
         try:
