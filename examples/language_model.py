@@ -43,6 +43,7 @@ import keras
 import keras_hub
 
 from keras_linrec import nlp
+from keras_linrec.saving import BackupAndRestore
 
 SONNETS = Path(__file__).parent / "sonnets.txt"
 BYTES = 256
@@ -248,9 +249,7 @@ def train(name, model, training, held_out, write, options):
     if options.folder:
         folder = options.folder / name
         # First in the list, so that other callbacks see the restored state.
-        backup = keras.callbacks.BackupAndRestore(
-            folder, double_checkpoint=True
-        )
+        backup = BackupAndRestore(folder)
         callbacks = [backup, progress]
     model.fit(
         progress.rows,

@@ -45,6 +45,7 @@ prepare_backend()
 import keras
 
 from keras_linrec.models import SequenceClassifier
+from keras_linrec.saving import BackupAndRestore
 
 ARRAYS = ("samples", "lengths", "labels", "takes", "rate")
 EXPECTED_FILE = f"a NumPy .npz file with the arrays {', '.join(ARRAYS)}"
@@ -273,7 +274,7 @@ def fit(model, train, test, options):
         validation_data=test,
         callbacks=[
             keras.callbacks.LambdaCallback(on_epoch_end=record),
-            keras.callbacks.BackupAndRestore(
+            BackupAndRestore(
                 options.output / BACKUP_FOLDER, delete_checkpoint=False
             ),
         ],

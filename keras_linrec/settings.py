@@ -67,3 +67,22 @@ def exporting(export):
             yield
     finally:
         _export.reset(before)
+
+
+# Whether weights that are loaded must be finite.
+_requires_finite = ContextVar("keras_linrec_requires_finite", default=True)
+
+
+def requires_finite():
+    """Whether weights that are loaded in this context must be finite."""
+    return _requires_finite.get()
+
+
+@contextmanager
+def loading(require_finite):
+    """The scope in which a file is loaded."""
+    before = _requires_finite.set(require_finite)
+    try:
+        yield
+    finally:
+        _requires_finite.reset(before)

@@ -2,6 +2,9 @@
 
 import numbers
 
+import keras
+import numpy as np
+
 # An upper limit that catches mistaken sizes.
 _LARGEST_COUNT = 2**24
 
@@ -58,6 +61,11 @@ def refuse_keras_arguments(owner, given):
                 f"`{owner}` takes no argument `{name}`: {_INSTEAD[name]} "
                 f"Received: {name}={given[name]}"
             )
+
+
+def is_finite(values):
+    """Whether all entries of an array, tensor or weight are numbers."""
+    return bool(np.isfinite(keras.ops.convert_to_numpy(values)).all())
 
 
 def require_call_arguments(layer, given, known):

@@ -11,13 +11,14 @@ FOUNDATION = (
     "activations",
     "complex_pairs",
     "double_precision",
+    "files",
     "settings",
     "validation",
     "version",
 )
 STOREYS = (
     FOUNDATION,
-    ("config",),
+    ("config", "saving"),
     ("kernels",),
     ("ops",),
     ("constraints", "initializers"),

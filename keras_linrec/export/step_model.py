@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.export.step_graph import StepGraph
+from keras_linrec.models.saved_whole import SavedWhole
 
 
 def export_step(model, position_wise=()):
@@ -91,7 +92,7 @@ def export_step(model, position_wise=()):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class StepModel(keras.Model):
+class StepModel(SavedWhole, keras.Model):
     """The model that `keras_linrec.export_step` returns."""
 
     # With these arguments, Keras loads it from a file as a functional model.

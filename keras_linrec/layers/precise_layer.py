@@ -1,12 +1,15 @@
 """Layers whose parameters keep float32, and are saved by name."""
 
 import math
+import warnings
 import zlib
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import settings
+from keras_linrec.validation import is_finite
 from keras_linrec.validation import refuse_keras_arguments
 
 # An upper limit to the entries of a weight that catches mistaken sizes.
@@ -67,6 +70,19 @@ class NamedWeights:
     def save_own_variables(self, store):
         for weight in self.weights:
             store[weight.name] = weight
+        self._warn_of_infinite([w for w in self.weights if not is_finite(w)])
+
+    def _warn_of_infinite(self, weights):
+        if not weights:
+            return
+        names = ", ".join(f"'{weight.name}'" for weight in weights)
+        warnings.warn(
+            f"Layer '{self.name}' is saved with values that are not finite in "
+            f"{names}. Only `keras_linrec.saving.load_model` and "
+            "`load_weights`, with `require_finite=False`, load such a file.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def load_own_variables(self, store):
         expected = sorted(weight.name for weight in self.weights)
@@ -90,10 +106,12 @@ class NamedWeights:
                 f"shape {shape}"
             )
         value = np.asarray(store[weight.name])
-        if not np.isfinite(value).all():
+        if settings.requires_finite() and not is_finite(value):
             raise ValueError(
                 f"The weight '{weight.name}' of layer '{self.name}' should "
-                "be numbers. Received: a file with values that are not finite"
+                "be finite; to load it all the same, use "
+                "`keras_linrec.saving` with `require_finite=False`. Received: "
+                "a file with values that are not finite"
             )
         return value
 

@@ -13,6 +13,7 @@ from keras_linrec.models.dense_parts import quantized_policies
 from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
 from keras_linrec.models.residual_block import ResidualBlock
+from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.models.units import clone
 from keras_linrec.models.units import make_unit
 from keras_linrec.models.units import serialize_unbuilt
@@ -32,7 +33,7 @@ SIZES = {
 }
 
 
-class SequenceModel(Streaming, keras.Model):
+class SequenceModel(SavedWhole, Streaming, keras.Model):
     """The base of `SequenceClassifier` and `SequenceRegressor`.
 
     Args:

@@ -9,6 +9,7 @@ from keras_linrec.models.normalization import NORMALIZATIONS
 from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
 from keras_linrec.models.residual_block import ResidualBlock
+from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.models.units import clone
 from keras_linrec.models.units import make_unit
 from keras_linrec.models.units import serialize_unbuilt
@@ -16,6 +17,7 @@ from keras_linrec.models.units import with_unit
 from keras_linrec.nlp.gated_feedforward import GatedFeedforward
 from keras_linrec.nlp.padding import PaddingBack
 from keras_linrec.nlp.padding import PaddingLast
+from keras_linrec.nlp.preset import NamedPreset
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
 
@@ -23,7 +25,7 @@ _EPSILON = 1e-5
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecBackbone(Streaming, Backbone):
+class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
     """The core of a language model whose memory is a state of constant size.
 
         x = token_embedding(token_ids)

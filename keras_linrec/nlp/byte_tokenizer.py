@@ -5,6 +5,7 @@ import numpy as np
 from keras_hub.tokenizers import ByteTokenizer
 
 from keras_linrec.nlp.backbone import LinRecBackbone
+from keras_linrec.nlp.preset import NamedPreset
 
 _BYTES = 256
 _SPECIAL_TOKENS = {
@@ -19,7 +20,7 @@ _SPECIAL_IDS = {
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecByteTokenizer(ByteTokenizer):
+class LinRecByteTokenizer(NamedPreset, ByteTokenizer):
     """The bytes of a text in UTF-8 as tokens 0 to 255; any text fits.
 
     Behind them there are `start_token_id` 256, `end_token_id` 257 and

@@ -8,8 +8,10 @@ from keras_hub.samplers import BeamSampler
 from keras_hub.samplers import ContrastiveSampler
 from keras_hub.samplers import SpeculativeSampler
 
+from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.causal_lm_preprocessor import LinRecCausalLMPreprocessor
+from keras_linrec.nlp.preset import NamedPreset
 
 SCORING_MODES = ("logits", "loss")
 
@@ -19,7 +21,7 @@ _NEVER = -1e9
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecCausalLM(CausalLM):
+class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
     """A language model on a `LinRecBackbone`.
 
         logits = token_embedding(backbone(inputs), reverse=True)

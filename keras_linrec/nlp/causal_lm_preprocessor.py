@@ -6,12 +6,13 @@ from keras_hub.models import CausalLMPreprocessor
 
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.byte_tokenizer import LinRecByteTokenizer
+from keras_linrec.nlp.preset import NamedPreset
 
 _SPECIAL_IDS = ("start_token_id", "end_token_id", "pad_token_id")
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecCausalLMPreprocessor(CausalLMPreprocessor):
+class LinRecCausalLMPreprocessor(NamedPreset, CausalLMPreprocessor):
     """Texts to tokens, labels and weights, one a row or several.
 
     A text is `<start> its tokens <end>`; a model is given all of it but the

@@ -5,7 +5,9 @@ from keras import ops
 from keras_hub.models import TextClassifier
 
 from keras_linrec import activations
+from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.nlp.backbone import LinRecBackbone
+from keras_linrec.nlp.preset import NamedPreset
 from keras_linrec.nlp.text_classifier_preprocessor import (
     LinRecTextClassifierPreprocessor,
 )
@@ -25,7 +27,7 @@ POOLINGS = tuple(_POOLS)
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecTextClassifier(TextClassifier):
+class LinRecTextClassifier(NamedPreset, SavedWhole, TextClassifier):
     """Classes of texts, by a `LinRecBackbone`.
 
         y = activation(W dropout(pool(backbone(inputs))) + b)

@@ -5,10 +5,11 @@ from keras_hub.models import TextClassifierPreprocessor
 
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.byte_tokenizer import LinRecByteTokenizer
+from keras_linrec.nlp.preset import NamedPreset
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecTextClassifierPreprocessor(TextClassifierPreprocessor):
+class LinRecTextClassifierPreprocessor(NamedPreset, TextClassifierPreprocessor):
     """Texts to tokens: `<start> text <end>`, one text a row.
 
     A text may come in several segments; each ends with `<end>`.

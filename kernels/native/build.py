@@ -255,19 +255,36 @@ def _build_once(recipe, folder, compiler, retry):
         f"once that is fixed, run `python -m keras_linrec.kernels build "
         f"{recipe.adapter}`"
     )
-    if failure.exists() and not retry:
-        raise BuildError(f"{failure.read_text()}; {remedy}")
+    # It is empty if the disk was full.
+    reason = failure.read_text() if failure.exists() else ""
+    if reason and not retry:
+        raise BuildError(f"{reason}; {remedy}")
     try:
         path = _build(recipe, folder, compiler)
     except BuildError as error:
-        with suppress(OSError):
-            failure.write_text(str(error))
+        if not isinstance(error, _PassingFailure):
+            with suppress(OSError):
+                failure.write_text(str(error))
         raise BuildError(f"{error}; {remedy}") from error
     failure.unlink(missing_ok=True)
     return path
 
 
+class _PassingFailure(BuildError):
+    """A failure that another attempt may not meet, and that is forgotten."""
+
+
+# What compilers say when the system kills a part of them, often for lack of
+# memory, or when the disk of their temporary files is full.
+_PASSING = ("Killed", "terminated program", "No space left on device")
+# A library takes less.
+_LEAST_SPACE = 16 * 2**20
+
+
 def _build(recipe, folder, compiler):
+    # This process holds the lock: what others left, they were killed over.
+    for abandoned in folder.glob("build-*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
     how_long = "about a minute" if recipe.adapter == "tensorflow" else "seconds"
     _announce(
         f"compiling the native kernels ({recipe.adapter}) once; this takes "
@@ -277,7 +294,14 @@ def _build(recipe, folder, compiler):
     # Inside the cache folder, so that the final move is a rename: an
     # interrupted build leaves nothing that looks complete.
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
-        made = _compile(recipe, Path(scratch))
+        try:
+            made = _compile(recipe, Path(scratch))
+        except BuildError as failure:
+            if shutil.disk_usage(scratch).free > _LEAST_SPACE:
+                raise
+            raise _PassingFailure(
+                f"the disk of {folder.parent} is full: {failure}"
+            ) from failure
         path = folder / f"{compiler}-{cache.content_key(made)}.so"
         # Whatever the umask: only the user may write to it.
         made.chmod(0o755)
@@ -313,7 +337,12 @@ def _run(command):
     if answer.returncode:
         lines = [line for line in answer.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line] or lines
-        raise BuildError(
-            f"`{shlex.join(command)}` failed: "
-            f"{errors[0] if errors else f'status {answer.returncode}'}"
+        reason = errors[0] if errors else f"status {answer.returncode}"
+        if answer.returncode < 0:
+            reason = f"killed by signal {-answer.returncode}"
+        passing = answer.returncode < 0 or any(
+            words in answer.stderr for words in _PASSING
+        )
+        raise (_PassingFailure if passing else BuildError)(
+            f"`{shlex.join(command)}` failed: {reason}"
         )

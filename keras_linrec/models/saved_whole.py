@@ -1,0 +1,55 @@
+"""Models whose files are replaced whole or not at all."""
+
+from keras_linrec.files import replacing
+
+
+class SavedWhole:
+    """A mixin for models; see `keras_linrec.saving.save_model`."""
+
+    def save(self, filepath, overwrite=True, zipped=None, **kwargs):
+        """Save the model, as `keras.Model.save` does.
+
+        A file is replaced whole or not at all; see
+        `keras_linrec.saving.save_model`. `zipped=False` writes a folder, in
+        place.
+
+        Args:
+            filepath: string or path that ends in `.keras`.
+            overwrite: whether an existing file is replaced. Defaults to
+                `True`.
+            zipped: as in Keras. Defaults to `None`.
+            **kwargs: as in Keras.
+
+        Raises:
+            FileExistsError: if there is a file and `overwrite` is false, where
+                Keras would ask.
+            OSError: if the file cannot be written; an old file is unchanged.
+        """
+        if zipped is False:
+            super().save(filepath, overwrite, zipped, **kwargs)
+            return
+        with replacing(filepath, overwrite) as path:
+            super().save(path, True, zipped, **kwargs)
+
+    def save_weights(self, filepath, overwrite=True, max_shard_size=None):
+        """Save the weights, as `keras.Model.save_weights` does.
+
+        A file is replaced whole or not at all; see
+        `keras_linrec.saving.save_weights`. Shards are written in place.
+
+        Args:
+            filepath: string or path that ends in `.weights.h5`.
+            overwrite: whether an existing file is replaced. Defaults to
+                `True`.
+            max_shard_size: as in Keras. Defaults to `None`: one file.
+
+        Raises:
+            FileExistsError: if there is a file and `overwrite` is false, where
+                Keras would ask.
+            OSError: if the file cannot be written; an old file is unchanged.
+        """
+        if max_shard_size is not None:
+            super().save_weights(filepath, overwrite, max_shard_size)
+            return
+        with replacing(filepath, overwrite) as path:
+            super().save_weights(path)
