@@ -8,10 +8,16 @@ import keras
 from keras import ops
 
 from keras_linrec import complex_pairs
+from keras_linrec.double_precision import activate
+from keras_linrec.kernels import backends
+from keras_linrec.kernels import outliers
 
 
 def causal_convolution(inputs, response, activation=keras.activations.linear):
     """y[b, t, h, m] = activation(sum_k response[h, m, k] inputs[b, t - k, h]).
+
+    An outlier, a NaN or an infinity leaves earlier outputs as they were; see
+    `kernels.outliers`.
 
     Args:
         inputs: tensor (batch, time, features).
@@ -23,62 +29,147 @@ def causal_convolution(inputs, response, activation=keras.activations.linear):
         A tensor (batch, time, features, channels).
     """
     by_feature = ops.expand_dims(ops.transpose(inputs, (0, 2, 1)), 2)
-    outputs = _over_last_axis(by_feature, response)
-    return activation(ops.transpose(outputs, (0, 3, 1, 2)))
+    if 0 in inputs.shape or 0 in response.shape:
+        # FFT libraries reject empty tensors.
+        outputs = by_feature * response[..., :1]
+        return activate(activation, ops.transpose(outputs, (0, 3, 1, 2)))
+    # PyTorch differentiates the operations themselves.
+    if keras.backend.backend() == "torch":
+        is_cut = outliers.with_outliers(by_feature.detach())
+        outputs = _Transforms(by_feature, response).convolve(is_cut)
+        outputs = ops.transpose(outputs, (0, 3, 1, 2))
+        return backends.current().choose(
+            ops.any(is_cut),
+            lambda: _activated(activation, outputs),
+            lambda: activate(activation, outputs),
+        )
+    outputs = ops.transpose(_convolved(by_feature, response), (0, 3, 1, 2))
+    return _activated(activation, outputs)
 
 
-def _over_last_axis(inputs, response):
+def _activated(activation, outputs):
+    """The activation, whose slope at NaN has no part in the gradient."""
+    if activation is keras.activations.linear:
+        return outputs
+    is_finite = ops.all(ops.isfinite(outputs), axis=-1, keepdims=True)
+    nothing = ops.zeros_like(outputs)
+    finite = ops.where(is_finite, outputs, nothing)
+    return ops.where(is_finite, activate(activation, finite), outputs)
+
+
+def _convolved(inputs, response):
+    """The convolution of `_Transforms`, with a gradient of its own.
+
+    Automatic differentiation would transform broadcast cotangents before
+    summing them, and XLA would compute whole spectra where halves suffice.
+    """
+
+    @ops.custom_gradient
+    def run(inputs, response):
+        transforms = _Transforms(inputs, response)
+        is_cut = outliers.with_outliers(inputs)
+
+        def gradient(upstream):
+            return transforms.gradients(is_cut, upstream)
+
+        return transforms.convolve(is_cut), gradient
+
+    return run(inputs, response)
+
+
+class _Transforms:
     """y_t = sum_{k <= t} response_k inputs_{t-k}, over the last axis.
 
     Args:
-        inputs: tensor (..., time).
-        response: tensor (..., taps), with `taps` at most `time`; the leading
-            axes of the two broadcast.
-
-    Returns:
-        A tensor (..., time).
+        inputs: tensor (batch, features, 1, time).
+        response: tensor (features, channels, taps), with `taps` at most `time`.
     """
-    if 0 in inputs.shape or 0 in response.shape:
-        # FFT libraries reject empty tensors.
-        return inputs * response[..., :1]
-    time, taps = ops.shape(inputs)[-1], ops.shape(response)[-1]
-    length = _fast_length(2 * time) if isinstance(time, int) else 2 * time
 
-    def spectrum(sequence):
-        return ops.rfft(sequence, length)
+    def __init__(self, inputs, response):
+        self.inputs, self.response = inputs, response
+        self.time = time = ops.shape(inputs)[-1]
+        is_known = isinstance(time, int)
+        self.length = _fast_length(2 * time) if is_known else 2 * time
+        self.of_inputs = self._spectrum(inputs)
+        self.of_response = self._spectrum(response)
 
-    def sequence(spectrum, count):
-        return ops.irfft(spectrum, length)[..., :count]
+    def _spectrum(self, sequence):
+        return ops.rfft(sequence, self.length)
 
-    def convolve(of_inputs, of_response):
-        return sequence(complex_pairs.multiply(of_inputs, of_response), time)
+    def _sequence(self, spectrum, count):
+        return ops.irfft(spectrum, self.length)[..., :count]
 
-    if keras.backend.backend() == "torch":
-        return convolve(spectrum(inputs), spectrum(response))
+    def convolve(self, is_cut):
+        """The outputs, (batch, features, channels, time).
 
-    # Automatic differentiation would transform broadcast cotangents before
-    # summing them, and XLA would compute whole spectra where halves suffice.
-    @ops.custom_gradient
-    def run(inputs, response):
-        of_inputs, of_response = spectrum(inputs), spectrum(response)
+        Args:
+            is_cut: boolean tensor (batch, features, 1, 1), the sequences with
+                outliers.
+        """
+        return backends.current().choose(
+            ops.any(is_cut),
+            lambda: _convolved_in_pieces(self.inputs, self.response),
+            lambda: self._product(self.of_inputs),
+        )
 
-        def gradient(upstream):
-            of_upstream = spectrum(upstream)
+    def sum_of_pieces(self):
+        """The outputs, each sequence cut where an outlier enters."""
+        return outliers.sum_of_pieces(
+            lambda piece: self._product(self._spectrum(piece)),
+            self.inputs,
+            outliers.with_outliers(self.inputs),
+        )
 
-            def correlation(other, shape, count):
-                product = complex_pairs.multiply(
-                    of_upstream, complex_pairs.conjugate(other)
-                )
-                return sequence(
-                    tuple(_summed_to(part, shape) for part in product), count
-                )
+    def _product(self, of_inputs):
+        product = complex_pairs.multiply(of_inputs, self.of_response)
+        return self._sequence(product, self.time)
 
-            return (
-                correlation(of_response, inputs.shape, time),
-                correlation(of_inputs, response.shape, taps),
+    def gradients(self, is_cut, upstream):
+        """The cotangents of inputs and response."""
+        of_inputs = backends.current().choose(
+            ops.any(is_cut),
+            lambda: self._of_differentiated(upstream),
+            lambda: self.of_inputs,
+        )
+        return self._correlations(of_inputs, upstream)
+
+    def gradients_of_pieces(self, upstream):
+        """The cotangents of inputs and response of `sum_of_pieces`."""
+        of_inputs = self._of_differentiated(upstream)
+        return self._correlations(of_inputs, upstream)
+
+    def _of_differentiated(self, upstream):
+        return self._spectrum(outliers.differentiated(self.inputs, upstream))
+
+    def _correlations(self, of_inputs, upstream):
+        of_upstream = self._spectrum(upstream)
+
+        def correlation(other, like):
+            product = complex_pairs.multiply(
+                of_upstream, complex_pairs.conjugate(other)
+            )
+            return self._sequence(
+                tuple(_summed_to(part, like.shape) for part in product),
+                ops.shape(like)[-1],
             )
 
-        return convolve(of_inputs, of_response), gradient
+        return (
+            correlation(self.of_response, self.inputs),
+            correlation(of_inputs, self.response),
+        )
+
+
+def _convolved_in_pieces(inputs, response):
+    """`_Transforms.sum_of_pieces`."""
+    if keras.backend.backend() == "torch":
+        return _Transforms(inputs, response).sum_of_pieces()
+
+    # A second derivative differentiates this where it comes; JAX has no
+    # gradient of the loop within.
+    @ops.custom_gradient
+    def run(inputs, response):
+        transforms = _Transforms(inputs, response)
+        return transforms.sum_of_pieces(), transforms.gradients_of_pieces
 
     return run(inputs, response)
 

@@ -7,7 +7,6 @@ second derivatives, and where no fused kernel runs.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import keras
 from keras import ops
 
 from keras_linrec import double_precision
@@ -115,9 +114,7 @@ def next_state(dynamics, state, drive, weights, step_size, modulus_bias):
     def activate(numbers):
         if modulus_bias.shape[0]:
             return dynamics.activation(numbers, modulus_bias)
-        if dynamics.activation is keras.activations.tanh:
-            return double_precision.tanh(numbers)
-        return dynamics.activation(numbers)
+        return double_precision.activate(dynamics.activation, numbers)
 
     if dynamics.solver is None:
         product, _ = _products(state, weights)

@@ -174,6 +174,62 @@ def test_features_and_rows_do_not_mix(kernel):
     assert np.array_equal(got[~touched], whole[~touched])
 
 
+OUTLIERS = [30.0, 1e3, 1e6, 1e30, np.nan, np.inf, -np.inf]
+
+
+@pytest.mark.parametrize("activation", ["linear", "gelu"])
+def test_an_outlier_leaves_earlier_outputs_and_their_gradients(
+    activation, kernel
+):
+    plain, response, weights = numbers(2, 90, 3, 2, 90)
+    (weights,) = tensors([weights[:, :40]])
+
+    def earlier(given):
+        (outputs,) = run(given, activation)
+        return keras.ops.sum(weights * outputs[:, :40])
+
+    activated = compiled(partial(run, activation=activation))
+    differentiated = compiled(gradient(earlier))
+    (expected,) = to_numpy(activated(tensors([plain, response])))
+    slopes = to_numpy(differentiated(tensors([plain, response])))
+    for outlier in OUTLIERS:
+        inputs = plain.copy()
+        inputs[1, 40, 2] = outlier
+        (got,) = to_numpy(activated(tensors([inputs, response])))
+        assert relative_error(got[1, :40, 2], expected[1, :40, 2]) < 1e-6
+        assert relative_error(got[1, :, :2], expected[1, :, :2]) < 1e-6
+        assert relative_error(got[0], expected[0]) < 1e-6
+        got_slopes = to_numpy(differentiated(tensors([inputs, response])))
+        for one, other in zip(got_slopes, slopes, strict=True):
+            assert relative_error(one, other) < 2e-6
+
+
+@pytest.mark.parametrize("outlier", OUTLIERS)
+def test_outputs_after_an_outlier_equal_the_sums(outlier, kernel):
+    inputs, response, _ = numbers(2, 40, 3, 2, 40)
+    # A second one, larger still, in the same sequence.
+    inputs[1, 20, 2], inputs[1, 30, 2] = outlier, -100 * outlier
+    (got,) = to_numpy(compiled(run)(tensors([inputs, response])))
+    with np.errstate(invalid="ignore"):
+        expected = definition.causal_convolution(inputs, response)
+    for part in (slice(0, 20), slice(20, 30), slice(30, 40)):
+        if part.start and not np.isfinite(outlier):
+            assert np.isnan(got[1, part, 2]).all()
+            continue
+        assert relative_error(got[1, part, 2], expected[1, part, 2]) < 2e-6
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e30, np.inf])
+def test_a_sequence_that_becomes_large_and_stays_so_leaves_earlier_outputs(
+    scale, kernel
+):
+    inputs, response, _ = numbers(1, 64, 2, 1, 64)
+    (expected,) = to_numpy(run(tensors([inputs, response])))
+    inputs[:, 40:] *= 1e3 * scale
+    (got,) = to_numpy(run(tensors([inputs, response])))
+    assert relative_error(got[:, :40], expected[:, :40]) < 1e-6
+
+
 def test_taps_beyond_the_last_step_have_no_effect(kernel):
     inputs, response, weights = numbers(2, 6, 3, 2, 9)
     got = backend_gradients(run, [inputs, response], [weights])

@@ -353,3 +353,31 @@ def test_a_fixed_layer_follows_its_weights(name):
     assert relative_error(expected, before) > 1e-4
     assert relative_error(model.predict(inputs, verbose=0), expected) < 1e-5
     assert relative_error(array(layer(inputs)), expected) < 1e-5
+
+
+@pytest.mark.parametrize("states", [False, True])
+def test_an_outlier_leaves_earlier_outputs(states):
+    plain = sequences(60)
+    layer = built(plain, return_state=states)
+    mask = np.random.default_rng(0).random((2, 60)) < 0.7
+    mask[0, 8] = True
+    given = {"initial_state": initial_states(layer)} if states else {}
+
+    def outputs_of(inputs, **options):
+        outputs = layer(inputs, **given, **options)
+        return array(outputs[0] if states else outputs)
+
+    for options in ({}, {"mask": mask}):
+        expected = outputs_of(plain, **options)
+        for outlier in (1e3, 1e6, 1e30, np.nan, np.inf):
+            inputs = plain.copy()
+            inputs[0, 8, 1] = outlier
+            got = outputs_of(inputs, **options)
+            assert relative_error(got[0, :8], expected[0, :8]) < 1e-6
+            assert relative_error(got[1], expected[1]) < 1e-6
+            is_finite = np.isfinite(got[0, 8:])
+            assert (
+                is_finite.all()
+                if np.isfinite(outlier)
+                else (not is_finite.any())
+            )

@@ -9,13 +9,18 @@ import keras
 import pytest
 from conformance.cases import assert_close
 from conformance.cases import built
+from language_models import PROMPTS
+from language_models import make_model
+from language_models import some_inputs
 from units import UNITS
 from units import array
 from units import sequences
 
+from keras_linrec import models
+
 THREADS, ROUNDS = 8, 12
 EVERY_PATH = pytest.mark.parametrize(
-    "name", ["lipschitz_rnn", "lssl", "rotrnn"]
+    "name", ["linear_dynamical_system", "lipschitz_rnn", "lssl", "rotrnn"]
 )
 
 
@@ -98,3 +103,43 @@ def test_a_call_that_ends_leaves_another_to_be_rematerialized(
         other_is_over.set()
         assert_close(waiting.result(), expected[:1], 1e-6)
     assert len(rematerialized) == 2
+
+
+def test_a_model_is_called_beside_its_own_stream():
+    model = models.SequenceClassifier(
+        3, num_layers=1, units=4, unit="rotrnn", dropout=0.3
+    )
+    inputs = sequences(7)
+    expected = array(model(inputs))
+    states = model.get_initial_state(2)
+    streamed = array(model.call_with_states(inputs, states)[0])
+
+    def work(index):
+        for turn in range(ROUNDS):
+            if (index + turn) % 2:
+                assert_close(model(inputs), expected, 1e-6)
+            else:
+                outputs, after = model.call_with_states(inputs, states)
+                assert_close(outputs, streamed, 1e-6)
+                keras.tree.assert_same_structure(after, states)
+
+    in_threads(work)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="it compiles a minute long"
+)
+def test_texts_are_generated_while_the_model_is_called():
+    model = make_model(dropout=0.3)
+    inputs = some_inputs()
+    expected = array(model(inputs))
+    texts = model.generate(PROMPTS[:1], max_length=12)
+    for _ in range(3):
+        # The first calls of `generate` make the function that the others run.
+        model.generate_function = None
+
+        def work(index):
+            assert model.generate(PROMPTS[:1], max_length=12) == texts
+            assert_close(model(inputs), expected, 1e-6)
+
+        in_threads(work)

@@ -67,7 +67,6 @@ class Unit:
             would step over.
         forgetful: arguments with which states stay bounded while a stateful
             layer trains on and on.
-        in_float64: arguments of which every backend computes all in float64.
     """
 
     layer: type
@@ -84,7 +83,6 @@ class Unit:
     knows_its_states: bool = True
     smooth: dict = field(default_factory=dict)
     forgetful: dict = field(default_factory=dict)
-    in_float64: dict = field(default_factory=dict)
 
     def __call__(self, units=4, **arguments):
         return self.layer(units, **{**self.arguments, **arguments})
@@ -144,8 +142,6 @@ UNITS = {
         takes_time_deltas=True,
         # It has one for each input feature.
         knows_its_states=False,
-        # TensorFlow's GELU has a float32 constant.
-        in_float64={"activation": "linear"},
     ),
     "rotrnn": Unit(
         RotRNN,

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec.double_precision import mean
 from keras_linrec.validation import require_count
 
 # Smaller probabilities are treated as this one, so that logarithms are finite.
@@ -68,7 +69,7 @@ class Classifier:
             compute = compute.call
         if len(labels.shape) == 1 and outputs.shape[-1] == 1:
             labels = labels[:, None]
-        return ops.mean(compute(labels, outputs))
+        return mean(compute(labels, outputs))
 
     def scores(self, outputs):
         """Scores (batch, classes) whose differences are log odds.

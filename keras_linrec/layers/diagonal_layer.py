@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_linrec import activations
 from keras_linrec.complex_pairs import multiply_add
+from keras_linrec.double_precision import activate
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.layers.precise_layer import drawn_apart
 from keras_linrec.layers.precise_layer import serialized
@@ -162,7 +163,7 @@ class DiagonalLayer(SequenceLayer):
 
     def finished(self, outputs):
         """The outputs of the layer from those of its system."""
-        return self.activation(outputs)
+        return activate(self.activation, outputs)
 
     # Weights.
 

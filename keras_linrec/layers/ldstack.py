@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec.double_precision import activate
+from keras_linrec.double_precision import mean
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.ldstack_conversion import CONDITION_MAX
 from keras_linrec.layers.ldstack_conversion import NetworkConversion
@@ -326,7 +328,7 @@ trained in a linear layer |
         states = [ops.reshape(state, shape) for state in states]
         direct = sequences if keep_all else sequences[:, -1]
         direct = direct @ ops.convert_to_tensor(self.feedthrough)
-        return ops.mean(outputs, axis=1) + direct, states
+        return mean(outputs, axis=1) + direct, states
 
     def _projected(self, sequences):
         """(r^T x) r of every projection, as rows of a larger batch."""
@@ -407,8 +409,9 @@ trained in a linear layer |
         if correction is not None:
             states = states - correction
         if self.slope == 1.0:
-            return self.activation(states) - states
-        return self.activation(states * (1.0 / self.slope)) - states
+            return activate(self.activation, states) - states
+        scaled = states * (1.0 / self.slope)
+        return activate(self.activation, scaled) - states
 
     def _with_ones(self, sequences, runs):
         ones = ops.ones_like(sequences[:, :, :1])

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_linrec.double_precision import activate
 from keras_linrec.ops import packing
 from keras_linrec.ops import structured_step
 from keras_linrec.ops import transition_powers
@@ -54,7 +55,7 @@ class Systems(NamedTuple):
     def read_out(self, outputs, inputs):
         """activation(C x + D u), from C x and u."""
         direct = ops.expand_dims(inputs, -1) * self.feedthrough
-        return self.activation(outputs + direct)
+        return activate(self.activation, outputs + direct)
 
     def require_bounded(self, tensor):
         """The tensor, if it is finite."""
@@ -290,7 +291,8 @@ def _convolved(systems, inputs, response, free=None):
     response = response + ops.pad(direct, ((0, 0), (0, 0), (0, taps - 1)))
     if free is None:
         return causal_convolution(inputs, response, systems.activation)
-    return systems.activation(causal_convolution(inputs, response) + free)
+    outputs = causal_convolution(inputs, response) + free
+    return activate(systems.activation, outputs)
 
 
 def _all_steps(inputs):

@@ -6,6 +6,7 @@ at first, and the number of steps, (batch, 1).
 
 from keras import ops
 
+from keras_linrec.double_precision import mean
 from keras_linrec.ops import packing
 
 POOLINGS = ("mean", "max", "last")
@@ -24,7 +25,7 @@ def pool(kind, outputs, mask=None):
         }
         return masked[kind](outputs, mask)
     if kind == "mean":
-        return ops.mean(outputs, axis=1)
+        return mean(outputs, axis=1)
     return outputs[:, -1] if kind == "last" else ops.max(outputs, axis=1)
 
 

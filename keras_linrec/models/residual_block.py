@@ -6,6 +6,7 @@ import warnings
 import keras
 
 from keras_linrec import activations
+from keras_linrec.double_precision import activate
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.models.dense_parts import quantized_config
 from keras_linrec.models.dense_parts import quantized_policies
@@ -276,7 +277,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         """What follows the unit, at each step separately."""
         is_activated = self.activation is not keras.activations.linear
         if is_activated:
-            outputs = self.activation(outputs)
+            outputs = activate(self.activation, outputs)
         if is_activated or not self.gated:
             outputs = self._drop(outputs, training)
         if not self.gated:

@@ -1,5 +1,8 @@
 """A language model that generates from a state of constant size."""
 
+from functools import partial
+from threading import Lock
+
 import keras
 import numpy as np
 from keras import ops
@@ -14,6 +17,8 @@ from keras_linrec.nlp.causal_lm_preprocessor import LinRecCausalLMPreprocessor
 from keras_linrec.nlp.preset import NamedPreset
 
 SCORING_MODES = ("logits", "loss")
+
+_MAKING = Lock()
 
 # The logit of a token that cannot be: its probability is 0 in float32, at any
 # temperature in use, and no sampler meets an infinity by it.
@@ -196,16 +201,12 @@ class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
     # Generation.
 
     def make_generate_function(self):
-        if self.generate_function is None:
-            compiled = super().make_generate_function()
+        # KerasHub sets `generate_function` to an unfinished one first, which
+        # another thread must not see.
+        with _MAKING:
+            return partial(self._generate, super().make_generate_function())
 
-            def generate(inputs, stop_token_ids=None):
-                return self._generate(compiled, inputs, stop_token_ids)
-
-            self.generate_function = generate
-        return self.generate_function
-
-    def _generate(self, compiled, inputs, stop_token_ids):
+    def _generate(self, compiled, inputs, stop_token_ids=None):
         """Tokens of prompts, padded on the right, to tokens of texts."""
         token_ids = ops.cast(inputs["token_ids"], "int32")
         padding_mask = ops.cast(inputs["padding_mask"], "bool")

@@ -3,6 +3,7 @@
 import keras
 
 from keras_linrec import activations
+from keras_linrec.double_precision import activate
 from keras_linrec.layers.precise_layer import clone
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.validation import require_count
@@ -82,7 +83,7 @@ class GatedFeedforward(Streaming, keras.layers.Layer):
         return inputs_shape
 
     def call(self, inputs):
-        gate = self.activation(self.gate_dense(inputs))
+        gate = activate(self.activation, self.gate_dense(inputs))
         return self.output_dense(gate * self.value_dense(inputs))
 
     def get_config(self):

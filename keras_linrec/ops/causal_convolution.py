@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec.double_precision import activate
 from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.ops.scan import kernel_for
 
@@ -17,6 +18,10 @@ def causal_convolution(inputs, response, activation=None):
     with inputs of zero before the first step. It takes O(time log time)
     operations whatever the number of taps. On a CPU the native kernel runs,
     elsewhere the Fourier transforms of the framework.
+
+    An outlier leaves earlier outputs of its sequence as they were, to 1e-6 of
+    the largest of them in float32. From a NaN or an infinity on, the outputs
+    are NaN; earlier ones, and their gradients, are not affected.
 
     Args:
         inputs: float tensor, (batch, time, features), of at least one time
@@ -56,7 +61,8 @@ def causal_convolution(inputs, response, activation=None):
     activation = activations.get(activation)
     known = activation_flags(activation)
     if known is None or activation in activations.OF_PAIRS:
-        return activation(run(inputs, response, keras.activations.linear))
+        outputs = run(inputs, response, keras.activations.linear)
+        return activate(activation, outputs)
     return run(inputs, response, activation)
 
 

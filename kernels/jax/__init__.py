@@ -43,6 +43,22 @@ def describe(tensor):
     return {"platform": platform()}
 
 
+def choose(condition, if_true, if_false):
+    """The results of one of two functions, chosen at run time.
+
+    Args:
+        condition: boolean scalar tensor.
+        if_true, if_false: functions without arguments, of results of the same
+            shapes.
+    """
+    import jax
+
+    if isinstance(condition, jax.core.Tracer):
+        return jax.lax.cond(condition, if_true, if_false)
+    # Outside a compiled function, a `cond` would be compiled each time.
+    return if_true() if condition else if_false()
+
+
 def exporting():
     """Whether an export scope is open.
 

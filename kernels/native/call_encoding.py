@@ -6,6 +6,7 @@ from functools import partial
 import keras
 
 from keras_linrec import activations
+from keras_linrec import double_precision
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.resets import are_given
 
@@ -125,7 +126,7 @@ def activation_of(flags, leak):
     """The activation that `activation_flags` encoded."""
     activation = _activation_of(flags)
     if activation is keras.activations.leaky_relu:
-        return partial(activation, negative_slope=leak)
+        return partial(double_precision.leaky_relu, negative_slope=leak)
     return activation
 
 

@@ -37,6 +37,19 @@ def describe(tensor):
     return {"platform": platform()}
 
 
+def choose(condition, if_true, if_false):
+    """The results of one of two functions, chosen at run time.
+
+    Args:
+        condition: boolean scalar tensor.
+        if_true, if_false: functions without arguments, of results of the same
+            shapes.
+    """
+    import tensorflow as tf
+
+    return tf.cond(condition, if_true, if_false)
+
+
 def exporting():
     """Whether an export scope is open, or `tf.saved_model.save` is tracing."""
     from tensorflow.python.saved_model import save_context

@@ -89,6 +89,31 @@ def _is_differentiated_by_func():
     )
 
 
+def choose(condition, if_true, if_false):
+    """The results of one of two functions, chosen by what a tensor holds.
+
+    Where that cannot be read now, as in a program that is traced, compiled or
+    mapped, the second.
+
+    Args:
+        condition: boolean scalar tensor.
+        if_true, if_false: functions without arguments, of results of the same
+            shapes.
+    """
+    return if_true() if can_read(condition) and condition else if_false()
+
+
+def can_read(tensor):
+    """Whether a program may depend on what a tensor holds."""
+    import torch
+
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if torch._C._are_functorch_transforms_active():
+        return False
+    return tensor.device.type != "meta"
+
+
 def exporting():
     """Whether an export scope is open, or PyTorch writes an ONNX file."""
     import torch

@@ -22,12 +22,11 @@ STEP = 1e-5
 
 @EVERY_LAYER_AND_CELL
 def test_a_layer_of_float64_computes_in_float64(name):
-    form = unit_of(name).in_float64
     with float64():
-        layer = built(name, dtype="float64", return_state=True, **form)
+        layer = built(name, dtype="float64", return_state=True)
         inputs = sequences(9).astype("float64")
         got = [array(part) for part in layer(inputs)]
-        expected = definition(name, layer, inputs, form=form)
+        expected = definition(name, layer, inputs)
     for one, other in zip(got, expected, strict=True):
         assert one.dtype == "float64"
         assert relative_error(one, other) < 1e-12
@@ -35,11 +34,10 @@ def test_a_layer_of_float64_computes_in_float64(name):
 
 @EVERY_LAYER_AND_CELL
 def test_gradients_of_float64_equal_the_differences_of_the_definition(name):
-    form = unit_of(name).in_float64
     generator = np.random.default_rng(3)
     cotangent = generator.standard_normal((2, 9, 4))
     with float64():
-        layer = built(name, dtype="float64", **form)
+        layer = built(name, dtype="float64")
         names = [weight.name for weight in layer.trainable_variables]
         inputs = sequences(9).astype("float64")
         point = [*(array(w) for w in layer.trainable_variables), inputs]
@@ -69,7 +67,7 @@ def test_gradients_of_float64_equal_the_differences_of_the_definition(name):
             moved = list(point)
             moved[index] = moved[index] + steps * STEP * direction
             weights = {**fixed, **dict(zip(names, moved))}
-            outputs, *_ = unit_of(name).defined(form, weights, moved[-1])
+            outputs, *_ = unit_of(name).defined({}, weights, moved[-1])
             slope += share * np.sum(outputs * cotangent) / (12 * STEP)
         return direction, slope
 

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "arrays.h"
 #include "fourier_plan.h"
+#include "outliers.h"
 #include "parallel.h"
 
 namespace keras_linrec {
@@ -56,6 +59,7 @@ class Memory {
     prepare_to_write(numbers_, bytes);
   }
   Memory(const Memory&) = delete;
+  Memory(Memory&& other) : numbers_(std::exchange(other.numbers_, nullptr)) {}
   ~Memory() { std::free(numbers_); }
   Real* at(int64_t number = 0) const { return numbers_ + number; }
 
@@ -130,7 +134,11 @@ class Convolution {
         call.inputs = tile.inputs(inputs);
         call.outputs = tile.outputs(outputs);
         call.responses = responses_of(tile.block);
-        kernels<Real>().convolve(call);
+        const auto is_cut = lanes_with_outliers(call.inputs);
+        if (is_cut.empty())
+          kernels<Real>().convolve(call);
+        else
+          convolve_in_pieces(call, is_cut);
       });
     });
   }
@@ -160,7 +168,11 @@ class Convolution {
         call.d_outputs = tile.outputs(d_outputs);
         if (d_inputs) call.d_inputs = tile.inputs(d_inputs);
         call.responses = responses_of(tile.block);
-        kernels<Real>().convolve_backward(call);
+        const auto is_cut = lanes_with_outliers(call.inputs);
+        if (is_cut.empty())
+          kernels<Real>().convolve_backward(call);
+        else
+          convolve_in_pieces_backward(call, is_cut);
         call.is_first = false;
       });
     });
@@ -293,6 +305,140 @@ class Convolution {
       call.spectrum = responses_of(block) + channel * spectrum_;
       kernels<Real>().spectrum_of(call);
     });
+  }
+
+  // A tile with outliers, see outliers.h.
+
+  void convolve_in_pieces(const FourierConvolution<Real>& call,
+                          const std::vector<bool>& is_cut) const {
+    const Memory<Real> outputs = sum_of_pieces(call, is_cut);
+    activate(outputs.at(), nullptr);
+    for_each_output(call.outputs, [&](int64_t at, Real& output) {
+      output = *outputs.at(at);
+    });
+  }
+
+  void convolve_in_pieces_backward(FourierGradient<Real> call,
+                                   const std::vector<bool>& is_cut) const {
+    const Memory<Real> d_arguments = zeros(s_.channels);
+    for_each_output(call.d_outputs, [&](int64_t at, const Real& d_output) {
+      *d_arguments.at(at) = d_output;
+    });
+    if (!s_.linear()) {
+      FourierConvolution<Real> again{};
+      again.plan = call.plan;
+      again.scratch = call.scratch;
+      again.inputs = call.inputs;
+      again.channels = call.channels;
+      again.responses = call.responses;
+      again.spectrum_size = call.spectrum_size;
+      again.spectrum = call.spectrum;
+      again.product = call.product;
+      const Memory<Real> arguments = sum_of_pieces(again, is_cut);
+      const Memory<Real> slopes = zeros(s_.channels);
+      activate(arguments.at(), slopes.at());
+      // What is not differentiated has no part in the gradient, even where the
+      // slope is NaN.
+      for (int64_t i = 0; i < s_.time * width_ * s_.channels; i++)
+        if (*d_arguments.at(i) != 0) *d_arguments.at(i) *= *slopes.at(i);
+    }
+    const Memory<Real> inputs = zeros(1);
+    copy_differentiated(call.inputs, d_arguments.at(), inputs.at());
+    const std::vector<int64_t> places = wide_places();
+    call.inputs = {inputs.at(), s_.time, width_, width_, nullptr};
+    call.d_outputs = {d_arguments.at(), s_.time, width_ * s_.channels, width_,
+                      places.data()};
+    call.activation = kLinear;
+    kernels<Real>().convolve_backward(call);
+  }
+
+  // The arguments of the activation, (time, width, channels).
+  Memory<Real> sum_of_pieces(FourierConvolution<Real> call,
+                             const std::vector<bool>& is_cut) const {
+    Memory<Real> sums = zeros(s_.channels);
+    const Memory<Real> response = zeros(s_.channels);
+    const std::vector<int64_t> places = wide_places();
+    Pieces<Real> pieces(call.inputs, is_cut, width_);
+    call.activation = kLinear;
+    call.outputs = {response.at(), s_.time, width_ * s_.channels, width_,
+                    places.data()};
+    const auto from = [&](const auto& first, const auto& use) {
+      for (int64_t t = 0; t < s_.time; t++)
+        for (int64_t lane = 0; lane < width_; lane++) {
+          if (t < first(lane)) continue;
+          const int64_t at = (t * width_ + lane) * s_.channels;
+          for (int64_t i = at; i < at + s_.channels; i++) use(*sums.at(i), i);
+        }
+    };
+    while (pieces.next()) {
+      call.inputs = pieces.piece();
+      kernels<Real>().convolve(call);
+      from([&](int64_t lane) { return pieces.begin(lane); },
+           [&](Real& sum, int64_t i) { sum += *response.at(i); });
+    }
+    from([&](int64_t lane) { return pieces.broken(lane); },
+         [&](Real& sum, int64_t) {
+           sum = std::numeric_limits<Real>::quiet_NaN();
+         });
+    return sums;
+  }
+
+  // Inputs behind the last output that is differentiated are zero: a NaN there
+  // has no part in the gradient.
+  void copy_differentiated(const FourierLanes<const Real>& from,
+                           const Real* d_arguments, Real* to) const {
+    for (int64_t lane = 0; lane < from.lanes; lane++) {
+      const Real* at = from.numbers + (from.place ? from.place[lane] : lane);
+      bool is_differentiated = false;
+      for (int64_t t = s_.time - 1; t >= 0; t--) {
+        const Real* d = d_arguments + (t * width_ + lane) * s_.channels;
+        for (int64_t c = 0; c < s_.channels; c++)
+          is_differentiated = is_differentiated || d[c] != 0;
+        if (is_differentiated) to[t * width_ + lane] = at[t * from.step];
+      }
+    }
+  }
+
+  // Activates (time, width, channels) numbers in place. The slopes may be null.
+  void activate(Real* numbers, Real* slopes) const {
+    const Memory<Real> bias = zeros(1);
+    Respond<Real> call{};
+    call.rows = (s_.time * s_.channels + 1) / 2;
+    call.activation = s_.activation;
+    call.leak = static_cast<Real>(s_.leak);
+    call.bias = bias.at();
+    call.argument = call.response = numbers;
+    call.memory = slopes;
+    kernels<Real>().respond(call);
+  }
+
+  // Calls use(place among (time, width, channels), number) for a tile's numbers.
+  template <class Number, class Use>
+  void for_each_output(const FourierLanes<Number>& lanes,
+                       const Use& use) const {
+    for (int64_t t = 0; t < s_.time; t++)
+      for (int64_t lane = 0; lane < lanes.lanes; lane++) {
+        Number* at = lanes.numbers + t * lanes.step +
+                     (lanes.place ? lanes.place[lane] : lane);
+        for (int64_t c = 0; c < s_.channels; c++)
+          use((t * width_ + lane) * s_.channels + c, at[c]);
+      }
+  }
+
+  // (time, width, channels) zeros, whole panels of two vectors.
+  Memory<Real> zeros(int64_t channels) const {
+    const int64_t count = (s_.time * channels + 1) / 2 * 2 * width_;
+    Memory<Real> memory(count);
+    std::fill_n(memory.at(), count, Real(0));
+    return memory;
+  }
+
+  // Where the lanes of (time, width, channels) begin.
+  std::vector<int64_t> wide_places() const {
+    std::vector<int64_t> places;
+    for (int64_t lane = 0; lane < width_; lane++)
+      places.push_back(lane * s_.channels);
+    return places;
   }
 
   // The parts' sums to sequences, and the lanes of several rows to one.
