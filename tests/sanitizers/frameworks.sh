@@ -8,6 +8,8 @@ python=${PYTHON:-../../.venv/bin/python}
 compiler=${CXX:-g++}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+# Kept from one run to the next if the variable is set.
+cache=${KERAS_LINREC_CACHE_DIR:-$scratch}
 
 # Less optimisation, because the instrumented code takes minutes to compile.
 # GCC cannot compile XLA's headers for the undefined-behaviour sanitizer.
@@ -31,14 +33,14 @@ export ASAN_OPTIONS=detect_leaks=0
 
 [[ $# -gt 0 ]] || set -- thread address,undefined
 for SANITIZER in "$@"; do
-    export SANITIZER KERAS_LINREC_CACHE_DIR=$scratch/$SANITIZER
+    export SANITIZER KERAS_LINREC_CACHE_DIR=$cache/$SANITIZER
     KERAS_BACKEND=torch "$python" -m keras_linrec.kernels build core jax
     library=$("$compiler" -print-file-name="lib${SANITIZER:0:1}san.so")
     # Its runtime looks for the functions of C++ exceptions when it starts.
     runtimes="$library $("$compiler" -print-file-name=libstdc++.so.6)"
     run=(env LD_PRELOAD="$runtimes" setarch -R "$python" frameworks_worker.py)
     if "${run[@]}" torch wrong &>"$scratch/log" ||
-        ! grep -q "Sanitizer: .* in" "$scratch/log"; then
+        ! grep -q "SUMMARY: .*Sanitizer" "$scratch/log"; then
         echo "$SANITIZER does not see a wrong call:"
         cat "$scratch/log"
         exit 1
