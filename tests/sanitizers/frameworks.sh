@@ -27,7 +27,7 @@ export OMP_NUM_THREADS=2 KERAS_LINREC_NUM_THREADS=3
 # The frameworks are not instrumented: the sanitizer does not see how they
 # synchronise their own threads, and reports hundreds of races within XLA. It
 # is to watch this library's code, whoever calls it.
-export TSAN_OPTIONS=ignore_noninstrumented_modules=1:exitcode=66
+export TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:exitcode=66
 # Python and the frameworks keep memory until the process ends.
 export ASAN_OPTIONS=detect_leaks=0
 
