@@ -112,15 +112,25 @@ def get(identifier):
         identifier: `"oplu"`, `"modrelu"`, or anything that
             `keras.activations.get` accepts.
 
+    Raises:
+        ValueError: if there is no such activation.
+
     Example:
 
     >>> from keras_linrec import activations
     >>> activations.get("oplu") is activations.oplu
     True
     """
-    if identifier in ("oplu", "modrelu"):
+    if isinstance(identifier, str) and identifier in ("oplu", "modrelu"):
         return {"oplu": oplu, "modrelu": modrelu}[identifier]
-    return keras.activations.get(identifier)
+    try:
+        return keras.activations.get(identifier)
+    except (TypeError, ValueError) as failure:
+        raise ValueError(
+            "`activation` should be the name of an activation, its "
+            "configuration, a function or None. "
+            f"Received: activation={identifier}"
+        ) from failure
 
 
 OF_PAIRS = (oplu, modrelu)

@@ -9,6 +9,7 @@ import keras
 
 from keras_linrec import settings
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_choice
 
 # The parameters of glibc's `mallopt`, in <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -42,11 +43,7 @@ def set_kernel(kernel):
     'sequential'
     >>> keras_linrec.config.set_kernel(None)
     """
-    if kernel not in (None, "auto", *settings.KERNELS):
-        raise ValueError(
-            f"`kernel` should be None, 'auto' or one of {settings.KERNELS}. "
-            f"Received: kernel={kernel}"
-        )
+    require_choice("kernel", kernel, (None, "auto", *settings.KERNELS))
     settings.kernel = kernel
 
 

@@ -20,10 +20,14 @@ the Laguerre measures fulfil (their I - T is a shift). With c = 0, it is that
 the symmetric part of T is positive semidefinite, as it is for windows.
 """
 
+import math
+
 import keras
 from keras import ops
 
 from keras_linrec.ops.householder import unit_columns
+from keras_linrec.validation import require_between
+from keras_linrec.validation import require_count
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -43,6 +47,9 @@ class Between(keras.constraints.Constraint):
     """
 
     def __init__(self, minimum=None, maximum=None):
+        for name, value in (("minimum", minimum), ("maximum", maximum)):
+            if value is not None:
+                require_between(name, value, -math.inf, math.inf)
         self.minimum = minimum
         self.maximum = maximum
 
@@ -101,7 +108,8 @@ class UnitReflectors(keras.constraints.Constraint):
     """
 
     def __init__(self, matrices=1):
-        self.matrices = matrices
+        require_count("matrices", matrices)
+        self.matrices = int(matrices)
 
     def __call__(self, weight):
         parts = ops.split(ops.convert_to_tensor(weight), self.matrices, axis=0)

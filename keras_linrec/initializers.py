@@ -1,5 +1,8 @@
 """Starting values that Keras does not have."""
 
+import math
+import numbers
+
 import keras
 import numpy as np
 from keras import ops
@@ -7,6 +10,17 @@ from keras import ops
 from keras_linrec.ops.hippo import hippo
 from keras_linrec.ops.hippo import hippo_matrices
 from keras_linrec.ops.hippo_measures import require_measure
+from keras_linrec.validation import checked_seed
+from keras_linrec.validation import require_between
+from keras_linrec.validation import require_count
+from keras_linrec.validation import require_ordered
+
+
+def _checked_seed(seed):
+    """As in Keras, a `SeedGenerator` or its configuration is a seed too."""
+    if isinstance(seed, (keras.random.SeedGenerator, dict)):
+        return seed
+    return checked_seed(seed)
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -31,8 +45,13 @@ class FanInNormal(keras.initializers.Initializer):
     """
 
     def __init__(self, axis=-2, seed=None):
+        if not isinstance(axis, numbers.Integral) or axis >= 0:
+            raise ValueError(
+                "`axis` should be a negative integer, counted from the last. "
+                f"Received: axis={axis}"
+            )
         self.axis = axis
-        self.seed = seed
+        self.seed = _checked_seed(seed)
 
     def __call__(self, shape, dtype=None):
         fan_in = shape[self.axis] if len(shape) >= -self.axis else 1
@@ -67,9 +86,12 @@ class DecayLog(keras.initializers.Initializer):
     """
 
     def __init__(self, gamma_min=0.5, gamma_max=0.999, seed=None):
+        require_between("gamma_min", gamma_min, 0, 1, "()")
+        require_between("gamma_max", gamma_max, 0, 1, "()")
+        require_ordered("gamma_min", gamma_min, "gamma_max", gamma_max)
         self.gamma_min = gamma_min
         self.gamma_max = gamma_max
-        self.seed = seed
+        self.seed = _checked_seed(seed)
 
     def __call__(self, shape, dtype=None):
         uniform = keras.initializers.RandomUniform(
@@ -119,9 +141,11 @@ class ReflectorPairs(keras.initializers.Initializer):
     """
 
     def __init__(self, deviation=0.3, matrices=1, seed=None):
+        require_between("deviation", deviation, 0, math.inf, "[)")
+        require_count("matrices", matrices)
         self.deviation = deviation
         self.matrices = matrices
-        self.seed = seed
+        self.seed = _checked_seed(seed)
 
     def __call__(self, shape, dtype=None):
         rows, columns = shape
@@ -189,7 +213,7 @@ class HiPPO(keras.initializers.Initializer):
     """
 
     def __init__(self, measure="legs", part="transition", **parameters):
-        if part not in ("transition", "input"):
+        if not isinstance(part, str) or part not in ("transition", "input"):
             raise ValueError(
                 "`part` should be 'transition' or 'input'. "
                 f"Received: part={part}"

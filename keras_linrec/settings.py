@@ -14,6 +14,11 @@ _VARIABLE = "KERAS_LINREC_KERNEL"
 kernel = None
 
 
+def environment(variable, default=""):
+    """An environment variable; an empty or blank one counts as unset."""
+    return os.environ.get(variable, "").strip() or default
+
+
 def requested_kernel():
     """The requested kernel, from `set_kernel` or the environment, or "auto".
 
@@ -22,7 +27,7 @@ def requested_kernel():
     """
     if kernel is not None:
         return kernel
-    name = os.environ.get(_VARIABLE, "auto")
+    name = environment(_VARIABLE, "auto")
     if name not in ("auto", *KERNELS):
         raise ValueError(
             f"`{_VARIABLE}` should name a kernel: 'auto' or one of "

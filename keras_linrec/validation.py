@@ -1,12 +1,20 @@
 """Checks of arguments, with errors that say what was expected."""
 
+import inspect
+import math
 import numbers
+from functools import cache
+
+import keras
+import numpy as np
 
 import keras
 import numpy as np
 
 # An upper limit that catches mistaken sizes.
 _LARGEST_COUNT = 2**24
+# The same for other numbers, and for integers that floats cannot hold.
+_LARGEST_NUMBER = 2**53
 
 _OWN_PARAMETERS = (
     "the recurrent weights are parameterised; the docstring names their "
@@ -96,7 +104,7 @@ def require_count(name, value, optional=False):
     """Raise unless `value` is a positive integer."""
     if optional and value is None:
         return
-    whole = isinstance(value, numbers.Integral) and value is not True
+    whole = isinstance(value, numbers.Integral) and not _is_bool(value)
     if not whole or value < 1:
         expected = "a positive integer" + (" or None" if optional else "")
         raise ValueError(
@@ -109,25 +117,225 @@ def require_count(name, value, optional=False):
         )
 
 
+def _is_bool(value):
+    return isinstance(value, (bool, np.bool_))
+
+
 def require_bool(name, value, optional=False):
     """Raise unless `value` is true or false."""
-    if value is True or value is False or (optional and value is None):
+    if _is_bool(value) or (optional and value is None):
         return
     wanted = "True, False or None" if optional else "True or False"
     raise ValueError(f"`{name}` should be {wanted}. Received: {name}={value}")
 
 
+def require_bools(**flags):
+    """Raise unless all arguments are true or false."""
+    for name, value in flags.items():
+        require_bool(name, value)
+
+
+def checked_seed(seed):
+    """The seed as an integer that all generators take, or `None`."""
+    if seed is None:
+        return None
+    whole = isinstance(seed, numbers.Integral) and not _is_bool(seed)
+    if not whole or not 0 <= seed < 2**31:
+        raise ValueError(
+            "`seed` should be an integer from 0 to 2**31 - 1 or None. "
+            f"Received: seed={seed}"
+        )
+    return int(seed)
+
+
+def require_choice(name, value, choices):
+    """Raise unless `value` is one of `choices`, strings or `None`."""
+    if not isinstance(value, (str, type(None))) or value not in choices:
+        raise ValueError(
+            f"`{name}` should be one of {tuple(choices)}. "
+            f"Received: {name}={value}"
+        )
+
+
 def require_between(name, value, low, high, ends="[]"):
     """Raise unless `value` is in the interval, with or without its ends."""
-    fits = (
-        isinstance(value, numbers.Real)
-        and (low <= value if ends[0] == "[" else low < value)
-        and (value <= high if ends[1] == "]" else value < high)
-    )
-    if not fits:
+    if not _is_between(value, low, high, ends):
         raise ValueError(
             f"`{name}` should be a number in {ends[0]}{low}, {high}{ends[1]}. "
             f"Received: {name}={value}"
+        )
+
+
+def _is_between(value, low, high, ends):
+    return (
+        _is_number(value)
+        and (low <= value if ends[0] == "[" else low < value)
+        and (value <= high if ends[1] == "]" else value < high)
+        and (math.isinf(value) or abs(value) <= _LARGEST_NUMBER)
+    )
+
+
+def _is_number(value):
+    return isinstance(value, numbers.Real) and not _is_bool(value)
+
+
+def require_finite(name, value):
+    """Raise unless `value` is a finite number."""
+    require_between(name, value, -math.inf, math.inf, "()")
+
+
+def require_ordered(low_name, low, high_name, high):
+    """Raise unless one argument is below another."""
+    if not low < high:
+        raise ValueError(
+            f"`{high_name}` should be greater than `{low_name}`. "
+            f"Received: {high_name}={high}, {low_name}={low}"
+        )
+
+
+def pair_of_numbers(name, value, low, high, ends="[]"):
+    """Two floats of the interval, from a number or a pair of numbers."""
+    values = [value, value]
+    if isinstance(value, (tuple, list)) or getattr(value, "shape", ()) != ():
+        values = list(value)
+    if len(values) != 2 or not all(
+        _is_between(one, low, high, ends) for one in values
+    ):
+        raise ValueError(
+            f"`{name}` should be a number or a pair of numbers in "
+            f"{ends[0]}{low}, {high}{ends[1]}. Received: {name}={value}"
+        )
+    return tuple(map(float, values))
+
+
+_HOW_TO_PAD = (
+    "Sequences of different lengths do not form a tensor: pad them to one "
+    "length, as `keras.utils.pad_sequences` does, and pass a `mask` that is "
+    "true where a step counts."
+)
+
+
+def require_array(name, value):
+    """Raise unless `value` is a tensor or an array of real numbers.
+
+    Booleans and integers are numbers too. A tensor has one shape: it is
+    neither ragged, nor nested, nor sparse.
+    """
+    kind = type(value).__name__
+    if kind == "RaggedTensor" or getattr(value, "is_nested", False):
+        problem, advice = kind, f" {_HOW_TO_PAD}"
+    elif not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        is_list = isinstance(value, (list, tuple))
+        problem, advice = kind, f" {_HOW_TO_PAD}" if is_list else ""
+    elif kind in ("SparseTensor", "IndexedSlices"):
+        problem, advice = kind, ""
+    elif not _holds_numbers(value.dtype):
+        is_object = str(value.dtype) == "object"
+        problem = f"{kind} of {value.dtype}"
+        advice = f" {_HOW_TO_PAD}" if is_object else ""
+    else:
+        return
+    raise ValueError(
+        f"`{name}` should be a tensor or an array of real numbers.{advice} "
+        f"Received: {name} of type {problem}"
+    )
+
+
+@cache
+def _holds_numbers(dtype):
+    # As text, because each framework has its own types.
+    text = str(dtype)
+    return "complex" not in text and any(
+        number in text for number in ("float", "int", "bool")
+    )
+
+
+def require_tensors(optional=(), **given):
+    """Raise unless arguments of an operation are of real numbers.
+
+    Each is a tensor, a pair or list of tensors, a number or a list of numbers.
+
+    Args:
+        optional: the names that may be `None`.
+        **given: the arguments by name.
+    """
+    for name, value in given.items():
+        if value is None and name in optional:
+            continue
+        parts = value if isinstance(value, (list, tuple)) else (value,)
+        for part in parts:
+            if isinstance(part, (list, tuple)):
+                part = _as_array(part)
+            if not _is_between(part, -math.inf, math.inf, "[]"):
+                require_array(name, part)
+
+
+def _as_array(values):
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError):
+        # Of different lengths, or of tensors that are not known yet.
+        return values
+
+
+# The tensors of a sequence unit's or a model's call, beside its states.
+_OF_CALLS = ("sequences", "mask", "reset_mask", "time_deltas")
+
+
+def require_arrays(given):
+    """Raise unless the tensors of a call are tensors of real numbers.
+
+    Args:
+        given: dictionary, the arguments of the call by name.
+    """
+    for name in _OF_CALLS:
+        value = given.get(name)
+        if name == "mask":
+            value = first_mask(value)
+        if value is not None:
+            require_array(name, value)
+    for state in keras.tree.flatten(given.get("initial_state")):
+        if state is not None:
+            require_array("initial_state", state)
+
+
+def first_mask(mask):
+    """The first mask of a nested structure, as in Keras."""
+    masks = [one for one in keras.tree.flatten(mask) if one is not None]
+    return masks[0] if masks else None
+
+
+def by_name(method, args, kwargs):
+    """The arguments of a method's call, by name.
+
+    Args:
+        method: the function of the class, whose first parameter is `self`.
+        args, kwargs: the arguments without `self`.
+    """
+    return {**dict(zip(_parameters(method), args)), **kwargs}
+
+
+@cache
+def _parameters(method):
+    return tuple(inspect.signature(method).parameters)[1:]
+
+
+def require_durations(name, values, counts=None):
+    """Raise for lengths of steps that are negative or not finite.
+
+    Args:
+        name: string, the argument.
+        values: NumPy array.
+        counts: NumPy array of the same shape, where a step counts. Defaults to
+            `None`, everywhere.
+    """
+    wrong = ~((values >= 0) & (values < np.inf))
+    if counts is not None:
+        wrong &= counts.astype(bool)
+    if wrong.any():
+        raise ValueError(
+            f"`{name}` should be finite, and not negative. "
+            f"Received: {name}={values[wrong].flat[0]}"
         )
 
 

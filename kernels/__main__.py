@@ -7,7 +7,6 @@ framework ahead of time, for example in a container image;
 """
 
 import argparse
-import os
 import shutil
 import sys
 from importlib.util import find_spec
@@ -36,9 +35,12 @@ def main():
 
 def installed():
     """The adapters of the frameworks and compilers on this machine."""
+    from keras_linrec.kernels.native import build as builder
+
     adapters = ["core"]
     adapters += [name for name in ("jax", "tensorflow") if find_spec(name)]
-    if find_spec("torch") and shutil.which(os.environ.get("NVCC", "nvcc")):
+    nvcc = builder.command("NVCC") or ("nvcc",)
+    if find_spec("torch") and shutil.which(nvcc[0]):
         adapters.append("cuda")
     return adapters
 

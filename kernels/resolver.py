@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from functools import partial
+from numbers import Integral
 from typing import NamedTuple
 
 import keras
@@ -319,7 +320,8 @@ def explain(what, shape, dtype="float32", **options):
         A tuple of `Decision`s, which prints one decision per line.
 
     Raises:
-        ValueError: if `what` is a string that names no operation.
+        ValueError: if `what` is neither callable nor the name of an operation,
+            or `shape` is not a tuple of integers.
 
     Example:
 
@@ -330,6 +332,13 @@ def explain(what, shape, dtype="float32", **options):
     ...     print(decision.case.operation)
     projected_scan
     """
+    if not isinstance(shape, (tuple, list)) or not all(
+        isinstance(size, (Integral, type(None))) for size in shape
+    ):
+        raise ValueError(
+            "`shape` should be a tuple of integers, or None for sizes that are "
+            f"unknown. Received: shape={shape}"
+        )
     if isinstance(what, str):
         if what not in _FORMS:
             raise ValueError(
@@ -341,6 +350,11 @@ def explain(what, shape, dtype="float32", **options):
         )
         case = Case(what, platform, dtype, *shape)._replace(**options)
         return Explanation([resolve(case)])
+    if not callable(what):
+        raise ValueError(
+            f"`what` should be a layer, a function or one of {tuple(_FORMS)}. "
+            f"Received: what={what}"
+        )
     with _listening() as decisions:
         backends.current().trace(what, tuple(shape), dtype)
     return Explanation(decisions)

@@ -63,6 +63,7 @@ SELECTED_UNDER = {
     "test_analysis.py": ("torch",),
     "test_arguments.py": ("torch",),
     "test_averaging_models.py": ("torch",),
+    "test_bad_arguments.py": (),
     "test_bidirectional.py": ("torch",),
     "test_canonical_form.py": ("torch",),
     "test_defaults.py": ("torch",),

@@ -14,6 +14,7 @@ from needs_native import require_native
 import keras_linrec
 from keras_linrec import kernels
 from keras_linrec import ops
+from keras_linrec import settings
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import registry
 from keras_linrec.kernels import resolver
@@ -130,6 +131,10 @@ def test_the_environment_variable_chooses(fresh):
     assert resolver.resolve(case).kernel == "sequential"
     keras_linrec.config.set_kernel("associative")
     assert resolver.resolve(case).kernel == "associative"
+    for blank in ("", " "):
+        fresh.setenv("KERAS_LINREC_KERNEL", blank)
+        keras_linrec.config.set_kernel(None)
+        assert settings.requested_kernel() == "auto"
     fresh.setenv("KERAS_LINREC_KERNEL", "fastest")
     keras_linrec.config.set_kernel(None)
     with pytest.raises(ValueError, match="KERAS_LINREC_KERNEL=fastest"):

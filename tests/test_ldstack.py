@@ -138,21 +138,20 @@ def test_a_simple_rnn_is_taken_over_as_it_is(activation, arguments):
     other.build((None, None, 3))
     inputs = sequences(9)
     layer = LDStack.from_simple_rnn(other, depth=10)
-    state = initial_states(layer)[0]
-    count = len(layer.state_shapes)
+    (state,) = initial_states(layer)
 
-    def run(layer, count):
+    def run(layer):
         return compiled(lambda x: layer(x[0], initial_state=x[1:]))(
-            [inputs, *[state] * count]
+            [inputs, state]
         )
 
-    expected, got = run(other, 1), run(layer, count)
-    for one, two in zip([got[0], got[-1]], expected, strict=True):
+    expected, got = run(other), run(layer)
+    for one, two in zip(got, expected, strict=True):
         assert np.abs(array(one) - array(two)).max() < 1e-4
     again = LDStack.from_config(layer.get_config())
     again.build((None, None, 3))
     again.set_weights(layer.get_weights())
-    same = run(again, count)
+    same = run(again)
     assert np.abs(array(same[0]) - array(got[0])).max() < 1e-6
 
 
@@ -181,6 +180,8 @@ def test_what_a_simple_rnn_says_is_taken_over(stateful):
         dropout=0.25,
         return_sequences=True,
         zero_output_for_mask=True,
+        seed=5,
+        trainable=False,
     )
     inputs = sequences(6)
     rnn.build(inputs.shape)
@@ -188,11 +189,35 @@ def test_what_a_simple_rnn_says_is_taken_over(stateful):
     assert layer.dtype_policy.name == "mixed_bfloat16"
     assert layer.dropout == 0.25 and layer.zero_output_for_mask
     assert layer.stateful == stateful
+    assert layer.seed == 5 and not layer.trainable_weights
     mask = np.array([[True, False, True, True, False, True]] * 2)
     got = array(keras.ops.cast(layer(inputs, mask=mask), "float32"))
     assert (got[:, [1, 4]] == 0).all() and (got[:, [0, 2]] != 0).all()
     if stateful:
         assert np.abs(array(layer.states[-1])).max() > 0
+
+
+def test_a_simple_rnn_keeps_its_one_state():
+    rnn = simple_rnn(return_state=True)
+    inputs = sequences(8)
+    # Too shallow for eight steps at once.
+    layer = LDStack.from_simple_rnn(rnn, depth=4)
+    outputs, state = rnn(inputs)
+    got, got_state = layer(inputs)
+    assert np.abs(array(got) - array(outputs)).max() > 1e-5
+    assert np.abs(array(got_state) - array(got)[:, -1]).max() < 1e-5
+    states = layer.get_initial_state(2)
+    assert len(states) == 1
+    # Three steps of a stack of four recurrences are exact, wherever they begin.
+    for part in (inputs[:, :3], inputs[:, 3:6], inputs[:, 6:]):
+        got, states = layer.call_with_states(part, states)
+    assert np.abs(array(states[0]) - array(state)).max() < 1e-5
+    states = layer.get_initial_state(2)
+    for step in range(8):
+        got, states = layer.step(inputs[:, step], states)
+        assert np.abs(array(got) - array(outputs)[:, step]).max() < 1e-5
+    again = LDStack.from_config(layer.get_config())
+    assert again.one_state and len(again.state_shapes) == 1
 
 
 def test_a_transition_of_a_large_norm_warns():

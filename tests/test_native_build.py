@@ -5,6 +5,7 @@ a file instead of a library.
 """
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -135,10 +136,40 @@ def test_a_failing_compiler_keeps_the_library_of_another_one(workplace):
     assert build.library("core") == built
 
 
-def test_a_wrong_number_of_threads_is_named(workplace, monkeypatch):
-    monkeypatch.setenv("KERAS_LINREC_NUM_THREADS", "two")
-    with pytest.raises(build.BuildError, match="NUM_THREADS=two"):
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("KERAS_LINREC_NUM_THREADS", "two", "a positive integer"),
+        ("KERAS_LINREC_NUM_THREADS", "0", "a positive integer"),
+        ("KERAS_LINREC_NUM_THREADS", "-3", "a positive integer"),
+        ("KERAS_LINREC_NUM_THREADS", "1.5", "a positive integer"),
+        ("KERAS_LINREC_NUM_THREADS", "\u0663", "a positive integer"),
+        ("KERAS_LINREC_INSTRUCTION_SET", "sse", "one of"),
+        ("KERAS_LINREC_CACHE_DIR", "~no_such_user/cache", "to a folder"),
+        ("CXX", "g++ '", "a command as in a shell"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    workplace, monkeypatch, variable, value, expected
+):
+    monkeypatch.setenv(variable, value)
+    message = f"{variable}.*{expected}.*Received: {variable}={re.escape(value)}"
+    with pytest.raises(build.BuildError, match=message):
         build.core.__wrapped__()
+
+
+@pytest.mark.parametrize("blank", ["", " \t"])
+def test_an_empty_variable_is_unset(monkeypatch, blank):
+    for variable in ("CXX", "KERAS_LINREC_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    unset = build.cxx(), cache.folder()
+    for variable in (
+        *("CXX", "KERAS_LINREC_CACHE_DIR", "XDG_CACHE_HOME"),
+        *("KERAS_LINREC_NUM_THREADS", "KERAS_LINREC_INSTRUCTION_SET"),
+    ):
+        monkeypatch.setenv(variable, blank)
+    assert (build.cxx(), cache.folder()) == unset
+    build._check_variables()
 
 
 def test_a_damaged_library_is_rebuilt_with_a_warning(workplace):

@@ -143,6 +143,81 @@ def test_strings_come_in_and_strings_go_out():
     assert model.generate("or", max_length=10) == texts[1]
 
 
+TOKENS = {
+    "token_ids": np.array([[256, 1, 2, 0]]),
+    "padding_mask": np.array([[1, 1, 1, 0]]),
+}
+
+
+@ONCE
+def test_generation_at_its_edges():
+    model = make_model(num_layers=1)
+    for nothing in ([], (), np.array([])):
+        assert model.generate(nothing) == []
+    without = {name: value[:0] for name, value in TOKENS.items()}
+    without = generated(model, without, stop_token_ids=None)
+    assert without["token_ids"].shape == (0, 4)
+    one, (other,) = model.generate("To"), model.generate(np.array(["To"]))
+    assert one == other and one.startswith("To")
+    # A start token, and the prompt's first letters.
+    assert model.generate(["abcdef"], max_length=4) == ["abc"]
+    assert model.generate("abcdef", max_length=1) == ""
+    assert model.generate("", max_length=np.int64(1)) == ""
+    free = model.generate("To", stop_token_ids=None)
+    assert model.generate("To", stop_token_ids=[]) == free
+    ended = model.generate("To", stop_token_ids=(257,))
+    assert model.generate("To", stop_token_ids=np.array([257])) == ended
+
+
+@ONCE
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_length": 0}, "`max_length` .* Received: max_length=0"),
+        ({"max_length": -3}, "`max_length` .* Received: max_length=-3"),
+        ({"max_length": 1.5}, "`max_length` .* Received: max_length=1.5"),
+        ({"max_length": True}, "`max_length` .* Received: max_length=True"),
+        ({"stop_token_ids": 32}, "`stop_token_ids` .* Received: .*=32"),
+        ({"stop_token_ids": [-1]}, "`stop_token_ids` .* from 0 to 258"),
+        ({"stop_token_ids": [1.5]}, "`stop_token_ids` .* integers"),
+        ({"stop_token_ids": "end"}, "`stop_token_ids` .* Received: .*=end"),
+        ({"strip_prompt": "yes"}, "`strip_prompt` should be True or False"),
+        ({"inputs": [["a"]]}, "`inputs` should be a string or a sequence"),
+        ({"inputs": np.eye(2)}, "`inputs` should be a string or a sequence"),
+    ],
+)
+def test_wrong_arguments_of_generate_are_named(arguments, message):
+    model = make_model(num_layers=1)
+    with pytest.raises(ValueError, match=message):
+        model.generate(**{"inputs": ["To"], **arguments})
+
+
+@ONCE
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tokens: tokens["token_ids"], "dictionary of `token_ids` and"),
+        (lambda tokens: {"token_ids": [[1]]}, "dictionary of `token_ids` and"),
+        (
+            lambda tokens: {**tokens, "padding_mask": [[1, 1]]},
+            r"Received: token_ids.shape=\(1, 4\), padding_mask.shape=\(1, 2\)",
+        ),
+        (
+            lambda tokens: {**tokens, "token_ids": [[256, 259, 0, 0]]},
+            "`token_ids` should be integers from 0 to 258",
+        ),
+        (
+            lambda tokens: {**tokens, "token_ids": [[256, 0.5, 0, 0]]},
+            "`token_ids` should be integers from 0 to 258",
+        ),
+    ],
+)
+def test_wrong_tokens_to_generate_from_are_named(change, message):
+    model = make_model(num_layers=1)
+    with pytest.raises(ValueError, match=message):
+        generated(model, change(TOKENS), stop_token_ids=None)
+
+
 @ONCE
 @pytest.mark.parametrize("sampler", ["top_k", "top_p", "random"])
 def test_samplers_draw_what_is_likely(sampler):

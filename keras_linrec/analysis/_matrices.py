@@ -60,18 +60,26 @@ def square_matrix(matrix):
     """A square matrix in float64 or complex128."""
     if isinstance(matrix, keras.layers.Layer):
         raise ValueError(
-            "Expected a square matrix, or a layer with the method that returns "
-            f"it. Received: {matrix}"
+            "`matrix` should be square, or a layer with the method that "
+            f"returns it. Received: {matrix}"
         )
-    if not isinstance(matrix, (np.ndarray, list)):
+    if not isinstance(matrix, (np.ndarray, list)) and hasattr(matrix, "shape"):
         matrix = keras.ops.convert_to_numpy(matrix)
-    matrix = np.asarray(matrix)
-    is_complex = np.iscomplexobj(matrix)
-    matrix = matrix.astype("complex128" if is_complex else "float64")
+    try:
+        matrix = np.asarray(matrix)
+    except ValueError:
+        matrix = np.zeros(0)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
-            f"Expected a square matrix. Received: matrix.shape={matrix.shape}"
+            f"`matrix` should be square. Received: matrix.shape={matrix.shape}"
         )
+    if matrix.dtype.kind not in "biufc":
+        raise ValueError(
+            "`matrix` should be of numbers. "
+            f"Received: matrix.dtype={matrix.dtype}"
+        )
+    is_complex = np.iscomplexobj(matrix)
+    matrix = matrix.astype("complex128" if is_complex else "float64")
     return matrix
 
 

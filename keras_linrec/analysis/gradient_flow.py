@@ -4,6 +4,9 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.ops import differentiation
+from keras_linrec.ops.scan_checks import require_rank
+from keras_linrec.validation import checked_seed
+from keras_linrec.validation import require_array
 
 
 def gradient_norms(layer, sequences, steps, seed=0):
@@ -27,7 +30,8 @@ def gradient_norms(layer, sequences, steps, seed=0):
         A float64 array (number of steps, batch).
 
     Raises:
-        ValueError: if one of the steps is not from 1 to time.
+        ValueError: if one of the steps is not from 1 to time, `layer` has no
+            states, or `sequences` are not an array (batch, time, features).
 
     Example:
 
@@ -41,15 +45,27 @@ def gradient_norms(layer, sequences, steps, seed=0):
     >>> bool(np.allclose(norms, 1.0, atol=1e-3))
     True
     """
+    if not hasattr(layer, "get_initial_state"):
+        raise ValueError(
+            "`layer` should be a recurrent layer, with `get_initial_state`. "
+            f"Received: layer={layer}"
+        )
+    require_array("sequences", sequences)
+    require_rank("sequences", sequences, 3, "(batch, time, features)")
     sequences = np.asarray(sequences, "float32")
     batch, time, _ = sequences.shape
-    outside = [count for count in steps if not 1 <= count <= time]
-    if outside or not len(steps):
+    counts = np.asarray(steps)
+    if (
+        counts.ndim != 1
+        or not counts.size
+        or counts.dtype.kind not in "iu"
+        or not ((counts >= 1) & (counts <= time)).all()
+    ):
         raise ValueError(
             f"`steps` should be integers from 1 to {time}, the length of the "
-            f"sequences. Received: steps={list(steps)}"
+            f"sequences. Received: steps={steps}"
         )
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(checked_seed(seed))
 
     def normal(tensor):
         return generator.standard_normal(tensor.shape).astype("float32")
@@ -66,7 +82,7 @@ def gradient_norms(layer, sequences, steps, seed=0):
     gradient = differentiation.gradient(along_direction)
     norms = [
         _lengths(gradient(states, ops.convert_to_tensor(sequences[:, :count])))
-        for count in steps
+        for count in counts
     ]
     return np.stack(norms) / _lengths([direction])
 

@@ -1,5 +1,6 @@
 """Spectra of a unit's matrices, and the distance to orthogonality."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,8 +9,11 @@ from keras_linrec.analysis._matrices import eigenvalues
 from keras_linrec.analysis._matrices import has_transition_matrix
 from keras_linrec.analysis._matrices import require_built
 from keras_linrec.analysis._matrices import square_matrix
+from keras_linrec.validation import checked_seed
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
+from keras_linrec.validation import require_finite
+from keras_linrec.validation import require_tensors
 
 
 def spectrum_bounds(matrix, beta, gamma):
@@ -52,6 +56,7 @@ def spectrum_bounds(matrix, beta, gamma):
     """
     matrix = square_matrix(matrix)
     require_between("beta", beta, 0, 1)
+    require_finite("gamma", gamma)
     found = eigenvalues((matrix + matrix.T) / 2)
     low, high = (2 * (1 - beta) * found[end] - gamma for end in (0, -1))
     return low, high
@@ -134,8 +139,13 @@ def eigenvalue_bands(
     """
     require_count("size", size)
     require_count("trials", trials)
-    betas = np.linspace(0.5, 1.0, 21) if betas is None else np.asarray(betas)
-    generator = np.random.default_rng(seed)
+    require_finite("gamma", gamma)
+    if stddev is not None:
+        require_between("stddev", stddev, 0, math.inf, "()")
+    betas = _checked_betas(
+        np.linspace(0.5, 1.0, 21) if betas is None else betas
+    )
+    generator = np.random.default_rng(checked_seed(seed))
     stddev = size**-0.5 if stddev is None else stddev
     rows = []
     for _ in range(trials):
@@ -143,6 +153,19 @@ def eigenvalue_bands(
         rows.append([_band(matrix, float(beta), gamma) for beta in betas])
     smallest, largest, low, high = np.moveaxis(np.array(rows), -1, 0)
     return EigenvalueBands(betas, smallest, largest, low, high)
+
+
+def _checked_betas(betas):
+    """A vector of numbers in [0, 1]."""
+    require_tensors(betas=betas)
+    array = np.asarray(betas, "float64")
+    fits = (array >= 0) & (array <= 1)
+    if array.ndim != 1 or not array.size or not fits.all():
+        raise ValueError(
+            "`betas` should be a list of numbers in [0, 1], at least one. "
+            f"Received: betas={betas}"
+        )
+    return array
 
 
 def _band(matrix, beta, gamma):

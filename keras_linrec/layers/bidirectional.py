@@ -3,6 +3,10 @@
 import keras
 from keras import ops
 
+from keras_linrec.validation import by_name
+from keras_linrec.validation import first_mask
+from keras_linrec.validation import require_arrays
+
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class Bidirectional(keras.layers.Bidirectional):
@@ -84,6 +88,10 @@ class Bidirectional(keras.layers.Bidirectional):
             layer, merge_mode, weights, backward_layer, autocast=False, **kwargs
         )
 
+    def __call__(self, *args, **kwargs):
+        require_arrays(by_name(type(self).call, args, kwargs))
+        return super().__call__(*args, **kwargs)
+
     def call(
         self,
         sequences,
@@ -94,7 +102,7 @@ class Bidirectional(keras.layers.Bidirectional):
         time_deltas=None,
         sequences_mask=None,
     ):
-        mask = _first_mask(sequences_mask if mask is None else mask)
+        mask = first_mask(sequences_mask if mask is None else mask)
         marks = {"reset_mask": reset_mask, "time_deltas": time_deltas}
         marks = {name: part for name, part in marks.items() if part is not None}
         if not marks:
@@ -132,7 +140,7 @@ class Bidirectional(keras.layers.Bidirectional):
         return _MERGES[self.merge_mode](forward, backward)
 
     def compute_mask(self, inputs, mask=None):
-        return super().compute_mask(inputs, _first_mask(mask))
+        return super().compute_mask(inputs, first_mask(mask))
 
 
 _MERGES = {
@@ -141,9 +149,3 @@ _MERGES = {
     "ave": lambda one, other: (one + other) / 2,
     "mul": lambda one, other: one * other,
 }
-
-
-def _first_mask(mask):
-    """The first mask of a nested structure, as in Keras."""
-    masks = [m for m in keras.tree.flatten(mask) if m is not None]
-    return masks[0] if masks else None

@@ -135,7 +135,7 @@ class DiagonalLayer(SequenceLayer):
         **kwargs,
     ):
         super().__init__(units, **kwargs)
-        self.activation = keras.activations.get(activation)
+        self.activation = activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.feedthrough_initializer = keras.initializers.get(
             feedthrough_initializer or FanInNormal()

@@ -15,6 +15,8 @@ from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops import packing
 from keras_linrec.ops.inverse import inverse
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_bools
+from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
 BASES = ("learned", "companion")
@@ -91,6 +93,11 @@ trained in a linear layer |
         basis: `"learned"` (the default) or `"companion"`.
         basis_initializer: for S. Defaults to `"orthogonal"`.
         use_state_bias: whether the state has a bias. Defaults to `False`.
+        one_state: whether the layer has a single state, that of the network,
+            instead of one for each recurrence. All recurrences then start
+            from it. A sequence in parts is therefore closer to the network
+            than the whole sequence is, and single steps equal it if the depth
+            is 2 or more. Defaults to `False`.
         initial_eigenvalues, use_bias, kernel_initializer, output_initializer,
             feedthrough_initializer, bias_initializer, kernel_regularizer,
             bias_regularizer, kernel_constraint, bias_constraint: see
@@ -115,7 +122,8 @@ trained in a linear layer |
         sequences: float tensor, (batch, time, features).
         initial_state: list of `depth` tensors (batch, state_size), the states
             h^i before the first step, in the coordinates of A; with "average"
-            (batch, projections, state_size). One if the stack is linear.
+            (batch, projections, state_size). One tensor if the stack is linear
+            or has `one_state`.
         mask: boolean tensor, (batch, time). A step where it is false carries
             the states and repeats the previous output.
         training: whether dropout applies.
@@ -174,6 +182,7 @@ trained in a linear layer |
         basis="learned",
         basis_initializer="orthogonal",
         use_state_bias=False,
+        one_state=False,
         initial_eigenvalues=None,
         use_bias=True,
         kernel_initializer="orthogonal",
@@ -221,15 +230,14 @@ trained in a linear layer |
         )
         require_count("depth", depth)
         require_between("slope", slope, 0, 1, "(]")
-        if basis not in BASES:
-            raise ValueError(
-                f"`basis` should be one of {BASES}. Received: basis={basis}"
-            )
+        require_choice("basis", basis, BASES)
+        require_bools(use_state_bias=use_state_bias, one_state=one_state)
         self.depth = depth
         self.slope = slope
         self.basis = basis
         self.basis_initializer = keras.initializers.get(basis_initializer)
         self.use_state_bias = use_state_bias
+        self.one_state = one_state
 
     @property
     def is_linear(self):
@@ -248,7 +256,7 @@ trained in a linear layer |
         shape = (self.num_states_of(features),)
         if self._is_averaged:
             shape = (self.projections, *shape)
-        return [shape] * self._recurrences
+        return [shape] * (1 if self.one_state else self._recurrences)
 
     def build_unit(self, features):
         super().build_unit(features)
@@ -369,6 +377,8 @@ trained in a linear layer |
             bias = ops.convert_to_tensor(self.state_bias)[None] @ inverse_basis
             rows = ops.concatenate([rows, bias], axis=0)
         rows = share * rows
+        if self.one_state and states is not None:
+            states = [*states] * self._recurrences
         inputs, correction, final_states = sequences, None, []
         for index in range(self._recurrences):
             is_last = index == self._recurrences - 1
@@ -396,6 +406,8 @@ trained in a linear layer |
             state = modal.from_channels(state)
             final_states.append(state @ basis if needed else state)
             if is_last:
+                if self.one_state:
+                    final_states = final_states[-1:]
                 return self._with_bias(outputs), final_states
             correction = self._correction(outputs, correction)
             if runs is not None:
@@ -426,6 +438,7 @@ trained in a linear layer |
             "slope": self.slope,
             "basis": self.basis,
             "use_state_bias": self.use_state_bias,
+            "one_state": self.one_state,
             **serialized(self, "basis_initializer"),
         }
 

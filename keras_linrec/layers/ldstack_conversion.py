@@ -183,8 +183,10 @@ class NetworkConversion:
 
         Args:
             layer: a built `SimpleRNN`. Its weights, activation, dtype policy,
-                dropout and return arguments are copied, its name and
-                regularizers are not.
+                dropout, seed, `trainable` and return arguments are copied, its
+                name, initializers, regularizers and constraints are not. The
+                new layer has one state too, with the same meaning
+                (`one_state=True`).
             depth, slope: see `from_rnn`.
             **kwargs: further arguments of the class, which override those of
                 `layer`.
@@ -221,9 +223,12 @@ class NetworkConversion:
             name: getattr(layer, name)
             for name in (
                 *("return_sequences", "return_state", "go_backwards"),
-                *("stateful", "zero_output_for_mask"),
+                *("stateful", "zero_output_for_mask", "trainable"),
             )
         }
+        taken_over["dropout"] = layer.cell.dropout
+        taken_over["seed"] = layer.cell.seed
+        taken_over["one_state"] = True
         taken_over["dtype"] = layer.dtype_policy
         if layer.stateful:
             taken_over["batch_size"] = layer.states[0].shape[0]
@@ -237,7 +242,7 @@ class NetworkConversion:
             depth,
             state_bias=None if bias is None else to_float64(bias),
             slope=slope,
-            **{**taken_over, "dropout": layer.cell.dropout, **kwargs},
+            **{**taken_over, **kwargs},
         )
 
 

@@ -12,6 +12,8 @@ from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops import eigenvalues as eigenvalues_ops
 from keras_linrec.ops.modal_form import ModalForm
+from keras_linrec.validation import require_bool
+from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
 MIMO = ("concatenate", "average", "general")
@@ -208,10 +210,8 @@ in modal coordinates |
         )
         require_count("state_size", state_size, optional=True)
         eigenvalues_ops.require_parameterization(eigenvalues)
-        if mimo not in MIMO:
-            raise ValueError(
-                f"`mimo` should be one of {MIMO}. Received: mimo={mimo}"
-            )
+        require_choice("mimo", mimo, MIMO)
+        require_bool("use_bias", use_bias)
         require_count("projections", projections)
         self.state_size = state_size
         self.eigenvalues = eigenvalues
@@ -462,8 +462,18 @@ def _checked_eigenvalues(initial, parameterization):
             f"{eigenvalues_ops.INITIAL} or an array (systems, states of one). "
             f"Received: initial_eigenvalues={initial}"
         )
-    # Raises where the parameterisation cannot hold such eigenvalues.
-    eigenvalues_ops.parameters_of(parameterization, array)
+    if not array.size or not np.isfinite(array).all():
+        raise ValueError(
+            "`initial_eigenvalues` should be finite numbers, at least one. "
+            f"Received: initial_eigenvalues={initial}"
+        )
+    try:
+        eigenvalues_ops.parameters_of(parameterization, array)
+    except ValueError as failure:
+        raise ValueError(
+            "`initial_eigenvalues` should be such as the parameterisation can "
+            f"hold: {failure}"
+        ) from failure
     return array
 
 

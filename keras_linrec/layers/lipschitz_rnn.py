@@ -1,7 +1,6 @@
 """LipschitzRNN: a stable differential equation, driven by the inputs."""
 
 import math
-import numbers
 
 import keras
 from keras import ops
@@ -13,7 +12,10 @@ from keras_linrec.layers.precise_layer import clone
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops.scan_checks import SOLVERS
 from keras_linrec.ops.symmetric_skew import symmetric_skew
+from keras_linrec.validation import pair_of_numbers
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_bools
+from keras_linrec.validation import require_choice
 
 
 class LipschitzUnit:
@@ -59,18 +61,15 @@ class LipschitzUnit:
                 "'modrelu' has a bias of its own, for which there is "
                 "`OrthogonalRNN`. Received: activation=modrelu"
             )
-        self.beta = _pair("beta", beta, 0, 1)
-        self.gamma = _pair("gamma", gamma, 0, math.inf)
+        self.beta = pair_of_numbers("beta", beta, 0, 1)
+        self.gamma = pair_of_numbers("gamma", gamma, 0, math.inf, "[)")
         require_between("step_size", step_size, 0, math.inf, "()")
         require_between("alpha", alpha, -math.inf, math.inf, "()")
-        if solver not in SOLVERS:
-            raise ValueError(
-                f"`solver` should be one of {SOLVERS}. "
-                f"Received: solver={solver}"
-            )
-        self.step_size = step_size
+        require_choice("solver", solver, SOLVERS)
+        require_bools(gated=gated, trainable_step_size=trainable_step_size)
+        self.step_size = float(step_size)
         self.solver = solver
-        self.alpha = alpha
+        self.alpha = float(alpha)
         self.gated = gated
         self.trainable_step_size = trainable_step_size
         # The paper draws M from a narrow normal distribution; the authors'
@@ -284,7 +283,9 @@ if `gated` |
         training: whether dropout applies. Defaults to `False`.
         time_deltas: float tensor, (batch, time), the length of each step in
             multiples of dt, for irregular sampling. Zero leaves the state as
-            it is; negative numbers have no meaning. Defaults to `None`, all 1.
+            it is. Numbers that are negative or not finite are refused in an
+            eager call on a CPU, unless the step is masked; a compiled program
+            does not check them. Defaults to `None`, all 1.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins: the state is zero before that step, so that several
             sequences share a row. Defaults to `None`.
@@ -296,7 +297,7 @@ if `gated` |
 
     Raises:
         ValueError: for an argument out of its range, at construction, and for
-            time_deltas of a wrong shape.
+            wrong tensors in a call.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -422,17 +423,3 @@ def _torch_linear():
     | MNIST, 784 steps, 2 epochs | 85.1% | 87.4, 86.8, 88.1% | 9.8%, diverged |
     """
     return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
-
-
-def _pair(name, value, low, high):
-    """Two numbers, for A and for W, from one or two."""
-    if isinstance(value, numbers.Real):
-        value = (value, value)
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(
-            f"`{name}` should be a number or a pair of numbers, for A and "
-            f"for W. Received: {name}={value}"
-        )
-    for one in value:
-        require_between(name, one, low, high, "[]" if high == 1 else "[)")
-    return tuple(value)

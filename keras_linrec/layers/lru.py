@@ -12,6 +12,7 @@ from keras_linrec.layers.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
+from keras_linrec.validation import require_ordered
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -156,7 +157,8 @@ number | D |
         )
         require_count("state_size", state_size)
         require_between("r_min", r_min, 0, 1, "()")
-        require_between("r_max", r_max, r_min, 1, "()")
+        require_between("r_max", r_max, 0, 1, "()")
+        require_ordered("r_min", r_min, "r_max", r_max)
         require_between("theta_max", theta_max, 0, math.inf, "()")
         self.state_size = state_size
         self.r_min = r_min

@@ -17,9 +17,13 @@ from keras_linrec.layers.lssl_stability import add_transition
 from keras_linrec.layers.lssl_stability import require_stable
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
+from keras_linrec.ops.concrete_values import values_of
 from keras_linrec.ops.hippo import StructuredTransition
+from keras_linrec.validation import require_array
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_bools
 from keras_linrec.validation import require_count
+from keras_linrec.validation import require_ordered
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -126,11 +130,14 @@ subdiagonal (last entry 0) |
         time_deltas: float tensor, (batch, time), the length of each step in
             multiples of dt: for irregular sampling, and for missing steps,
             whose time is added to the next one. Zero leaves the state as it
-            is; negative numbers have no meaning. The recurrence then runs step
-            by step, at O(N) for each step and feature. Defaults to `None`, all
-            1.
+            is. Numbers that are negative or not finite are refused in an eager
+            call on a CPU, unless the step is masked; a compiled program does
+            not check them, and its outputs are then meaningless. The
+            recurrence runs step by step, at O(N) for each step and feature.
+            Defaults to `None`, all 1.
         step_rescale: positive number or scalar tensor that multiplies dt in
-            this call, in addition to the layer's own. Defaults to `None`, 1.
+            this call, in addition to the layer's own; checked like
+            `time_deltas`. Defaults to `None`, 1.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins: the states are zero before that step, so that several
             sequences can share a row. Defaults to `None`.
@@ -142,7 +149,7 @@ subdiagonal (last entry 0) |
 
     Raises:
         ValueError: for an argument out of its range, at construction, and for
-            time_deltas of a wrong shape.
+            wrong tensors in a call.
         If a system's response exceeds 1e30 or is NaN, a call raises
         TensorFlow's or PyTorch's error (on a GPU, PyTorch's leaves the device
         unusable); under JAX it warns. Programs that XLA compiles for
@@ -213,15 +220,22 @@ subdiagonal (last entry 0) |
             zero_output_for_mask=zero_output_for_mask,
             **kwargs,
         )
+        require_bools(
+            trainable_transition=trainable_transition,
+            trainable_timescale=trainable_timescale,
+            stable_transition=stable_transition,
+            use_bias=use_bias,
+        )
         require_count("state_size", state_size)
         require_count("channels", channels)
-        if isinstance(measure, dict):
+        if isinstance(measure, dict) and measure:
             measure = keras.initializers.deserialize(measure)
         if not isinstance(measure, HiPPO):
             measure = HiPPO(measure)
         start = measure.structured(state_size)
         require_between("dt_min", dt_min, 0, math.inf, "()")
-        require_between("dt_max", dt_max, dt_min, math.inf, "()")
+        require_between("dt_max", dt_max, 0, math.inf, "()")
+        require_ordered("dt_min", dt_min, "dt_max", dt_max)
         require_between("alpha", alpha, 0, 1)
         require_between("step_rescale", step_rescale, 0, math.inf, "()")
         if stable_transition:
@@ -237,7 +251,7 @@ subdiagonal (last entry 0) |
         self.stable_transition = stable_transition
         self._step_rescale = float(step_rescale)
         self._step_rescale_variable = None
-        self.activation = keras.activations.get(activation)
+        self.activation = activations.get(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -375,14 +389,19 @@ subdiagonal (last entry 0) |
         timescale = ops.exp(self.log_timescale) * self._step_rescale_variable
         if scale is None:
             return timescale
-        if isinstance(scale, (int, float)):
+        if isinstance(scale, (int, float, str)):
             require_between("step_rescale", scale, 0, math.inf, "()")
+        else:
+            require_array("step_rescale", scale)
         scale = ops.cast(scale, self.recurrence_dtype)
         if len(scale.shape):
             raise ValueError(
                 "`step_rescale` should be a number or a scalar tensor. "
                 f"Received: step_rescale.shape={tuple(scale.shape)}"
             )
+        value = values_of(scale)
+        if value is not None:
+            require_between("step_rescale", float(value), 0, math.inf, "()")
         return timescale * scale
 
     # Whole sequences and single steps.

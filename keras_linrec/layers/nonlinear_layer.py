@@ -1,5 +1,7 @@
 """The base of the units whose recurrence is nonlinear in the state."""
 
+import operator
+
 import keras
 from keras import ops
 
@@ -10,6 +12,7 @@ from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops import packing
 from keras_linrec.ops.scan import nonlinear_scan
+from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_count
 
 
@@ -45,6 +48,7 @@ class NonlinearUnit:
     ):
         super().__init__(units=units, **kwargs)
         require_count("units", units)
+        require_bool("use_bias", use_bias)
         self.activation = activations.get(activation)
         activations.require_even_units(self.activation, units)
         self.use_bias = use_bias
@@ -171,9 +175,10 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
 class _Cell(PreciseLayer):
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
+        require_count("units", units)
         self.units = units
-        self.state_size = units
-        self.output_size = units
+        # Keras takes no NumPy integer.
+        self.state_size = self.output_size = operator.index(units)
 
 
 class NonlinearCell(NonlinearUnit, _Cell):

@@ -13,6 +13,8 @@ from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops.householder import reflection_factors
 from keras_linrec.ops.householder import reflection_product
 from keras_linrec.ops.householder import unitary_matrix
+from keras_linrec.validation import require_bool
+from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
 # The default of `reflections`, if the state has as many dimensions: the
@@ -53,11 +55,8 @@ class OrthogonalUnit:
             bias_constraint=bias_constraint,
             **kwargs,
         )
-        if field not in ("real", "complex"):
-            raise ValueError(
-                "`field` should be 'real' or 'complex'. "
-                f"Received: field={field}"
-            )
+        require_choice("field", field, ("real", "complex"))
+        require_bool("train_initial_state", train_initial_state)
         if field == "complex" and units % 2:
             raise ValueError(
                 "`units` should be even for field='complex': real parts, then "

@@ -20,7 +20,9 @@ from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
 from keras_linrec.ops.rotation import rotation_matrix
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_count
+from keras_linrec.validation import require_ordered
 
 # The paper's number of heads, in all of its experiments.
 _HEADS_MAX = 32
@@ -211,7 +213,9 @@ number | D |
                 f"state_size={state_size}"
             )
         require_between("gamma_min", gamma_min, 0, 1, "()")
-        require_between("gamma_max", gamma_max, gamma_min, 1, "()")
+        require_between("gamma_max", gamma_max, 0, 1, "()")
+        require_ordered("gamma_min", gamma_min, "gamma_max", gamma_max)
+        require_bool("bidirectional", bidirectional)
         require_between("theta_max", theta_max, 0, math.inf, "[)")
         if bidirectional and stateful:
             raise ValueError(

@@ -8,16 +8,24 @@ from keras import ops
 
 from keras_linrec.layers.stateful_layer import StatefulLayer
 from keras_linrec.layers.streaming import Streaming
+from keras_linrec.ops.concrete_values import values_of
 from keras_linrec.ops.exportable import require_exportable
 from keras_linrec.ops.exportable import with_fixed_sizes
 from keras_linrec.ops.steps import Steps
 from keras_linrec.ops.steps import run_again
 from keras_linrec.ops.steps import run_masked
+from keras_linrec.validation import by_name
 from keras_linrec.validation import check_mask
 from keras_linrec.validation import check_time_deltas
+from keras_linrec.validation import checked_seed
+from keras_linrec.validation import first_mask
+from keras_linrec.validation import require_array
+from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_bools
 from keras_linrec.validation import require_call_arguments
 from keras_linrec.validation import require_count
+from keras_linrec.validation import require_durations
 
 # The arguments of a call that a stream has no use for or passes by itself.
 _NOT_OF_PARTS = {
@@ -113,9 +121,16 @@ class SequenceLayer(StatefulLayer, Streaming):
         super().__init__(stateful=stateful, **kwargs)
         require_count("units", units, optional=True)
         require_between("dropout", dropout, 0, 1, "[)")
+        require_bools(
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            zero_output_for_mask=zero_output_for_mask,
+        )
         self.units = units
         self.dropout = dropout
-        self.seed = seed
+        self.seed = checked_seed(seed)
         self.return_sequences = return_sequences
         self.return_state = return_state
         self.go_backwards = go_backwards
@@ -123,7 +138,7 @@ class SequenceLayer(StatefulLayer, Streaming):
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
         if dropout:
-            self.seed_generator = keras.random.SeedGenerator(seed)
+            self.seed_generator = keras.random.SeedGenerator(self.seed)
 
     # Supplied by a unit.
 
@@ -222,7 +237,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             time_deltas=given.get("time_deltas"),
         )
         if given.get("initial_state") is not None:
-            self.standardise_states(given["initial_state"], sequences.shape[0])
+            self._standardise_initial(given["initial_state"], sequences)
         output = keras.KerasTensor(
             self._output_shape(sequences.shape), dtype=self.compute_dtype
         )
@@ -241,7 +256,7 @@ class SequenceLayer(StatefulLayer, Streaming):
         return shape[0] if self.return_state else shape
 
     def compute_mask(self, inputs, mask=None):
-        mask = _first_mask(mask) if self.return_sequences else None
+        mask = first_mask(mask) if self.return_sequences else None
         if not self.return_state:
             return mask
         return [mask] + [None] * len(self.state_shapes)
@@ -250,6 +265,8 @@ class SequenceLayer(StatefulLayer, Streaming):
 
     def __call__(self, *args, **kwargs):
         self._require_known(kwargs)
+        # Before Keras converts them, whose errors name no argument.
+        require_arrays(by_name(type(self).call, args, kwargs))
         return super().__call__(*args, **kwargs)
 
     def call(
@@ -299,7 +316,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             )
         require_exportable(self.name)
         sequences = with_fixed_sizes(sequences)
-        mask = _first_mask(sequences_mask if mask is None else mask)
+        mask = first_mask(sequences_mask if mask is None else mask)
         time_deltas = _cast(time_deltas, self.recurrence_dtype)
         self._check_steps(sequences, mask, reset_mask, time_deltas)
         sequences = ops.cast(sequences, self.recurrence_dtype)
@@ -334,10 +351,15 @@ class SequenceLayer(StatefulLayer, Streaming):
     def _states_before(self, sequences, initial_state):
         """The states before the first step, or `None` for zeros."""
         if initial_state is not None:
-            return self.standardise_states(initial_state, sequences.shape[0])
+            return self._standardise_initial(initial_state, sequences)
         if self.stateful:
             return self.kept_states()
         return self.trained_states(ops.shape(sequences)[0])
+
+    def _standardise_initial(self, states, sequences):
+        return self.standardise_states(
+            states, sequences.shape[0], "initial_state"
+        )
 
     def _require_known(self, given, excluded=()):
         """Raise for an argument given by name that `call` does not take."""
@@ -356,6 +378,14 @@ class SequenceLayer(StatefulLayer, Streaming):
             check_mask("reset_mask", reset_mask, sequences)
         if time_deltas is not None:
             check_time_deltas(time_deltas.shape, sequences.shape[:2])
+            self._check_durations(time_deltas, mask)
+
+    def _check_durations(self, time_deltas, mask=None):
+        """Raise for wrong lengths of steps, if they can be read now."""
+        values = values_of(time_deltas)
+        counts = None if mask is None else values_of(_cast(mask, "bool"))
+        if values is not None and (mask is None or counts is not None):
+            require_durations("time_deltas", values, counts)
 
     def _dropout_mask(self, sequences):
         return keras.random.dropout(
@@ -439,6 +469,7 @@ class SequenceLayer(StatefulLayer, Streaming):
 
     def stream_part(self, sequences, states, mask, **options):
         self._require_known(options, _NOT_OF_PARTS)
+        require_arrays({"mask": mask, **options})
         # Not through `__call__`, which returns states only if the layer has
         # `return_state`. Nothing else that it does is needed here: the mask is
         # given, parameters are never cast, and a stream has neither dropout
@@ -460,8 +491,10 @@ class SequenceLayer(StatefulLayer, Streaming):
                 f"Received: inputs.shape={tuple(inputs.shape)}"
             )
         if time_deltas is not None:
+            require_array("time_deltas", time_deltas)
             time_deltas = ops.cast(time_deltas, self.recurrence_dtype)
             check_time_deltas(time_deltas.shape, inputs.shape[:1])
+            self._check_durations(time_deltas)
             options["time_deltas"] = time_deltas
         self._require_known(options, _NOT_OF_STEPS)
         outputs, states = self.run_step(
@@ -481,12 +514,6 @@ class SequenceLayer(StatefulLayer, Streaming):
             "stateful": self.stateful,
             "zero_output_for_mask": self.zero_output_for_mask,
         }
-
-
-def _first_mask(mask):
-    """The first mask of a nested structure, as in Keras."""
-    masks = [m for m in keras.tree.flatten(mask) if m is not None]
-    return masks[0] if masks else None
 
 
 def _cast(tensor, dtype):

@@ -4,6 +4,7 @@ from keras import ops
 
 from keras_linrec.layers.precise_layer import NamedWeights
 from keras_linrec.layers.precise_layer import PreciseLayer
+from keras_linrec.validation import require_array
 
 
 class StatefulLayer(NamedWeights, PreciseLayer):
@@ -57,10 +58,12 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             for shape in self.state_shapes
         ]
 
-    def standardise_states(self, states, batch=None):
+    def standardise_states(self, states, batch=None, name="states"):
         """A list of tensors, of the same batch as the sequences."""
         if not isinstance(states, (list, tuple)):
             states = [states]
+        for state in states:
+            require_array(name, state)
         shapes = self.state_shapes
         fits = len(states) == len(shapes) and all(
             len(state.shape) == len(shape) + 1
@@ -73,7 +76,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             expected = [f"({rows}, {str(shape)[1:]}" for shape in shapes]
             raise ValueError(
                 f"Layer '{self.name}' has states of the shapes "
-                f"{', '.join(expected)}. Received: states of the shapes "
+                f"{', '.join(expected)}. Received: `{name}` of the shapes "
                 f"{[tuple(state.shape) for state in states]}"
             )
         return [ops.cast(state, self.recurrence_dtype) for state in states]

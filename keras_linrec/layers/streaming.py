@@ -1,5 +1,7 @@
 """The base of layers, blocks, models and backbones that stream."""
 
+from keras_linrec.validation import require_array
+
 
 class Streaming:
     """Runs one time step after another, with states in and out.
@@ -115,6 +117,7 @@ class Streaming:
         return self.stream_part(sequences, states, mask, **options)
 
     def _require_axes(self, name, tensor, axes):
+        require_array(name, tensor)
         if len(tensor.shape) != len(axes):
             raise ValueError(
                 f"`{name}` should have the shape ({', '.join(axes)}) where "

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_linrec.validation import require_choice
+
 NORMALIZATIONS = ("layer", "rms", "batch")
 # Of the moving statistics, which average over many steps of each batch and are
 # precise after few batches. With Keras' 0.99 they lagged: on spoken digits
@@ -13,11 +15,7 @@ MOMENTUM = 0.9
 
 def make_norm(normalization, **arguments):
     """The layer that a name of `NORMALIZATIONS` stands for."""
-    if normalization not in NORMALIZATIONS:
-        raise ValueError(
-            f"`normalization` should be one of {NORMALIZATIONS}. "
-            f"Received: normalization={normalization}"
-        )
+    require_choice("normalization", normalization, NORMALIZATIONS)
     if normalization == "batch":
         return keras.layers.BatchNormalization(momentum=MOMENTUM, **arguments)
     if normalization == "layer":

@@ -16,6 +16,9 @@ from keras_linrec.models.units import is_linear
 from keras_linrec.models.units import make_unit
 from keras_linrec.models.units import serialize_unbuilt
 from keras_linrec.models.units import with_unit
+from keras_linrec.validation import by_name
+from keras_linrec.validation import checked_seed
+from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool
 
@@ -145,6 +148,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         require_bool("norm_first", norm_first)
         require_between("dropout", dropout, 0, 1, "[)")
         require_between("epsilon", epsilon, 0, 1, "()")
+        seed = checked_seed(seed)
         if activation is None:
             activation = "gelu" if is_linear(unit) else "linear"
         self.unit = unit
@@ -228,6 +232,10 @@ class ResidualBlock(Streaming, keras.layers.Layer):
 
     def compute_mask(self, sequences, mask=None):
         return mask
+
+    def __call__(self, *args, **kwargs):
+        require_arrays(by_name(type(self).call, args, kwargs))
+        return super().__call__(*args, **kwargs)
 
     def call(
         self,

@@ -22,6 +22,10 @@ from keras_linrec.ops import packing
 from keras_linrec.ops.moves import to_places
 from keras_linrec.ops.steps import Steps
 from keras_linrec.ops.steps import packed
+from keras_linrec.validation import by_name
+from keras_linrec.validation import checked_seed
+from keras_linrec.validation import require_arrays
+from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
 POOLINGS = (*pooling_over_time.POOLINGS, None)
@@ -68,14 +72,12 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         require_count("num_layers", num_layers)
         require_count("units", units)
         require_count("pool_size", pool_size)
-        if pooling not in POOLINGS:
-            raise ValueError(
-                f"`pooling` should be one of {POOLINGS}. "
-                f"Received: pooling={pooling}"
-            )
-        self.output_dim = output_dim
-        self.num_layers = num_layers
-        self.units = units
+        require_choice("pooling", pooling, POOLINGS)
+        seed = checked_seed(seed)
+        require_count("output_dim", output_dim)
+        self.output_dim = output_dim = int(output_dim)
+        self.num_layers = int(num_layers)
+        self.units = units = int(units)
         self.dropout = dropout
         self.normalization = normalization
         self.norm_first = norm_first
@@ -119,10 +121,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
 
     @classmethod
     def _from_size(cls, size, output_dim, unit_arguments, overrides):
-        if size not in SIZES:
-            raise ValueError(
-                f"`size` should be one of {tuple(SIZES)}. Received: size={size}"
-            )
+        require_choice("size", size, SIZES)
         unit = overrides.pop("unit", "lssl")
         if unit != "lssl":
             raise ValueError(
@@ -207,6 +206,10 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         return 0 if self.pool_size == 1 else self.num_layers - 1
 
     # Calling.
+
+    def __call__(self, *args, **kwargs):
+        require_arrays(by_name(type(self).call, args, kwargs))
+        return super().__call__(*args, **kwargs)
 
     def call(
         self,

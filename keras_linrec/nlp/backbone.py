@@ -19,6 +19,8 @@ from keras_linrec.nlp.padding import PaddingBack
 from keras_linrec.nlp.padding import PaddingLast
 from keras_linrec.nlp.preset import NamedPreset
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_bools
+from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
 _EPSILON = 1e-5
@@ -130,12 +132,11 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
         require_count("num_layers", num_layers)
         require_count("hidden_dim", hidden_dim)
         require_count("intermediate_dim", intermediate_dim)
+        # Keras takes no NumPy integers.
+        vocabulary_size, hidden_dim = int(vocabulary_size), int(hidden_dim)
         require_between("dropout", dropout, 0, 1, "[)")
-        if normalization not in NORMALIZATIONS:
-            raise ValueError(
-                f"`normalization` should be one of {NORMALIZATIONS}. "
-                f"Received: normalization={normalization}"
-            )
+        require_choice("normalization", normalization, NORMALIZATIONS)
+        require_bools(tie_embeddings=tie_embeddings, packed=packed)
         first_unit = make_unit(unit, unit_arguments, hidden_dim, dtype)
 
         # Layers.

@@ -15,6 +15,8 @@ from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.causal_lm_preprocessor import LinRecCausalLMPreprocessor
 from keras_linrec.nlp.preset import NamedPreset
+from keras_linrec.validation import require_bool
+from keras_linrec.validation import require_count
 
 SCORING_MODES = ("logits", "loss")
 
@@ -200,6 +202,52 @@ class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
 
     # Generation.
 
+    def generate(
+        self,
+        inputs,
+        max_length=None,
+        stop_token_ids="auto",
+        strip_prompt=False,
+    ):
+        """Continue prompts.
+
+        Args:
+            inputs: a string, or a list, tuple or array of strings; for a model
+                without a preprocessor a dictionary of `token_ids`, integers
+                (batch, time), and `padding_mask`, of the same shape, true at
+                the tokens of the prompt, which are the first of each row. Or a
+                `tf.data.Dataset` of these. An empty string is continued from
+                the start token; of no prompts come no texts.
+            max_length: integer, the length of prompt and continuation in
+                tokens, the start token included. A longer prompt is cut to it.
+                Defaults to `None`, the preprocessor's `sequence_length`. It
+                does not apply to tokens, whose own length counts.
+            stop_token_ids: the tokens that end a text, a sequence of integers;
+                `None` for no such token; or `"auto"`, the default, for the
+                tokenizer's end token.
+            strip_prompt: whether to return only what follows the prompts.
+                Defaults to `False`.
+
+        Returns:
+            A string for a string, else a list of strings; for tokens the same
+            dictionary with the continuations.
+
+        Raises:
+            ValueError: for inputs or an argument other than these.
+        """
+        require_count("max_length", max_length, optional=True)
+        require_bool("strip_prompt", strip_prompt)
+        stop_token_ids = _checked_stops(
+            stop_token_ids, self.backbone.vocabulary_size
+        )
+        if self.preprocessor is not None and _is_sequence(inputs):
+            _require_texts(inputs)
+            if not len(inputs):
+                return []
+        return super().generate(
+            inputs, max_length, stop_token_ids, strip_prompt
+        )
+
     def make_generate_function(self):
         # KerasHub sets `generate_function` to an unfinished one first, which
         # another thread must not see.
@@ -208,12 +256,13 @@ class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
 
     def _generate(self, compiled, inputs, stop_token_ids=None):
         """Tokens of prompts, padded on the right, to tokens of texts."""
+        _require_tokens(inputs, self.backbone.vocabulary_size)
         token_ids = ops.cast(inputs["token_ids"], "int32")
         padding_mask = ops.cast(inputs["padding_mask"], "bool")
         lengths = _lengths(padding_mask)
         max_length = token_ids.shape[1]
         room = max_length - lengths
-        if room.max() == 0:
+        if room.max(initial=0) == 0:
             return {"token_ids": token_ids, "padding_mask": padding_mask}
 
         # The last token of a prompt is the first that generation steps over.
@@ -373,6 +422,66 @@ class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
         return keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction="none"
         )(target_ids, logits)
+
+
+def _is_sequence(inputs):
+    return isinstance(inputs, (list, tuple, np.ndarray))
+
+
+def _require_texts(inputs):
+    if not all(isinstance(text, (str, bytes)) for text in inputs):
+        raise ValueError(
+            "`inputs` should be a string or a sequence of strings, as the "
+            f"model has a preprocessor. Received: inputs={inputs}"
+        )
+
+
+def _require_tokens(inputs, vocabulary_size):
+    if not isinstance(inputs, dict) or not (
+        {"token_ids", "padding_mask"} <= set(inputs)
+    ):
+        raise ValueError(
+            "`inputs` should be a dictionary of `token_ids` and "
+            "`padding_mask`, as the model has no preprocessor. "
+            f"Received: inputs={inputs}"
+        )
+    token_ids = ops.convert_to_numpy(inputs["token_ids"])
+    padding_mask = ops.convert_to_numpy(inputs["padding_mask"])
+    if token_ids.ndim != 2 or token_ids.shape != padding_mask.shape:
+        raise ValueError(
+            "`token_ids` and `padding_mask` should both have the shape "
+            f"(batch, time). Received: token_ids.shape={token_ids.shape}, "
+            f"padding_mask.shape={padding_mask.shape}"
+        )
+    is_integer = np.issubdtype(token_ids.dtype, np.integer)
+    if not is_integer or not _are_tokens(token_ids, vocabulary_size):
+        raise ValueError(
+            f"`token_ids` should be integers from 0 to {vocabulary_size - 1}. "
+            f"Received: token_ids={token_ids}"
+        )
+
+
+def _checked_stops(stop_token_ids, vocabulary_size):
+    """A tuple of tokens, `"auto"` or `None`."""
+    if stop_token_ids is None or (
+        isinstance(stop_token_ids, str) and stop_token_ids == "auto"
+    ):
+        return stop_token_ids
+    values = np.asarray(stop_token_ids)
+    if values.shape == (0,):
+        return None
+    is_integer = np.issubdtype(values.dtype, np.integer) and values.ndim == 1
+    if not is_integer or not _are_tokens(values, vocabulary_size):
+        raise ValueError(
+            "`stop_token_ids` should be 'auto', None or a sequence of integers "
+            f"from 0 to {vocabulary_size - 1}. "
+            f"Received: stop_token_ids={stop_token_ids}"
+        )
+    return tuple(values.tolist())
+
+
+def _are_tokens(values, vocabulary_size):
+    return ((values >= 0) & (values < vocabulary_size)).all()
 
 
 def _lengths(padding_mask):

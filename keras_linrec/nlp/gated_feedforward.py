@@ -57,8 +57,9 @@ class GatedFeedforward(Streaming, keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         require_count("intermediate_dim", intermediate_dim)
-        self.intermediate_dim = intermediate_dim
-        self.activation = keras.activations.get(activation)
+        # Keras takes no NumPy integer.
+        self.intermediate_dim = int(intermediate_dim)
+        self.activation = activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
 

@@ -14,6 +14,7 @@ from keras_linrec.nlp.text_classifier_preprocessor import (
 from keras_linrec.ops import packing
 from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
 # What stands side by side.
@@ -97,11 +98,7 @@ class LinRecTextClassifier(NamedPreset, SavedWhole, TextClassifier):
     ):
         require_count("num_classes", num_classes)
         require_between("dropout", dropout, 0, 1, "[)")
-        if pooling not in POOLINGS:
-            raise ValueError(
-                f"`pooling` should be one of {POOLINGS}. "
-                f"Received: pooling={pooling}"
-            )
+        require_choice("pooling", pooling, POOLINGS)
         if backbone.packed:
             raise ValueError(
                 "`backbone` should have one text in a row to pool over. "

@@ -11,6 +11,8 @@ from keras import ops
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import reciprocal
 from keras_linrec.ops.precision import accumulation_dtype
+from keras_linrec.validation import require_bools
+from keras_linrec.validation import require_tensors
 
 # Stands for log(0) in sums of logarithms: below all others, but finite.
 _LOGARITHM_OF_ZERO = -1e30
@@ -58,6 +60,7 @@ def canonical_input(eigenvalues, inverse_powers=False, normalized=False):
     # With the columns of lemma 2 it is that column itself, as numerical checks
     # confirm; the conjugate belongs to the system with the members of each
     # pair swapped.
+    require_bools(inverse_powers=inverse_powers, normalized=normalized)
     eigenvalues = _pair("eigenvalues", eigenvalues)
     own = tuple(part[..., :, None] for part in eigenvalues)
     factors = tuple(part - ops.swapaxes(part, -1, -2) for part in own)
@@ -156,9 +159,10 @@ def _pair(name, pair):
             f"`{name}` should be a pair (real, imag) of tensors. "
             f"Received: {name}={pair}"
         )
+    require_tensors(**{name: pair})
     parts = [ops.convert_to_tensor(part) for part in pair]
     shapes = [tuple(part.shape) for part in parts]
-    if shapes[0][-1:] != shapes[1][-1:]:
+    if not all(shapes) or shapes[0][-1] != shapes[1][-1]:
         raise ValueError(
             f"The last axes of `{name}` should be of one size. Received: "
             f"{name} of shapes {shapes}"

@@ -7,6 +7,7 @@ from keras_linrec import activations
 from keras_linrec.double_precision import activate
 from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.ops.scan import kernel_for
+from keras_linrec.validation import require_tensors
 
 
 def causal_convolution(inputs, response, activation=None):
@@ -49,6 +50,7 @@ def causal_convolution(inputs, response, activation=None):
     >>> [round(float(value), 4) for value in outputs[0, :, 0, 0]]
     [0.5, 1.5, 2.5, 3.5]
     """
+    require_tensors(inputs=inputs, response=response)
     inputs = ops.convert_to_tensor(inputs)
     response = ops.convert_to_tensor(response)
     _check_shapes(inputs.shape, response.shape)

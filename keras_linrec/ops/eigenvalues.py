@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
+from keras_linrec.validation import require_choice
 
 # The names of the parameters. If the size is odd, the first of two has an
 # additional entry for the unpaired eigenvalue.
@@ -52,11 +53,7 @@ class Spectrum(NamedTuple):
 
 def require_parameterization(value):
     """Raise unless `value` names a parameterisation."""
-    if value not in PARAMETERIZATIONS:
-        raise ValueError(
-            f"`eigenvalues` should be one of {PARAMETERIZATIONS}. "
-            f"Received: eigenvalues={value}"
-        )
+    require_choice("eigenvalues", value, PARAMETERIZATIONS)
 
 
 def parameter_names(parameterization):

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from keras_linrec.validation import require_choice
+
 # Measures without parameters.
 MEASURES = ("legs", "legt", "lagt")
 
@@ -25,11 +27,7 @@ def require_measure(measure, parameters):
         ValueError: if there is no such measure, or if a parameter is unknown
             or out of its range.
     """
-    if measure not in _DEFAULTS:
-        raise ValueError(
-            f"`measure` should be one of {tuple(_DEFAULTS)}. "
-            f"Received: measure={measure}"
-        )
+    require_choice("measure", measure, _DEFAULTS)
     defaults = _DEFAULTS[measure]
     for name in parameters:
         if name not in defaults:

@@ -9,6 +9,9 @@ from keras_linrec.complex_pairs import multiply
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
 from keras_linrec.ops.precision import accumulation_dtype
+from keras_linrec.ops.scan_checks import require_rank
+from keras_linrec.ops.scan_checks import require_shape
+from keras_linrec.validation import require_tensors
 
 # A real matrix is a tuple of one tensor, a complex one of two.
 
@@ -33,6 +36,9 @@ def reflection_product(reflectors):
     Returns:
         A float32 tensor (n, n), or float64 if `reflectors` are.
 
+    Raises:
+        ValueError: if `reflectors` is not a matrix.
+
     Example:
 
     >>> import numpy as np
@@ -41,6 +47,9 @@ def reflection_product(reflectors):
     >>> bool(np.allclose(w.T @ w, np.eye(5), atol=1e-5))
     True
     """
+    require_tensors(reflectors=reflectors)
+    reflectors = ops.convert_to_tensor(reflectors)
+    require_rank("reflectors", reflectors, 2, "(n, m)")
     expansion, contraction = reflection_factors(reflectors)
     identity = np.eye(reflectors.shape[0], dtype="float32")
     return ops.cast(identity, expansion.dtype) - expansion @ contraction
@@ -73,6 +82,9 @@ def unitary_matrix(reflectors, phases):
     Returns:
         A float32 tensor (2 n, 2 n), or float64 if an argument is.
 
+    Raises:
+        ValueError: if shapes do not agree.
+
     Example:
 
     >>> import numpy as np
@@ -82,6 +94,11 @@ def unitary_matrix(reflectors, phases):
     >>> bool(np.allclose(w.T @ w, np.eye(6), atol=1e-5))
     True
     """
+    require_tensors(reflectors=reflectors, phases=phases)
+    reflectors = ops.convert_to_tensor(reflectors)
+    phases = ops.convert_to_tensor(phases)
+    require_rank("reflectors", reflectors, 2, "(2 n, m)")
+    require_shape("phases", phases, (reflectors.shape[0] // 2,))
     dtype = accumulation_dtype(reflectors, phases)
     unit = unit_columns(ops.split(ops.cast(reflectors, dtype), 2, axis=0))
     inverse = _inverse_of_triangle(unit)

@@ -4,6 +4,8 @@ import math
 
 from keras import ops
 
+from keras_linrec.validation import require_tensors
+
 # On matrices of norm 2, the Taylor polynomial of degree 16 is exact to 4e-10.
 _DEGREE = 16
 _NORM = 2.0
@@ -24,6 +26,9 @@ def rotation_matrix(matrix):
         a row of M - M^T sum to more than 8,192, beyond which float32 cannot
         resolve angles, the result is NaN.
 
+    Raises:
+        ValueError: if the last two axes differ in size.
+
     Example: a quarter turn.
 
     >>> import keras
@@ -36,7 +41,14 @@ def rotation_matrix(matrix):
     >>> np.abs(quarter.round()).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
+    require_tensors(matrix=matrix)
     matrix = ops.convert_to_tensor(matrix)
+    shape = tuple(matrix.shape)
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError(
+            "`matrix` should have the shape (..., size, size). "
+            f"Received: matrix.shape={shape}"
+        )
     skew = matrix - ops.swapaxes(matrix, -1, -2)
     norm = ops.max(ops.sum(ops.abs(skew), axis=-1), axis=-1)[..., None, None]
     norm = ops.stop_gradient(norm)

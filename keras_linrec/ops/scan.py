@@ -27,6 +27,10 @@ from keras_linrec.ops.scan_checks import require_rank
 from keras_linrec.ops.scan_checks import require_shape
 from keras_linrec.ops.scan_checks import require_solver
 from keras_linrec.ops.scan_checks import require_state
+from keras_linrec.validation import require_array
+from keras_linrec.validation import require_bool
+from keras_linrec.validation import require_bools
+from keras_linrec.validation import require_tensors
 
 
 def linear_scan(
@@ -74,6 +78,12 @@ def linear_scan(
     >>> [float(value) for value in outputs[0, :, 0]]
     [1.0, 1.5, 1.75]
     """
+    require_tensors(
+        ("initial_state",),
+        decay=decay,
+        inputs=inputs,
+        initial_state=initial_state,
+    )
     state = None if initial_state is None else (initial_state,)
     outputs, final_state = _scan(
         (decay,), (inputs,), state, reverse, reset_mask
@@ -125,6 +135,12 @@ def complex_linear_scan(
     require_pair("inputs", inputs)
     if initial_state is not None:
         require_pair("initial_state", initial_state)
+    require_tensors(
+        ("initial_state",),
+        decay=decay,
+        inputs=inputs,
+        initial_state=initial_state,
+    )
     return _scan(decay, inputs, initial_state, reverse, reset_mask)
 
 
@@ -193,6 +209,15 @@ def projected_scan(
     >>> tuple(outputs.shape), tuple(real.shape)
     ((2, 10, 5), (2, 4))
     """
+    require_tensors(
+        ("initial_state",),
+        decay=decay,
+        inputs=inputs,
+        input_kernel=input_kernel,
+        output_kernel=output_kernel,
+        initial_state=initial_state,
+    )
+    require_bools(reverse=reverse, keep_all=keep_all)
     is_complex = isinstance(decay, (tuple, list))
     decay = require_parts("decay", decay, is_complex)
     input_kernel = require_parts("input_kernel", input_kernel, is_complex)
@@ -332,6 +357,18 @@ def nonlinear_scan(
     >>> tuple(outputs.shape), tuple(final_state.shape)
     ((2, 10, 4), (2, 4))
     """
+    require_tensors(
+        ("bias", "initial_state", "modulus_bias", "linear_kernel"),
+        inputs=inputs,
+        input_kernel=input_kernel,
+        recurrent_kernel=recurrent_kernel,
+        bias=bias,
+        initial_state=initial_state,
+        modulus_bias=modulus_bias,
+        linear_kernel=linear_kernel,
+        step_size=step_size,
+    )
+    require_bools(gated=gated, keep_all=keep_all)
     dynamics = Dynamics(
         activations.get(activation),
         solver,
@@ -355,6 +392,8 @@ def nonlinear_scan(
     inputs, input_kernel = cast(inputs), cast(input_kernel)
     require_rank("inputs", inputs, 3, "(batch, time, features)")
     recurrent_kernel, *expansion = map(cast, factors)
+    for part in (recurrent_kernel, *expansion):
+        require_rank("recurrent_kernel", part, 2, "(units, units)")
     units = recurrent_kernel.shape[0]
     expansion = expansion[0] if factored else cast(None, 0, units)
     operands = Operands(
@@ -395,6 +434,7 @@ def _step_sizes(step_size, dtype):
 
 def _scan(decay, inputs, initial_state, reverse, reset_mask):
     """The scan on tuples of one tensor (real) or two (complex)."""
+    require_bool("reverse", reverse)
     dtype = accumulation_dtype(*decay, *inputs, *(initial_state or ()))
     decay, inputs = _cast(decay, dtype), _cast(inputs, dtype)
     require_rank("inputs", inputs[0], 3, "(batch, time, channels)")
@@ -464,6 +504,7 @@ def _resets(reset_mask, shape, dtype):
     """Numbers (batch, time), 1 at resets; (0, 0) if there is no mask."""
     if reset_mask is None:
         return ops.zeros((0, 0), dtype)
+    require_array("reset_mask", reset_mask)
     require_shape("reset_mask", reset_mask, tuple(shape))
     return ops.cast(ops.cast(reset_mask, "bool"), dtype)
 

@@ -2,16 +2,14 @@
 
 from keras_linrec import activations
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
+from keras_linrec.validation import require_array
+from keras_linrec.validation import require_choice
 
 SOLVERS = tuple(METHODS)
 
 
 def require_solver(dynamics, linear_kernel, step_size):
-    if dynamics.solver is not None and dynamics.solver not in SOLVERS:
-        raise ValueError(
-            f"`solver` should be None or one of {SOLVERS}. "
-            f"Received: solver={dynamics.solver}"
-        )
+    require_choice("solver", dynamics.solver, (None, *SOLVERS))
     if dynamics.solver is None and (
         dynamics.gated
         or linear_kernel is not None
@@ -60,6 +58,7 @@ def require_operands(operands, units, gated):
 
 def require_pairs(activation, modulus_bias, units):
     activations.require_even_units(activation, units)
+    require_rank("modulus_bias", modulus_bias, 1, "(units // 2,)")
     if activation is activations.modrelu:
         require_shape("modulus_bias", modulus_bias, (units // 2,))
     elif modulus_bias.shape[0] and activation in activations.OF_NUMBERS:
@@ -146,6 +145,7 @@ def require_kernels(input_kernel, output_kernel, features):
 def require_feedthrough(feedthrough, features, units):
     if feedthrough is None:
         return
+    require_array("feedthrough", feedthrough)
     require_rank("feedthrough", feedthrough, 2, "(count, units)")
     if feedthrough.shape[0] > features or feedthrough.shape[1] != units:
         raise ValueError(

@@ -3,6 +3,12 @@
 import numpy as np
 from keras import ops
 
+from keras_linrec.ops.scan_checks import require_rank
+from keras_linrec.ops.scan_checks import require_shape
+from keras_linrec.validation import require_between
+from keras_linrec.validation import require_finite
+from keras_linrec.validation import require_tensors
+
 
 def symmetric_skew(matrix, beta, gamma):
     """S = (1 - beta) (M + M^T) + beta (M - M^T) - gamma I.
@@ -19,6 +25,10 @@ def symmetric_skew(matrix, beta, gamma):
     Returns:
         A tensor (n, n).
 
+    Raises:
+        ValueError: if `matrix` is not square, `beta` is not in [0, 1] or
+            `gamma` is not finite.
+
     Example:
 
     >>> import numpy as np
@@ -28,7 +38,12 @@ def symmetric_skew(matrix, beta, gamma):
     >>> bool(np.allclose(s, -s.T))
     True
     """
+    require_tensors(matrix=matrix)
+    require_between("beta", beta, 0, 1)
+    require_finite("gamma", gamma)
     matrix = ops.convert_to_tensor(matrix)
+    require_rank("matrix", matrix, 2, "(n, n)")
+    require_shape("matrix", matrix, (matrix.shape[0],) * 2)
     identity = ops.cast(np.eye(matrix.shape[0]), matrix.dtype)
     # M has the factor (1 - beta) + beta, M^T the factor (1 - beta) - beta.
     return (

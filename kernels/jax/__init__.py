@@ -59,6 +59,18 @@ def choose(condition, if_true, if_false):
     return if_true() if condition else if_false()
 
 
+def values_of(tensor):
+    """See `keras_linrec.ops.concrete_values`."""
+    import jax
+    import numpy as np
+
+    if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer):
+        return None
+    # Of an array on several processes, this one has a part.
+    is_here = tensor.is_fully_addressable and platform() == "cpu"
+    return np.asarray(tensor) if is_here else None
+
+
 def exporting():
     """Whether an export scope is open.
 

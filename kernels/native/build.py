@@ -34,10 +34,12 @@ from pathlib import Path
 from keras_linrec.kernels.native import BuildError
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import cache
+from keras_linrec.settings import environment
 
 SOURCE = Path(__file__).parent / "source"
 
 _THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
+_SET_VARIABLE = "KERAS_LINREC_INSTRUCTION_SET"
 
 _ADAPTERS = ("cuda", "jax", "tensorflow")
 
@@ -73,17 +75,25 @@ def load(adapter):
 @lru_cache
 def core():
     """The core, with its symbols visible to the adapters loaded later."""
-    _check_threads()
+    _check_variables()
     # All frameworks in a process share one core, and so one set of threads.
     return ctypes.CDLL(str(library("core")), mode=ctypes.RTLD_GLOBAL)
 
 
-def _check_threads():
-    threads = os.environ.get(_THREADS_VARIABLE, "1")
-    if not (threads.isdecimal() and int(threads) > 0):
+def _check_variables():
+    """Raise for values that the core, which reads them itself, would ignore."""
+    threads = environment(_THREADS_VARIABLE, "1")
+    # `isdecimal` alone accepts digits of every script.
+    if not (threads.isascii() and threads.isdecimal() and int(threads) > 0):
         raise BuildError(
-            f"{_THREADS_VARIABLE} should be a positive number. "
+            f"{_THREADS_VARIABLE} should be a positive integer. "
             f"Received: {_THREADS_VARIABLE}={threads}"
+        )
+    instructions = environment(_SET_VARIABLE, "baseline")
+    if instructions not in _X86_SETS:
+        raise BuildError(
+            f"{_SET_VARIABLE} should be one of {tuple(_X86_SETS)}. "
+            f"Received: {_SET_VARIABLE}={instructions}"
         )
 
 
@@ -180,7 +190,7 @@ def _recipe(adapter):
         flags = importlib.import_module(
             "keras_linrec.kernels.torch.cuda"
         ).nvcc_flags()
-        nvcc = shlex.split(os.environ.get("NVCC", "nvcc"))
+        nvcc = list(command("NVCC") or ("nvcc",))
         return _Recipe(adapter, [("cuda.cu", flags), ()], nvcc, "NVCC")
     compiler = list(cxx())
     common = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden")
@@ -218,11 +228,23 @@ def _core_objects(common):
 
 def cxx():
     """The command of the C++ compiler, as a tuple."""
-    chosen = tuple(shlex.split(os.environ.get("CXX", "")))
+    chosen = command("CXX")
     if chosen:
         return chosen
     found = (shutil.which(name) for name in ("c++", "g++", "clang++"))
     return (next((path for path in found if path), "c++"),)
+
+
+def command(variable):
+    """The command in an environment variable, as a tuple; empty if unset."""
+    text = environment(variable)
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as failure:
+        raise BuildError(
+            f"{variable} should be a command as in a shell ({failure}). "
+            f"Received: {variable}={text}"
+        ) from failure
 
 
 @lru_cache

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from keras_linrec.kernels.native import BuildError
+from keras_linrec.settings import environment
 
 VARIABLE = "KERAS_LINREC_CACHE_DIR"
 
@@ -23,16 +24,17 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 def folder():
     """The path of the cache."""
-    chosen = os.environ.get(VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    home = os.environ.get("XDG_CACHE_HOME")
+    chosen = environment(VARIABLE)
+    home = environment("XDG_CACHE_HOME")
     try:
+        if chosen:
+            return Path(chosen).expanduser()
         return Path(home or Path.home() / ".cache") / "keras_linrec"
     except RuntimeError as failure:
         raise BuildError(
             f"there is no home folder to keep compiled kernels in ({failure}): "
             f"set the environment variable {VARIABLE} to a folder"
+            + (f". Received: {VARIABLE}={chosen}" if chosen else "")
         ) from failure
 
 

@@ -50,6 +50,16 @@ def choose(condition, if_true, if_false):
     return tf.cond(condition, if_true, if_false)
 
 
+def values_of(tensor):
+    """See `keras_linrec.ops.concrete_values`."""
+    import tensorflow as tf
+
+    is_here = tf.is_tensor(tensor) and hasattr(tensor, "numpy")
+    if not is_here or platform() != "cpu":
+        return None
+    return tensor.numpy()
+
+
 def exporting():
     """Whether an export scope is open, or `tf.saved_model.save` is tracing."""
     from tensorflow.python.saved_model import save_context

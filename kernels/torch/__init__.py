@@ -59,6 +59,22 @@ def describe(tensor):
     }
 
 
+def values_of(tensor):
+    """See `keras_linrec.ops.concrete_values`."""
+    import torch
+
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return None
+    # Not a fake tensor, nor one of a transform of `torch.func`.
+    if (
+        type(tensor) is not torch.Tensor
+        or tensor.device.type != "cpu"
+        or torch._C._are_functorch_transforms_active()
+    ):
+        return None
+    return tensor.detach().numpy()
+
+
 def _operators_run(device):
     """Whether custom operators can run on a device now."""
     # On "meta" Keras traces shapes and computes nothing.

@@ -128,6 +128,38 @@ Quantity around(double first, double scale, int64_t count, unsigned seed) {
   return quantity;
 }
 
+// Structured systems: p, d, q, bands, b, timescale and output matrix.
+template <class Real>
+std::vector<Quantity> draw_systems(int64_t g, int64_t h, int64_t m, int64_t n) {
+  std::vector<Quantity> systems = {
+      around<Real>(-1.5, 1.0, g * n, 1),    around<Real>(0.5, 0.5, g * n, 2),
+      around<Real>(1.5, 1.0, g * n, 3),     around<Real>(0.0, 0.3, g * 3 * n, 4),
+      make<Real>(1, g * n, 5),              around<Real>(0.1, 0.1, g * h, 6),
+      make<Real>(1, g * h * m * n, 7),
+  };
+  Real* bands = reinterpret_cast<Real*>(systems[3].parts[0].data());
+  for (int64_t i = 0; i < g * 3 * n; i++)
+    if (i / n % 3 == 1) bands[i] += Real{2};
+  return systems;
+}
+
+// Pointers to the systems' quantities, then these.
+std::vector<const Quantity*> with(const std::vector<Quantity>& systems,
+                                  const std::vector<const Quantity*>& others) {
+  std::vector<const Quantity*> all;
+  for (const Quantity& quantity : systems) all.push_back(&quantity);
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
+std::vector<Quantity*> with(std::vector<Quantity>& systems,
+                            const std::vector<Quantity*>& others) {
+  std::vector<Quantity*> all;
+  for (Quantity& quantity : systems) all.push_back(&quantity);
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
 template <class Real>
 void impulse_responses(int64_t g, int64_t h, int64_t m, int64_t n, int64_t t,
                        int64_t block) {
@@ -135,24 +167,13 @@ void impulse_responses(int64_t g, int64_t h, int64_t m, int64_t n, int64_t t,
   const double alpha = 0.5;
   std::vector<int64_t> sizes = {g, h, m, n, t, 0, block};
   std::memcpy(&sizes[5], &alpha, sizeof alpha);
-  const Quantity p = around<Real>(-1.5, 1.0, g * n, 1);
-  const Quantity d = around<Real>(0.5, 0.5, g * n, 2);
-  const Quantity q = around<Real>(1.5, 1.0, g * n, 3);
-  Quantity bands = around<Real>(0.0, 0.3, g * 3 * n, 4);
-  for (int64_t i = 0; i < g * 3 * n; i++)
-    if (i / n % 3 == 1)
-      reinterpret_cast<Real*>(bands.parts[0].data())[i] += Real{2};
-  const Quantity b = make<Real>(1, g * n, 5);
-  const Quantity timescale = around<Real>(0.1, 0.1, g * h, 6);
-  const Quantity matrix = make<Real>(1, g * h * m * n, 7);
+  const std::vector<Quantity> systems = draw_systems<Real>(g, h, m, n);
   Quantity response = make<Real>(1, g * h * m * t, 8);
   call<Real>(keras_linrec_impulse_response, flags, sizes,
-             {&p, &d, &q, &bands, &b, &timescale, &matrix}, {&response});
-  Quantity d_p = p, d_d = d, d_q = q, d_bands = bands, d_b = b;
-  Quantity d_timescale = timescale, d_matrix = matrix;
+             with(systems, {}), {&response});
+  std::vector<Quantity> d_systems = systems;
   call<Real>(keras_linrec_impulse_response_backward, flags, sizes,
-             {&p, &d, &q, &bands, &b, &timescale, &matrix, &response},
-             {&d_p, &d_d, &d_q, &d_bands, &d_b, &d_timescale, &d_matrix});
+             with(systems, {&response}), with(d_systems, {}));
 }
 
 template <class Real>
@@ -162,35 +183,22 @@ void varying_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
   const double alpha = 0.5;
   std::vector<int64_t> sizes = {g, b, t, h, m, n, block, 0};
   std::memcpy(&sizes[7], &alpha, sizeof alpha);
-  const Quantity p = around<Real>(-1.5, 1.0, g * n, 1);
-  const Quantity d = around<Real>(0.5, 0.5, g * n, 2);
-  const Quantity q = around<Real>(1.5, 1.0, g * n, 3);
-  Quantity bands = around<Real>(0.0, 0.3, g * 3 * n, 4);
-  for (int64_t i = 0; i < g * 3 * n; i++)
-    if (i / n % 3 == 1)
-      reinterpret_cast<Real*>(bands.parts[0].data())[i] += Real{2};
-  const Quantity input = make<Real>(1, g * n, 5);
-  const Quantity timescale = around<Real>(0.1, 0.1, g * h, 6);
-  const Quantity matrix = make<Real>(1, g * h * m * n, 7);
+  const std::vector<Quantity> systems = draw_systems<Real>(g, h, m, n);
   const Quantity lengths = around<Real>(1.0, 1.0, g * b * t, 8);
   const Quantity resets = make<Real>(1, g * b * t, 9);
   const Quantity inputs = make<Real>(1, g * b * t * h, 10);
   const Quantity state = make<Real>(1, g * b * h * n, 11);
   Quantity outputs = make<Real>(1, g * b * t * h * m, 12), final_state = state;
   Quantity kept = make<Real>(1, g * b * (t / block + 2) * h * n, 13);
-  const std::vector<const Quantity*> arguments = {
-      &p,      &d,       &q,      &bands,  &input, &timescale,
-      &matrix, &lengths, &resets, &inputs, &state};
-  call<Real>(keras_linrec_varying_response, flags, sizes, arguments,
+  call<Real>(keras_linrec_varying_response, flags, sizes,
+             with(systems, {&lengths, &resets, &inputs, &state}),
              {&outputs, &final_state, &kept});
-  Quantity d_p = p, d_d = d, d_q = q, d_bands = bands, d_input = input;
-  Quantity d_timescale = timescale, d_matrix = matrix, d_lengths = lengths;
-  Quantity d_inputs = inputs, d_state = state;
-  std::vector<const Quantity*> all = arguments;
-  all.insert(all.end(), {&kept, &outputs, &final_state});
-  call<Real>(keras_linrec_varying_response_backward, flags, sizes, all,
-             {&d_p, &d_d, &d_q, &d_bands, &d_input, &d_timescale, &d_matrix,
-              &d_lengths, &d_inputs, &d_state});
+  std::vector<Quantity> d_systems = systems;
+  Quantity d_lengths = lengths, d_inputs = inputs, d_state = state;
+  call<Real>(keras_linrec_varying_response_backward, flags, sizes,
+             with(systems, {&lengths, &resets, &inputs, &state, &kept, &outputs,
+                            &final_state}),
+             with(d_systems, {&d_lengths, &d_inputs, &d_state}));
 }
 
 template <class Real>
@@ -200,16 +208,7 @@ void carried_states(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
   const double alpha = 0.5;
   std::vector<int64_t> sizes = {g, b, t, h, m, n, 0};
   std::memcpy(&sizes[6], &alpha, sizeof alpha);
-  const Quantity p = around<Real>(-1.5, 1.0, g * n, 1);
-  const Quantity d = around<Real>(0.5, 0.5, g * n, 2);
-  const Quantity q = around<Real>(1.5, 1.0, g * n, 3);
-  Quantity bands = around<Real>(0.0, 0.3, g * 3 * n, 4);
-  for (int64_t i = 0; i < g * 3 * n; i++)
-    if (i / n % 3 == 1)
-      reinterpret_cast<Real*>(bands.parts[0].data())[i] += Real{2};
-  const Quantity input = make<Real>(1, g * n, 5);
-  const Quantity timescale = around<Real>(0.1, 0.1, g * h, 6);
-  const Quantity matrix = make<Real>(1, g * h * m * n, 7);
+  const std::vector<Quantity> systems = draw_systems<Real>(g, h, m, n);
   Quantity lengths = make<Real>(1, g * b, 8);
   for (int64_t row = 0; row < g * b; row++)
     reinterpret_cast<Real*>(lengths.parts[0].data())[row] =
@@ -217,26 +216,17 @@ void carried_states(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
   const Quantity inputs = make<Real>(1, g * b * t * h, 9);
   const Quantity state = make<Real>(1, g * b * h * n, 10);
   Quantity outputs = make<Real>(1, g * b * t * h * m, 11), final_state = state;
-  Quantity d_p = p, d_d = d, d_q = q, d_bands = bands, d_input = input;
-  Quantity d_timescale = timescale, d_matrix = matrix;
+  std::vector<Quantity> d_systems = systems;
   Quantity d_inputs = inputs, d_state = state;
-  call<Real>(keras_linrec_free_response, flags, sizes,
-             {&p, &d, &q, &bands, &input, &timescale, &matrix, &state},
+  call<Real>(keras_linrec_free_response, flags, sizes, with(systems, {&state}),
              {&outputs});
-  call<Real>(
-      keras_linrec_free_response_backward, flags, sizes,
-      {&p, &d, &q, &bands, &input, &timescale, &matrix, &state, &outputs},
-      {&d_p, &d_d, &d_q, &d_bands, &d_input, &d_timescale, &d_matrix,
-       &d_state});
+  call<Real>(keras_linrec_free_response_backward, flags, sizes,
+             with(systems, {&state, &outputs}), with(d_systems, {&d_state}));
   call<Real>(keras_linrec_final_states, flags, sizes,
-             {&p, &d, &q, &bands, &input, &timescale, &matrix, &lengths,
-              &inputs, &state},
-             {&final_state});
+             with(systems, {&lengths, &inputs, &state}), {&final_state});
   call<Real>(keras_linrec_final_states_backward, flags, sizes,
-             {&p, &d, &q, &bands, &input, &timescale, &matrix, &lengths,
-              &inputs, &state, &final_state},
-             {&d_p, &d_d, &d_q, &d_bands, &d_input, &d_timescale, &d_matrix,
-              &d_inputs, &d_state});
+             with(systems, {&lengths, &inputs, &state, &final_state}),
+             with(d_systems, {&d_inputs, &d_state}));
 }
 
 template <class Real>
