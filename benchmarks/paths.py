@@ -13,15 +13,11 @@ unit at (batch 16, 2048 steps, 64 features), plain and with
 - "states": from an initial state, with the final state returned and trained
   through.
 
-The first table has the milliseconds of a plain step, and the others as
-multiples of it; all variants of a unit take turns in one process. The second
-table has milliseconds of a plain step of 16 features at batch 1, as sequences
-grow to a million steps. Prints the tables, and writes the second as a plot to
-`--figure`.
+Prints the milliseconds of a plain step, and the others as multiples of it. All
+variants of a unit take turns in one process.
 """
 
 import argparse
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -35,8 +31,6 @@ from keras import ops
 from keras_linrec import layers
 
 BATCH, TIME, FEATURES = 16, 2048, 64
-GROWTH_FEATURES = 16
-STEPS = (1_000, 10_000, 100_000, 1_000_000)
 VARIANTS = ("all true", "padded", "random", "resets", "time deltas", "states")
 TAKE_TIME_DELTAS = ("LSSL", "LipschitzRNN")
 
@@ -46,15 +40,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--units", nargs="+", default=list(UNITS))
     parser.add_argument("--variants", nargs="*", default=VARIANTS)
-    parser.add_argument("--steps", type=int, nargs="*", default=STEPS)
-    parser.add_argument("--figure", type=Path, metavar="FILE.png")
-    options = parsed_options(parser)
-    if options.variants:
-        print_variants(options)
-    if options.steps:
-        times = growth(options)
-        if options.figure:
-            plot(options.steps, times, options.figure)
+    print_variants(parsed_options(parser))
 
 
 def lssl(features, **arguments):
@@ -89,9 +75,6 @@ UNITS = {
     "LipschitzRNN": lipschitz,
     "OrthogonalRNN": orthogonal,
 }
-
-
-# What is added to a step.
 
 
 def print_variants(options):
@@ -147,49 +130,6 @@ def call_arguments(variant, generator, layer):
         "random": random >= 0.3,
     }[variant]
     return {"mask": ops.convert_to_tensor(mask)}
-
-
-# Growth.
-
-
-def growth(options):
-    """The milliseconds of a step by unit, a list over lengths; printed."""
-    times = {unit: [] for unit in options.units}
-    print_header(f"steps, {GROWTH_FEATURES} features, ms", *options.units)
-    for steps in options.steps:
-        calls = {}
-        for unit in options.units:
-            keras.utils.set_random_seed(0)
-            shape = 1, steps, GROWTH_FEATURES
-            sequences = np.random.default_rng(0).standard_normal(shape)
-            sequences = ops.convert_to_tensor(sequences.astype("float32"))
-            calls[unit] = training_step(UNITS[unit](shape[-1]), sequences)
-            calls[unit]()
-        for unit, median in interleaved(calls, options.rounds).items():
-            times[unit].append(median)
-        row = [f"{times[unit][-1]:.1f}" for unit in options.units]
-        print_row(f"{steps:,}", *row)
-    return times
-
-
-def plot(steps, times, path):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    for unit, milliseconds in times.items():
-        axis.loglog(steps, milliseconds, marker="o", label=unit)
-    axis.set_xlabel("steps")
-    axis.set_ylabel("milliseconds of a training step")
-    axis.set_title(
-        f"{keras.backend.backend()}, batch 1, {GROWTH_FEATURES} features",
-        fontsize=10,
-    )
-    axis.legend()
-    figure.savefig(path, dpi=120)
-    print(f"Wrote {path}")
 
 
 if __name__ == "__main__":

@@ -12,12 +12,16 @@ another, in `samples`, with `lengths`, `labels`, `takes` and `rate`. The test is
 on takes that the model has not heard, of speakers that it has: the takes 0 to
 4 of each speaker and digit, as the authors of the data divide it.
 
-With its defaults, RotRNN recognises 98.3% of the 300 test recordings after 9
-epochs, 27 minutes on one thread of a busy processor (PyTorch). With layer
-normalization, batches of 32 and a dropout of 0.1 it was 93.7%.
+With its defaults, RotRNN recognises 98.0% of the 300 test recordings after 9
+epochs on JAX and two cores: 167 s of training and 80 s of compilation (98.3% on
+PyTorch). With layer normalization, batches of 32 and a dropout of 0.1 it was
+93.7%.
 
 `--plain` leaves out what the blocks add to a linear unit, the activation and
-the gate. A run that was cut short goes on when it is started again.
+the gate, and needs another normalization than that of batches, which is linear
+too: with `--normalization layer` and 16 epochs RotRNN reaches 84.7%, with
+`batch` 7.3%, less than chance. A run that was cut short goes on when it is
+started again.
 """
 
 import argparse

@@ -80,10 +80,10 @@ def show():
 
 
 def _native():
-    from keras_linrec.kernels.native import build as builder
+    from keras_linrec.kernels.native import cache
     from keras_linrec.kernels.native import core
 
-    return f"{core.description()}; cache {builder.cache_folder()}"
+    return f"{core.description()}; cache {cache.folder()}"
 
 
 if __name__ == "__main__":

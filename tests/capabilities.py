@@ -1,4 +1,4 @@
-"""The README's table of layers against capabilities, from the tests' results.
+"""The table of layers against capabilities, from the tests' results.
 
 A test that shows a capability of a layer is marked with it,
 
@@ -9,7 +9,8 @@ has a capability under a backend if all its tests of that capability pass there.
 A test that runs under one backend on behalf of several names them in
 `backends`.
 
-`tests/run.py` has each process write its results, and compares the README.
+`tests/run.py` has each process write its results, and compares the table in
+`docs/capabilities.md`.
 """
 
 import json

@@ -4,15 +4,15 @@
     python tests/run.py --rest              what the selection leaves out
     python tests/run.py --all               both
     python tests/run.py --all --write-table
-                                            and write the README's table
+                                            and write docs/capabilities.md
     python tests/run.py [pytest arguments]  the tests that they select
 
 `selection.py` defines the selection. The output of each process is printed in
 one piece when the process ends.
 
-The README's table of layers against capabilities is compared with the results
-of all tests: after `--all`, and after `--rest` if the variable
-KERAS_LINREC_TEST_RESULTS names the folder with the selection's results.
+The table in docs/capabilities.md is compared with the results of all tests:
+after `--all`, and after `--rest` if the variable KERAS_LINREC_TEST_RESULTS
+names the folder with the selection's results.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import capabilities
 import selection
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+TABLE = ROOT / "docs" / "capabilities.md"
 # The number of processes per backend, the slowest backend first. With a single
 # process for JAX, the other processors would end up idle.
 SLICES = {"jax": 3, "tensorflow": 2, "torch": 2}
@@ -114,18 +114,18 @@ def run_all(part, arguments, results):
     print("All tests passed under every backend.")
 
 
-def check_readme(results, write):
-    """Exit with an error unless the README's table matches the results."""
-    text = README.read_text()
+def check_table(results, write):
+    """Exit with an error unless docs/capabilities.md matches the results."""
+    text = TABLE.read_text()
     # The titles of the columns come from `units.py`, which imports Keras.
     os.environ.setdefault("KERAS_BACKEND", "torch")
     table = capabilities.table(results)
     expected = capabilities.with_table(text, table)
     if write:
-        README.write_text(expected)
+        TABLE.write_text(expected)
     elif text != expected:
         sys.exit(
-            f"The README's table of capabilities should be\n\n{table}\n\n"
+            f"The table of docs/capabilities.md should be\n\n{table}\n\n"
             "which `python tests/run.py --all --write-table` writes."
         )
 
@@ -150,7 +150,7 @@ def main():
     parser.add_argument(
         "--write-table",
         action="store_true",
-        help="after --all, write the README's table",
+        help="after --all, write docs/capabilities.md",
     )
     options, arguments = parser.parse_known_args()
     default = selection.ALL if arguments else selection.SELECTION
@@ -163,7 +163,7 @@ def main():
         whole = part == selection.ALL or (kept and part == selection.REST)
         # The table needs the results of all tests.
         if whole and not arguments:
-            check_readme(kept or folder, options.write_table)
+            check_table(kept or folder, options.write_table)
 
 
 if __name__ == "__main__":

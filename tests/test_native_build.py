@@ -15,6 +15,7 @@ import pytest
 from needs_native import require_native
 
 from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native import cache
 
 COMPILER = """#!{python}
 import sys, time
@@ -157,10 +158,77 @@ def test_a_cache_that_cannot_be_written_is_named(workplace, monkeypatch):
 def test_the_cache_follows_the_xdg_conventions(monkeypatch):
     monkeypatch.delenv("KERAS_LINREC_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert build.cache_folder() == Path("/somewhere/keras_linrec")
+    assert cache.folder() == Path("/somewhere/keras_linrec")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
-    assert build.cache_folder() == Path("/home/someone/.cache/keras_linrec")
+    assert cache.folder() == Path("/home/someone/.cache/keras_linrec")
+
+
+def test_only_the_user_may_write_to_the_cache(workplace):
+    umask = os.umask(0)
+    try:
+        library = build.library("core")
+    finally:
+        os.umask(umask)
+    for path in (library, library.parent, workplace.cache):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("part", ["cache", "folder", "library"])
+def test_what_others_may_write_is_not_loaded(part, workplace):
+    library = build.library("core")
+    paths = {"library": library, "folder": library.parent}
+    path = paths.get(part, workplace.cache)
+    path.chmod(0o775)
+    with pytest.raises(build.BuildError, match="can be written by other users"):
+        build.library("core")
+    path.chmod(0o755)
+    assert build.library("core") == library
+
+
+@pytest.mark.parametrize("part", ["cache", "folder", "library"])
+def test_what_another_user_owns_is_not_loaded(part, workplace, monkeypatch):
+    library = build.library("core")
+    paths = {"library": library, "folder": library.parent}
+    path = paths.get(part, workplace.cache)
+    status = os.stat_result((0o100644, 0, 0, 1, os.geteuid() + 7, *[0] * 5))
+    real = Path.lstat
+    monkeypatch.setattr(
+        Path, "lstat", lambda self: status if self == path else real(self)
+    )
+    with pytest.raises(build.BuildError, match="belongs to another user"):
+        build.library("core")
+
+
+@pytest.mark.parametrize("part", ["folder", "library"])
+def test_links_in_the_cache_are_not_followed(part, workplace):
+    library = build.library("core")
+    path = library if part == "library" else library.parent
+    elsewhere = workplace.folder / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    with pytest.raises(build.BuildError, match="is a link"):
+        build.library("core")
+
+
+def test_the_target_of_a_linked_lock_keeps_its_content(workplace):
+    library = build.library("core")
+    precious = workplace.folder / "precious"
+    precious.write_text("content")
+    library.unlink()
+    (library.parent / "lock").unlink()
+    (library.parent / "lock").symlink_to(precious)
+    with pytest.raises(build.BuildError, match="cannot be written"):
+        build.library("core")
+    assert precious.read_text() == "content"
+
+
+def test_the_cache_itself_may_be_a_link(workplace):
+    elsewhere = workplace.folder / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    workplace.cache.symlink_to(elsewhere)
+    library = build.library("core")
+    assert library.parent.parent == elsewhere
 
 
 def start(*code, **environment):

@@ -9,9 +9,9 @@ README = Path(__file__).parent.parent / "README.md"
 
 def test_the_readmes_examples_run():
     languages = [language for language, _ in pages.blocks(README)]
-    assert languages.count(pages.RUN) >= 4
+    assert languages.count(pages.RUN) == 2
     names = pages.run(README)
-    assert names["outputs"].shape == (2, 10_000, 64)
+    assert names["output"].shape == (16, 8)
 
 
 def test_the_changelog_has_this_version():

@@ -86,6 +86,18 @@ def test_a_unit_by_name_is_activated_and_gated_where_it_is_linear(name):
     assert own == (4 if is_linear else 0)
 
 
+def test_a_block_that_is_linear_from_end_to_end_warns():
+    linear = {"activation": "linear", "gated": False}
+    with pytest.warns(UserWarning, match="is linear outside training"):
+        block = built(ResidualBlock("lru", normalization="batch", **linear))
+    inputs = sequences(6)
+    close(block(2 * inputs) - block(inputs), block(inputs) - block(0 * inputs))
+    # None of these warns.
+    ResidualBlock("lru", normalization="layer", **linear)
+    ResidualBlock("lru", normalization="batch", gated=False)
+    ResidualBlock("lssl", normalization="batch", **linear)
+
+
 def test_what_is_given_goes_before_what_follows_from_the_unit():
     block = ResidualBlock("rotrnn", activation="linear", gated=False)
     assert (block.activation, block.gated) == (keras.activations.linear, False)

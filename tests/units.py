@@ -91,7 +91,7 @@ class Unit:
 
     @property
     def title(self):
-        """The unit's name in the README's table."""
+        """The unit's name in the table of capabilities."""
         return f"`{self.layer.__name__}`"
 
     def defined(self, form, weights, inputs, *states, **options):

@@ -402,6 +402,9 @@ class SequenceLayer(StatefulLayer, Streaming):
 
     def _rematerializes(self, sequences):
         """Whether the layer was made in a scope that recomputes."""
+        # Keras 3.12 answers only for layers that were made in a scope.
+        if getattr(self, "_remat_mode", None) is None:
+            return False
         scope = super().rematerialized_call
         return scope(run_again, sequences) is not run_again and (
             self._has_own_weights()

@@ -24,20 +24,19 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 from keras_linrec.kernels.native import BuildError
 from keras_linrec.kernels.native import UnsupportedPlatform
+from keras_linrec.kernels.native import cache
 
 SOURCE = Path(__file__).parent / "source"
 
-_CACHE_VARIABLE = "KERAS_LINREC_CACHE_DIR"
 _THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
 
 _ADAPTERS = ("cuda", "jax", "tensorflow")
@@ -65,28 +64,13 @@ _CORE_SOURCES = (
 )
 
 
-def cache_folder():
-    """The folder that holds the compiled libraries."""
-    chosen = os.environ.get(_CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    home = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return Path(home or Path.home() / ".cache") / "keras_linrec"
-    except RuntimeError as failure:
-        raise BuildError(
-            f"there is no home folder to keep compiled kernels in ({failure}): "
-            f"set the environment variable {_CACHE_VARIABLE} to a folder"
-        ) from failure
-
-
 def load(adapter):
     """The library of an adapter as a `ctypes.CDLL`, built if necessary."""
     core()
     return ctypes.CDLL(str(library(adapter)))
 
 
-@cache
+@lru_cache
 def core():
     """The core, with its symbols visible to the adapters loaded later."""
     _check_threads()
@@ -113,9 +97,9 @@ def library(adapter, retry=False):
         BuildError: if no library is cached and none can be built.
     """
     recipe = _recipe(adapter)
-    folder = cache_folder() / f"{adapter}-{recipe.key()}"
+    folder = f"{adapter}-{recipe.key()}"
     compiler = _compiler_key(recipe.compiler)
-    found = _find(folder, compiler)
+    found = cache.find(folder, compiler)
     if found:
         return found
     if compiler is None:
@@ -128,23 +112,26 @@ def library(adapter, retry=False):
     try:
         return _build_alone(recipe, folder, compiler, retry)
     except (BuildError, OSError) as failure:
-        found = _find(folder, None)
+        found = cache.find(folder, None)
         if found:
             return found
         if isinstance(failure, BuildError):
             raise
         raise BuildError(
-            f"the cache {folder.parent} cannot be written ({failure}): set the "
-            f"environment variable {_CACHE_VARIABLE} to another folder"
+            f"the cache {cache.folder()} cannot be written ({failure}): set "
+            f"the environment variable {cache.VARIABLE} to another folder"
         ) from failure
 
 
 def _build_alone(recipe, folder, compiler, retry):
-    folder.mkdir(parents=True, exist_ok=True)
-    with _lock(folder):
+    path = cache.make(folder)
+    waiting = partial(
+        _announce, "waiting for another process that is building this"
+    )
+    with cache.lock(path, waiting):
         # Another process may have built it while this one waited.
-        found = _find(folder, compiler)
-        return found or _build_once(recipe, folder, compiler, retry)
+        found = cache.find(folder, compiler)
+        return found or _build_once(recipe, path, compiler, retry)
 
 
 def build(adapters):
@@ -238,7 +225,7 @@ def cxx():
     return (next((path for path in found if path), "c++"),)
 
 
-@cache
+@lru_cache
 def version_of(compiler):
     """The output of `compiler --version`, or `None` if it does not run."""
     try:
@@ -256,42 +243,6 @@ def _compiler_key(compiler):
         return None
     arguments = shlex.join(compiler[1:]).encode()
     return hashlib.sha256(version + arguments).hexdigest()[:16]
-
-
-def _content_key(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def _find(folder, compiler):
-    """An intact library in the folder; damaged ones are removed."""
-    for path in sorted(folder.glob(f"{compiler or '*'}-*.so")):
-        try:
-            if _content_key(path) == path.stem.split("-")[1]:
-                return path
-            path.unlink()
-        except OSError:
-            # We may not remove it, or another process has: skip it.
-            continue
-        warnings.warn(
-            f"keras_linrec: the compiled kernel {path} was damaged and has "
-            "been removed; it is rebuilt if possible.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    return None
-
-
-@contextmanager
-def _lock(folder):
-    import fcntl
-
-    with open(folder / "lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _announce("waiting for another process that is building this")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _announce(text):
@@ -327,7 +278,9 @@ def _build(recipe, folder, compiler):
     # interrupted build leaves nothing that looks complete.
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
         made = _compile(recipe, Path(scratch))
-        path = folder / f"{compiler}-{_content_key(made)}.so"
+        path = folder / f"{compiler}-{cache.content_key(made)}.so"
+        # Whatever the umask: only the user may write to it.
+        made.chmod(0o755)
         made.rename(path)
     _announce(f"compiled in {time.perf_counter() - begin:.1f} s: {path}")
     return path

@@ -13,6 +13,7 @@ import warnings
 from functools import cache
 from functools import wraps
 from pathlib import Path
+from typing import List  # noqa: UP035
 
 import torch
 from torch import Tensor
@@ -43,6 +44,10 @@ from keras_linrec.kernels.torch.tensors import empty_like
 from keras_linrec.kernels.torch.tensors import flatten
 from keras_linrec.kernels.torch.tensors import number_flag
 from keras_linrec.kernels.torch.tensors import split_axes
+
+# PyTorch 2.6 reads no `list[...]` in the signature of an operator.
+Tensors = List[Tensor]  # noqa: UP006
+Flags = List[bool]  # noqa: UP006
 
 
 def _lend_threads():
@@ -162,11 +167,11 @@ def _describe_scan(flags, decay, sequences, *_):
 @_operator(_describe_scan)
 def scan(
     flags: int,
-    decay: list[Tensor],
-    inputs: list[Tensor],
+    decay: Tensors,
+    inputs: Tensors,
     resets: Tensor,
-    initial_state: list[Tensor],
-) -> list[Tensor]:
+    initial_state: Tensors,
+) -> Tensors:
     """Outputs and final state."""
     return empty_like([*inputs, *initial_state])
 
@@ -188,13 +193,13 @@ def scan_on_cuda(flags, decay, inputs, resets, initial_state):
 @_operator(_describe_scan)
 def scan_backward(
     flags: int,
-    decay: list[Tensor],
-    outputs: list[Tensor],
+    decay: Tensors,
+    outputs: Tensors,
     resets: Tensor,
-    initial_state: list[Tensor],
-    d_outputs: list[Tensor],
-    d_final_state: list[Tensor],
-) -> list[Tensor]:
+    initial_state: Tensors,
+    d_outputs: Tensors,
+    d_final_state: Tensors,
+) -> Tensors:
     """Cotangents of the arguments of `scan` but the resets."""
     return empty_like([*decay, *outputs, *initial_state])
 
@@ -233,13 +238,13 @@ def _describe_projected_backward(flags, *arguments):
 @_operator(_describe_projected)
 def projected_scan(
     flags: int,
-    decay: list[Tensor],
+    decay: Tensors,
     inputs: Tensor,
-    input_kernel: list[Tensor],
-    output_kernel: list[Tensor],
+    input_kernel: Tensors,
+    output_kernel: Tensors,
     resets: Tensor,
-    initial_state: list[Tensor],
-) -> list[Tensor]:
+    initial_state: Tensors,
+) -> Tensors:
     """Outputs, final state, and the checkpoints that the gradient needs."""
     *axes, batch, time, _ = inputs.shape
     channels, units = output_kernel[0].shape[-2:]
@@ -257,16 +262,16 @@ def projected_scan(
 @_operator(_describe_projected_backward)
 def projected_scan_backward(
     flags: int,
-    decay: list[Tensor],
+    decay: Tensors,
     inputs: Tensor,
-    input_kernel: list[Tensor],
-    output_kernel: list[Tensor],
+    input_kernel: Tensors,
+    output_kernel: Tensors,
     resets: Tensor,
     checkpoints: Tensor,
     d_outputs: Tensor,
-    d_final_state: list[Tensor],
-    initial_state: list[Tensor],
-) -> list[Tensor]:
+    d_final_state: Tensors,
+    initial_state: Tensors,
+) -> Tensors:
     """Cotangents of the arguments of `projected_scan` but the resets.
 
     The core reads the initial state from the checkpoints. It is an argument for
@@ -289,9 +294,7 @@ def _describe_response(time, alpha, arguments, *_):
 
 
 @_operator(_describe_response, settings=2)
-def impulse_response(
-    time: int, alpha: float, arguments: list[Tensor]
-) -> list[Tensor]:
+def impulse_response(time: int, alpha: float, arguments: Tensors) -> Tensors:
     """The response."""
     output_matrix = arguments[-1]
     return [output_matrix.new_empty((*output_matrix.shape[:-1], time))]
@@ -303,12 +306,12 @@ def _describe_response_backward(wanted, *given):
 
 @_operator(_describe_response_backward, settings=3)
 def impulse_response_backward(
-    wanted: list[bool],
+    wanted: Flags,
     time: int,
     alpha: float,
-    arguments: list[Tensor],
+    arguments: Tensors,
     d_response: Tensor,
-) -> list[Tensor]:
+) -> Tensors:
     """Cotangents of the arguments, empty where they are not wanted."""
     axes = arguments[-1].shape[:-3]
     return [
@@ -341,7 +344,7 @@ def _describe_varying_backward(alpha, arguments, *_):
 
 
 @_operator(_describe_varying)
-def varying_response(alpha: float, arguments: list[Tensor]) -> list[Tensor]:
+def varying_response(alpha: float, arguments: Tensors) -> Tensors:
     """Outputs, final state, and the checkpoints that the gradient needs."""
     inputs, initial_state = arguments[-2:]
     *axes, batch, time, features = inputs.shape
@@ -361,11 +364,11 @@ def varying_response(alpha: float, arguments: list[Tensor]) -> list[Tensor]:
 @_operator(_describe_varying_backward)
 def varying_response_backward(
     alpha: float,
-    arguments: list[Tensor],
+    arguments: Tensors,
     checkpoints: Tensor,
     d_outputs: Tensor,
     d_final_state: Tensor,
-) -> list[Tensor]:
+) -> Tensors:
     """Cotangents of the arguments of `varying_response` but the resets."""
     resets = 8
     return empty_like([*arguments[:resets], *arguments[resets + 1 :]])
@@ -384,9 +387,7 @@ def _describe_free(time, alpha, arguments, *_):
 
 
 @_operator(_describe_free, settings=2)
-def free_response(
-    time: int, alpha: float, arguments: list[Tensor]
-) -> list[Tensor]:
+def free_response(time: int, alpha: float, arguments: Tensors) -> Tensors:
     """The outputs."""
     state = arguments[-1]
     *axes, batch, features, _ = state.shape
@@ -396,8 +397,8 @@ def free_response(
 
 @_operator(_describe_free, settings=2)
 def free_response_backward(
-    time: int, alpha: float, arguments: list[Tensor], d_outputs: Tensor
-) -> list[Tensor]:
+    time: int, alpha: float, arguments: Tensors, d_outputs: Tensor
+) -> Tensors:
     """Cotangents of the arguments of `free_response`."""
     return empty_like(arguments)
 
@@ -410,15 +411,15 @@ def _describe_final(alpha, arguments, *_):
 
 
 @_operator(_describe_final)
-def final_states(alpha: float, arguments: list[Tensor]) -> list[Tensor]:
+def final_states(alpha: float, arguments: Tensors) -> Tensors:
     """The states."""
     return empty_like(arguments[-1:])
 
 
 @_operator(_describe_final)
 def final_states_backward(
-    alpha: float, arguments: list[Tensor], d_states: Tensor
-) -> list[Tensor]:
+    alpha: float, arguments: Tensors, d_states: Tensor
+) -> Tensors:
     """Cotangents of the arguments of `final_states` but the lengths."""
     lengths = 7
     return empty_like([*arguments[:lengths], *arguments[lengths + 1 :]])
@@ -437,7 +438,7 @@ def _describe_convolution(flags, leak, inputs, response, *_):
 @_operator(_describe_convolution, settings=2)
 def causal_convolution(
     flags: int, leak: float, inputs: Tensor, response: Tensor
-) -> list[Tensor]:
+) -> Tensors:
     """The outputs."""
     return [inputs.new_empty((*inputs.shape, response.shape[-2]))]
 
@@ -448,13 +449,13 @@ def _describe_convolution_backward(wanted, *given):
 
 @_operator(_describe_convolution_backward, settings=3)
 def causal_convolution_backward(
-    wanted: list[bool],
+    wanted: Flags,
     flags: int,
     leak: float,
     inputs: Tensor,
     response: Tensor,
     d_outputs: Tensor,
-) -> list[Tensor]:
+) -> Tensors:
     """Cotangents of inputs and response, empty where they are not wanted."""
     return [
         argument.new_empty(argument.shape if one else (*argument.shape[:-3], 0))
@@ -471,7 +472,7 @@ def _describe_move(flags, sequences, mask):
 
 
 @_operator(_describe_move)
-def move_steps(flags: int, sequences: Tensor, mask: Tensor) -> list[Tensor]:
+def move_steps(flags: int, sequences: Tensor, mask: Tensor) -> Tensors:
     """The moved steps."""
     return empty_like([sequences])
 
@@ -496,8 +497,8 @@ def _describe_nonlinear(flags, leak, keep, operands):
 
 @_operator(_describe_nonlinear, settings=3)
 def nonlinear_scan(
-    flags: int, leak: float, keep: bool, operands: list[Tensor]
-) -> list[Tensor]:
+    flags: int, leak: float, keep: bool, operands: Tensors
+) -> Tensors:
     """States of all steps, or of none if not `keep`, and the last one."""
     *axes, time, _ = operands[0].shape
     initial_state = operands[-1]
@@ -529,11 +530,11 @@ def _describe_nonlinear_backward(flags, leak, operands, outputs, d_outputs, _):
 def nonlinear_scan_backward(
     flags: int,
     leak: float,
-    operands: list[Tensor],
+    operands: Tensors,
     outputs: Tensor,
     d_outputs: Tensor,
     d_final_state: Tensor,
-) -> list[Tensor]:
+) -> Tensors:
     """Cotangents of the operands; a `d_outputs` without steps means zeros."""
     return empty_like(operands)
 
