@@ -8,9 +8,6 @@ from functools import cache
 import keras
 import numpy as np
 
-import keras
-import numpy as np
-
 # An upper limit that catches mistaken sizes.
 _LARGEST_COUNT = 2**24
 # The same for other numbers, and for integers that floats cannot hold.

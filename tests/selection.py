@@ -75,6 +75,7 @@ SELECTED_UNDER = {
     "test_impulse_response.py": ("torch",),
     "test_ldstack.py": ("torch",),
     "test_ldstack_examples.py": ("torch",),
+    "test_lipschitz_stability.py": ("torch",),
     "test_lru.py": ("torch",),
     "test_lssl.py": ("torch",),
     "test_lssl_measures.py": ("torch",),

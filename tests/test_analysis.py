@@ -134,7 +134,7 @@ def test_values_within_rounding_count_as_zero():
 
 def test_the_verdict_can_be_read():
     good = str(stability_certificate((-2 * np.eye(2), ROTATION)))
-    assert good.startswith("Globally exponentially stable, by case (a).")
+    assert good.startswith("Globally exponentially stable, by case (a), (c).")
     assert "sigma_min(A_sym) = 2" in good
     bad = str(stability_certificate((np.eye(2), ROTATION)))
     assert bad.startswith("No certificate")
@@ -176,14 +176,15 @@ def test_without_a_linear_part_or_with_a_gate_there_is_no_certificate():
     assert not plain.stable
     assert plain.largest_real_part_of_recurrent_matrix == pytest.approx(-1)
     gated = stability_certificate(stable_layer(gated=True))
-    assert not gated.stable and gated.euler_factor is None
+    assert not gated.stable and gated.step_factor is None
     assert "gated" in str(gated)
 
 
-def test_the_euler_factor_bounds_the_contraction_of_trajectories():
-    layer = stable_layer(step_size=0.1)
+@pytest.mark.parametrize("solver", ["euler", "rk2"])
+def test_the_step_factor_bounds_the_contraction_of_trajectories(solver):
+    layer = stable_layer(step_size=0.1, solver=solver)
     certificate = stability_certificate(layer)
-    assert certificate.euler_stable
+    assert certificate.step_stable
     inputs = np.ones((1, 3), "float32")
     states = [normal(5, seed)[:1].astype("float32") for seed in (1, 2)]
     after = [
@@ -194,13 +195,13 @@ def test_the_euler_factor_bounds_the_contraction_of_trajectories():
     ]
     closer = np.linalg.norm(after[0] - after[1])
     closer = closer / np.linalg.norm(states[0] - states[1])
-    assert closer <= certificate.euler_factor + 1e-6
+    assert closer <= certificate.step_factor + 1e-6
     # A step too long for the same equation.
-    assert not stability_certificate(stable_layer(step_size=1.0)).euler_stable
+    assert not stability_certificate(stable_layer(step_size=1.0)).step_stable
     trained = stable_layer(step_size=0.1, trainable_step_size=True)
     assert stability_certificate(trained).step_size == pytest.approx(0.1)
-    midpoint = stability_certificate(stable_layer(solver="rk2"))
-    assert midpoint.euler_stable is None
+    other = stability_certificate(stable_layer(solver="rk4"))
+    assert other.step_stable is None
 
 
 @pytest.mark.parametrize(

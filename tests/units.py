@@ -258,6 +258,8 @@ UNITS = {
             {"units": 33, "solver": "rk2", "beta": (0.6, 0.9)},
             {"solver": "rk4", "trainable_step_size": True},
             {"alpha": 0.0, "activation": "relu"},
+            {"stable_transition": True, "trainable_step_size": True},
+            {"stable_transition": True, "solver": "rk2", "alpha": 0.7},
         ),
         saved=({"gated": True, "trainable_step_size": True},),
         kernels=("kernel",),

@@ -33,7 +33,8 @@ def spectrum_bounds(matrix, beta, gamma):
 
     Args:
         matrix: array or tensor (units, units), M, such as `linear_kernel` or
-            `recurrent_kernel` of a `LipschitzRNN`.
+            `recurrent_kernel` of a `LipschitzRNN` without
+            `stable_transition`.
         beta: float in [0, 1].
         gamma: float.
 

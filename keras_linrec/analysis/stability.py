@@ -9,28 +9,11 @@ import numpy as np
 from keras_linrec.analysis._matrices import eigenvalues
 from keras_linrec.analysis._matrices import unit_matrices
 from keras_linrec.analysis.spectra import real_parts
+from keras_linrec.layers.lipschitz_stability import LIPSCHITZ_CONSTANTS
+from keras_linrec.layers.lipschitz_stability import ROOM
 
 # In float32, numbers below this share of the largest are rounding.
 _ROUNDING = 1e-6
-
-# By the name of a Keras activation: its Lipschitz constant, and whether it is
-# monotonically nondecreasing. Leaky ReLUs are assumed to have slopes between 0
-# and 1.
-_ACTIVATIONS = {
-    "elu": (1.0, True),
-    "hard_sigmoid": (1 / 6, True),
-    "hard_tanh": (1.0, True),
-    "leaky_relu": (1.0, True),
-    "linear": (1.0, True),
-    "log_sigmoid": (1.0, True),
-    "oplu": (1.0, False),
-    "relu": (1.0, True),
-    "relu6": (1.0, True),
-    "sigmoid": (0.25, True),
-    "softplus": (1.0, True),
-    "softsign": (1.0, True),
-    "tanh": (1.0, True),
-}
 
 
 @dataclass(frozen=True)
@@ -51,17 +34,20 @@ class StabilityCertificate:
         smallest_product_eigenvalue: of A^T W + W^T A.
         smallest_corrected_eigenvalue: of A^T W_sym + W_sym A
             - M / 2 W_skew W_skew^T.
+        largest_sector_eigenvalue: of (A + M / 2 W)_sym + (N + M^2 / 4 W^T
+            N^-1 W) / 2, at the smallest that was found over positive diagonal
+            N.
         largest_real_part_of_linear_matrix: over the eigenvalues of A.
         largest_real_part_of_recurrent_matrix: over the eigenvalues of W.
         lipschitz_constant: M.
         monotone: whether sigma is nondecreasing.
         rounding: the largest magnitude that counts as zero for an eigenvalue
             of A, W or their sums.
-        step_size: of the explicit Euler method, or `None`.
-        euler_factor: |I + step_size A| + step_size M |W| in the spectral
-            norm, or `None`. Each step multiplies the distance between two
-            trajectories of the discrete unit under the same inputs by at most
-            this factor.
+        step_size: of Euler's or the midpoint method, or `None`.
+        step_factor: where it is below 1, each step of the solver multiplies
+            the distance between two trajectories of the discrete unit under
+            the same inputs by at most this factor. `None` for other solvers,
+            and for the midpoint method if sigma is not monotone.
         gated: whether h' is multiplied by a gate. The theorem does not cover
             gates, so neither case holds then.
     """
@@ -73,13 +59,14 @@ class StabilityCertificate:
     largest_recurrent_eigenvalue: float
     smallest_product_eigenvalue: float
     smallest_corrected_eigenvalue: float
+    largest_sector_eigenvalue: float
     largest_real_part_of_linear_matrix: float
     largest_real_part_of_recurrent_matrix: float
     lipschitz_constant: float
     monotone: bool
     rounding: float
     step_size: float | None = None
-    euler_factor: float | None = None
+    step_factor: float | None = None
     gated: bool = False
 
     @property
@@ -116,19 +103,37 @@ class StabilityCertificate:
         )
 
     @property
+    def case_c(self):
+        """Not in the paper: case (a) for a monotone sigma, weakened.
+
+        The slopes of sigma lie in [0, M], so that the Jacobian is A + M / 2 W
+        + M / 2 E W with a diagonal E of entries in [-1, 1]. For v = M / 2 W h
+        and any positive diagonal N, h^T E v <= (h^T N h + v^T N^-1 v) / 2.
+        If `largest_sector_eigenvalue` is negative, the distance of any two
+        trajectories under the same inputs therefore decays at that rate. Case
+        (a) implies this, for N = M / 2 |W| I. `LipschitzRNN` with
+        `stable_transition=True` fulfils it for any weights.
+        """
+        return (
+            self.monotone
+            and not self.gated
+            and self.largest_sector_eigenvalue < -self.rounding
+        )
+
+    @property
     def stable(self):
         """Whether every equilibrium is certified globally exponentially stable.
 
         The conditions are sufficient, not necessary.
         """
-        return self.case_a or self.case_b
+        return self.case_a or self.case_b or self.case_c
 
     @property
-    def euler_stable(self):
-        """Whether Euler's method contracts; `None` for other methods."""
-        if self.euler_factor is None:
+    def step_stable(self):
+        """Whether a step of the solver contracts; `None` where unknown."""
+        if self.step_factor is None:
             return None
-        return self.euler_factor < 1 - _ROUNDING
+        return self.step_factor < 1 - _ROUNDING
 
     @property
     def _linear_part_decays(self):
@@ -167,25 +172,32 @@ class StabilityCertificate:
             f"W_skew^T: {self.smallest_corrected_eigenvalue:.4g}, should be "
             f"positive (of A^T W + W^T A: "
             f"{self.smallest_product_eigenvalue:.4g})",
+            f"  (c) {_word(self.case_c)}: largest eigenvalue of (A + M / 2 "
+            f"W)_sym + (N + M^2 / 4 W^T N^-1 W) / 2: "
+            f"{self.largest_sector_eigenvalue:.4g}, should be negative",
             f"  smallest singular value of W: "
             f"{self.smallest_recurrent_singular_value:.4g}",
         ]
-        if self.euler_factor is not None:
+        if self.step_factor is not None:
             lines.append(
-                f"  an Euler step of {self.step_size:.4g} multiplies the "
-                "distance between two trajectories by at most "
-                f"{self.euler_factor:.6g}, which should be below 1"
+                f"  a step of {self.step_size:.4g} multiplies the distance "
+                "between two trajectories by at most "
+                f"{self.step_factor:.6g}, which should be below 1"
             )
         return "\n".join(lines)
 
     def _verdict(self):
         if self.stable:
-            cases = [("a", self.case_a), ("b", self.case_b)]
-            held = " and ".join(f"({name})" for name, holds in cases if holds)
+            cases = [
+                ("a", self.case_a),
+                ("b", self.case_b),
+                ("c", self.case_c),
+            ]
+            held = ", ".join(f"({name})" for name, holds in cases if holds)
             return f"Globally exponentially stable, by case {held}."
         if self.gated:
             return "No certificate: theorem 1 does not cover gated units."
-        return "No certificate: neither case holds, which proves nothing."
+        return "No certificate: no case holds, which proves nothing."
 
 
 def stability_certificate(
@@ -202,7 +214,8 @@ def stability_certificate(
 
     where sigma is M-Lipschitz. As printed, (b) holds for symmetric W only.
     The certificate's `case_b` is a corrected condition for any W;
-    `case_b_as_printed` is the paper's.
+    `case_b_as_printed` is the paper's. `case_c`, which the paper does not
+    have, holds wherever (a) does and sigma is monotone.
 
     Args:
         layer_or_matrices: a built `LipschitzRNN`; another built layer with
@@ -215,8 +228,9 @@ def stability_certificate(
             as for the layer's activation, or `True` for matrices.
 
     Returns:
-        A `StabilityCertificate`. For a layer with `solver="euler"`, it also
-        tells whether the discrete unit contracts, for `time_deltas` of 1.
+        A `StabilityCertificate`. For a layer with the solver `"euler"` or
+        `"rk2"`, it also tells whether the discrete unit contracts, for
+        `time_deltas` of 1.
 
     Raises:
         ValueError: if matrices differ in shape, the layer is not built or has
@@ -236,7 +250,7 @@ def stability_certificate(
     >>> certificate.case_a, certificate.case_b, certificate.stable
     (True, False, True)
     >>> print(str(certificate).splitlines()[0])
-    Globally exponentially stable, by case (a).
+    Globally exponentially stable, by case (a), (c).
     """
     linear, recurrent = unit_matrices(layer_or_matrices)
     lipschitz_constant, monotone = _activation_facts(
@@ -246,7 +260,8 @@ def stability_certificate(
     singular_values = np.linalg.svd(recurrent, compute_uv=False)
     size = max(np.linalg.norm(linear, 2), singular_values[0])
     product = linear.T @ recurrent
-    step_size = _euler_step_size(layer_or_matrices)
+    growth = lipschitz_constant * recurrent
+    step_size = _step_size(layer_or_matrices)
     return StabilityCertificate(
         largest_symmetric_eigenvalue=eigenvalues(symmetric)[-1],
         smallest_symmetric_singular_value=float(
@@ -259,14 +274,19 @@ def stability_certificate(
         smallest_corrected_eigenvalue=_smallest_corrected_eigenvalue(
             linear, recurrent, lipschitz_constant
         ),
+        largest_sector_eigenvalue=_largest_sector_eigenvalue(linear, growth),
         largest_real_part_of_linear_matrix=float(real_parts(linear)[-1]),
         largest_real_part_of_recurrent_matrix=float(real_parts(recurrent)[-1]),
         lipschitz_constant=lipschitz_constant,
         monotone=monotone,
         rounding=_ROUNDING * float(size),
         step_size=step_size,
-        euler_factor=_euler_factor(
-            linear, singular_values[0] * lipschitz_constant, step_size
+        step_factor=_step_factor(
+            linear,
+            growth,
+            step_size,
+            getattr(layer_or_matrices, "solver", None),
+            monotone,
         ),
         gated=_is_gated(layer_or_matrices),
     )
@@ -284,18 +304,83 @@ def _smallest_corrected_eigenvalue(linear, recurrent, lipschitz_constant):
     return eigenvalues(product + product.T - worst)[0]
 
 
-def _euler_factor(linear, growth, step_size):
+def _largest_sector_eigenvalue(linear, growth):
+    centred, half = linear + growth / 2, growth / 2
+    symmetric = (centred + centred.T) / 2
+
+    def largest(nu):
+        share = half.T @ (half / nu[:, None])
+        return np.linalg.eigvalsh(symmetric + (np.diag(nu) + share) / 2)[-1]
+
+    return _smallest_over_nu(largest, half)
+
+
+def _step_factor(linear, growth, step_size, solver, monotone):
     if step_size is None:
         return None
-    decay = np.linalg.norm(np.eye(len(linear)) + step_size * linear, 2)
-    return float(decay + step_size * growth)
+    identity = np.eye(len(linear))
+    if not monotone:
+        if solver != "euler":
+            return None
+        decay = np.linalg.norm(identity + step_size * linear, 2)
+        return float(decay + step_size * np.linalg.norm(growth, 2))
+    # See the proof in `ops.contractive_pair`.
+    room = ROOM[solver]
+    centred = identity + step_size * (linear + growth / 2)
+    half = room * step_size / 2 * growth
+
+    def largest(nu):
+        # c_i = nu_i / (1 + nu_i).
+        form = centred.T @ ((1 + nu)[:, None] * centred)
+        form += half.T @ ((1 + 1 / nu)[:, None] * half)
+        return np.linalg.eigvalsh(form)[-1]
+
+    factor = _smallest_over_nu(largest, half, solver == "euler") ** 0.5
+    return factor if solver == "euler" else (1 + factor) / 2
+
+
+def _smallest_over_nu(largest, half, by_rows=True):
+    """The least `largest(nu)` over multiples of two choices of nu."""
+    rows = np.linalg.norm(half, axis=1)
+    mean = np.full_like(rows, np.sqrt(np.mean(rows**2)))
+    # Positive, W = 0 included.
+    least = 1e-9 + 1e-6 * mean
+    starts = (mean, rows) if by_rows else (mean,)
+    return min(_smallest_multiple(largest, nu + least) for nu in starts)
+
+
+def _smallest_multiple(function, vector, low=-7.0, high=7.0):
+    """The least value at e^x times a vector, by golden section.
+
+    Args:
+        function: of a vector, convex.
+        vector: array, positive.
+        low, high: floats, the ends of the search for x.
+    """
+
+    def at(log):
+        return function(math.exp(log) * vector)
+
+    share = (math.sqrt(5) - 1) / 2
+    points = [high - share * (high - low), low + share * (high - low)]
+    values = [at(point) for point in points]
+    for _ in range(40):
+        if values[0] < values[1]:
+            high, points[1], values[1] = points[1], points[0], values[0]
+            points[0] = high - share * (high - low)
+            values[0] = at(points[0])
+        else:
+            low, points[0], values[0] = points[0], points[1], values[1]
+            points[1] = low + share * (high - low)
+            values[1] = at(points[1])
+    return float(min(values))
 
 
 def _activation_facts(layer_or_matrices, lipschitz_constant, monotone):
     known = 1.0, True
     if hasattr(layer_or_matrices, "activation"):
         name = getattr(layer_or_matrices.activation, "__name__", None)
-        known = _ACTIVATIONS.get(name)
+        known = LIPSCHITZ_CONSTANTS.get(name)
     if known is None and None in (lipschitz_constant, monotone):
         raise ValueError(
             "The Lipschitz constant of the layer's activation is unknown: give "
@@ -313,8 +398,8 @@ def _activation_facts(layer_or_matrices, lipschitz_constant, monotone):
     return float(lipschitz_constant), bool(monotone)
 
 
-def _euler_step_size(layer):
-    if getattr(layer, "solver", None) != "euler" or _is_gated(layer):
+def _step_size(layer):
+    if getattr(layer, "solver", None) not in ROOM or _is_gated(layer):
         return None
     if getattr(layer, "log_step_size", None) is None:
         return float(layer.step_size)

@@ -17,6 +17,7 @@ _LOGGED = (
     "largest_recurrent_singular_value",
     "largest_recurrent_eigenvalue",
     "smallest_corrected_eigenvalue",
+    "largest_sector_eigenvalue",
 )
 
 

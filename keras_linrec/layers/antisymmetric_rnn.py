@@ -10,7 +10,7 @@ from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.validation import require_between
 
 # The arguments of `LipschitzRNN` that are fixed here.
-_FIXED = {"alpha", "beta", "linear_initializer"}
+_FIXED = {"alpha", "beta", "linear_initializer", "stable_transition"}
 
 
 class AntisymmetricUnit(LipschitzUnit):
@@ -79,6 +79,11 @@ class AntisymmetricRNN(AntisymmetricUnit, LipschitzLayer):
     as Erichson et al. 2021 define it (section 7): `LipschitzRNN` with alpha=0
     and beta=1. With `gated=True` h' is multiplied by
     sigmoid((M - M^T - gamma I) h + U' x + b'), as in Chang et al.
+
+    There is no `stable_transition`: without A, no state is forgotten where the
+    activation saturates, and theorem 1 does not apply; and Euler's method moves
+    the states of a skew-symmetric matrix outwards at every step. With tanh, a
+    step changes a state by at most dt all the same.
 
     | weight | shape | meaning |
     |---|---|---|

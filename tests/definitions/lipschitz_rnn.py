@@ -12,6 +12,33 @@ def symmetric_skew(m, beta, gamma):
     return (1 - beta) * symmetric + beta * skew - gamma * np.eye(len(m))
 
 
+def contractive_pair(m_a, m_w, beta, gamma, dt, solver, alpha):
+    """alpha A and W of `stable_transition`, by the equations of its docstring.
+
+    Args:
+        m_a, m_w: M_A and M_W.
+        beta, gamma: pairs.
+    """
+    identity = np.eye(len(m_a))
+    r = {"euler": 1, "rk2": 3}[solver]
+    s_w = symmetric_skew(m_w, beta[1], gamma[1])
+    nu = np.sqrt(np.diag(s_w @ s_w.T) + 1e-6)
+    if solver == "rk2":
+        nu = np.full_like(nu, np.sqrt(np.mean(nu**2)))
+    symmetric, skew = m_a + m_a.T, m_a - m_a.T
+    x = alpha * (beta[0] * skew - (1 - beta[0]) * symmetric @ symmetric)
+    x = x - r / 4 * s_w.T @ np.diag(1 / nu + r * dt / 2) @ s_w
+    singular_values = np.linalg.svd(dt * x, compute_uv=False)
+    s = (1 + np.sum(singular_values**8)) ** (-1 / 8)
+    z = s * dt * x
+    k = identity + z / 2 + z @ z / 6
+    g = identity + z @ k
+    rho = 1 / (1 + alpha * gamma[0] * dt)
+    w = rho * np.sqrt(s) * s_w @ k
+    b = rho * np.diag((1 + r * dt * nu / 2) ** -0.5) @ g
+    return (b - identity) / dt - w / 2, w
+
+
 def sigmoid(a):
     return 1 / (1 + np.exp(-a))
 
@@ -39,6 +66,7 @@ def lipschitz_rnn(
     solver="euler",
     alpha=1.0,
     activation=np.tanh,
+    stable_transition=False,
 ):
     """Outputs (batch, time, units) and the final state.
 
@@ -58,6 +86,16 @@ def lipschitz_rnn(
         a = alpha * symmetric_skew(weights["linear_kernel"], beta_a, gamma_a)
     if "log_step_size" in weights:
         step_size = np.exp(weights["log_step_size"])
+    if stable_transition:
+        a, w = contractive_pair(
+            weights["linear_kernel"],
+            weights["recurrent_kernel"],
+            (beta_a, beta_w),
+            (gamma_a, gamma_w),
+            step_size,
+            solver,
+            alpha,
+        )
     if state is None:
         state = np.zeros((inputs.shape[0], w.shape[0]))
     if time_deltas is None:
