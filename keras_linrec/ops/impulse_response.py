@@ -201,6 +201,8 @@ def _iterates(delta, rows, count, additions=None):
 
     if count > _UNROLLED:
         return ops.scan(step, rows, additions, length=count)[1]
+    # Keras 3.12 stacks no variables under TensorFlow.
+    rows = ops.convert_to_tensor(rows)
     unrolled = [None] * count if additions is None else ops.unstack(additions)
     iterates = []
     for addition in unrolled:
