@@ -33,18 +33,25 @@ def causal_convolution(inputs, response, activation=keras.activations.linear):
         # FFT libraries reject empty tensors.
         outputs = by_feature * response[..., :1]
         return activate(activation, ops.transpose(outputs, (0, 3, 1, 2)))
-    # PyTorch differentiates the operations themselves.
     if keras.backend.backend() == "torch":
-        is_cut = outliers.with_outliers(by_feature.detach())
-        outputs = _Transforms(by_feature, response).convolve(is_cut)
-        outputs = ops.transpose(outputs, (0, 3, 1, 2))
-        return backends.current().choose(
-            ops.any(is_cut),
-            lambda: _activated(activation, outputs),
-            lambda: activate(activation, outputs),
-        )
+        return _by_operations(by_feature, response, activation)
     outputs = ops.transpose(_convolved(by_feature, response), (0, 3, 1, 2))
     return _activated(activation, outputs)
+
+
+def _by_operations(by_feature, response, activation):
+    """The convolution, which PyTorch differentiates operation by operation."""
+    transforms = _Transforms(by_feature, response)
+    if not backends.current().can_read(by_feature):
+        # The program depends on no values; exports fix what the search for
+        # outliers compares.
+        outputs = transforms.uncut()
+        return activate(activation, ops.transpose(outputs, (0, 3, 1, 2)))
+    is_cut = outliers.with_outliers(by_feature.detach())
+    outputs = ops.transpose(transforms.convolve(is_cut), (0, 3, 1, 2))
+    if ops.any(is_cut):
+        return _activated(activation, outputs)
+    return activate(activation, outputs)
 
 
 def _activated(activation, outputs):
@@ -109,8 +116,12 @@ class _Transforms:
         return backends.current().choose(
             ops.any(is_cut),
             lambda: _convolved_in_pieces(self.inputs, self.response),
-            lambda: self._product(self.of_inputs),
+            self.uncut,
         )
+
+    def uncut(self):
+        """The outputs, whatever the inputs."""
+        return self._product(self.of_inputs)
 
     def sum_of_pieces(self):
         """The outputs, each sequence cut where an outlier enters."""

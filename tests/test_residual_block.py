@@ -20,6 +20,7 @@ from keras_linrec.layers import LSSL
 from keras_linrec.layers import LDStack
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.models import ResidualBlock
+from keras_linrec.models import SequenceRegressor
 from keras_linrec.models.units import UNITS
 
 
@@ -86,16 +87,27 @@ def test_a_unit_by_name_is_activated_and_gated_where_it_is_linear(name):
     assert own == (4 if is_linear else 0)
 
 
-def test_a_block_that_is_linear_from_end_to_end_warns():
-    linear = {"activation": "linear", "gated": False}
-    with pytest.warns(UserWarning, match="is linear outside training"):
-        block = built(ResidualBlock("lru", normalization="batch", **linear))
+def test_a_model_that_is_linear_from_end_to_end_warns():
+    def model(unit, normalization, block_activation="linear"):
+        return SequenceRegressor(
+            1,
+            num_layers=1,
+            units=4,
+            unit=unit,
+            normalization=normalization,
+            block_activation=block_activation,
+            gated=False,
+        )
+
+    with pytest.warns(UserWarning, match="is linear from its inputs to its"):
+        linear = built(model("lru", "batch"))
     inputs = sequences(6)
-    close(block(2 * inputs) - block(inputs), block(inputs) - block(0 * inputs))
+    once, twice = linear(inputs), linear(2 * inputs)
+    close(twice - once, once - linear(0 * inputs))
     # None of these warns.
-    ResidualBlock("lru", normalization="layer", **linear)
-    ResidualBlock("lru", normalization="batch", gated=False)
-    ResidualBlock("lssl", normalization="batch", **linear)
+    model("lru", "layer")
+    model("lru", "batch", block_activation="gelu")
+    model("lssl", "batch")
 
 
 def test_what_is_given_goes_before_what_follows_from_the_unit():

@@ -1,7 +1,6 @@
 """A unit with normalization, position-wise layers and a residual connection."""
 
 import inspect
-import warnings
 
 import keras
 
@@ -39,10 +38,10 @@ class ResidualBlock(Streaming, keras.layers.Layer):
     A linear unit (RotRNN, LRU, LinearDynamicalSystem without an `activation`)
     needs the activation and the gate: without them only the norm makes the
     block nonlinear, and a stack of such blocks learns little. Outside training
-    batch normalization is linear too, and the block warns. Activation and gate
-    are what the blocks of S5 and LRU have, and on by default for a linear unit.
-    For a unit with a nonlinearity of its own they are off by default: LSSL
-    contains the activation and the mixing of its paper's deep models.
+    batch normalization is linear too. Activation and gate are what the blocks
+    of S5 and LRU have, and on by default for a linear unit. For a unit with a
+    nonlinearity of its own they are off by default: LSSL contains the
+    activation and the mixing of its paper's deep models.
 
     Args:
         unit: `"lssl"`, `"rotrnn"`, `"lru"`, `"linear_dynamical_system"`,
@@ -154,14 +153,6 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         self.unit = unit
         self.activation = activations.get(activation)
         self.gated = is_linear(unit) if gated is None else gated
-        if self._is_linear(normalization):
-            warnings.warn(
-                f"The block around the unit '{unit.name}' is linear outside "
-                "training, and so is a stack of such blocks: leave "
-                "`activation` or `gated` at None, or set `normalization` to "
-                "'layer' or 'rms'.",
-                stacklevel=2,
-            )
         self.dropout = dropout
         self.normalization = normalization
         self.norm_first = norm_first
@@ -178,12 +169,13 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         self.value_dense = self.gate_dense = None
         self.gate_policies = {}
 
-    def _is_linear(self, normalization):
+    @property
+    def is_linear(self):
         """Whether nothing in the block is nonlinear outside training."""
         has_activation = self.activation is not activations.get("linear")
         return (
             is_linear(self.unit)
-            and normalization == "batch"
+            and self.normalization == "batch"
             and not (has_activation or self.gated)
         )
 

@@ -1,5 +1,7 @@
 """The base of deep models: an encoder, residual blocks, pooling, a head."""
 
+import warnings
+
 import keras
 from keras import ops
 
@@ -103,6 +105,14 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             )
             for index in range(num_layers)
         ]
+        if all(block.is_linear for block in self.blocks):
+            warnings.warn(
+                "The model is linear from its inputs to its head: the unit "
+                f"'{unit.name}' is, and batch normalization outside training. "
+                "Leave `block_activation` or `gated` at None, or set "
+                "`normalization` to 'layer' or 'rms'.",
+                stacklevel=3,
+            )
         self.norm = None
         if norm_first:
             self.norm = make_norm(
