@@ -242,6 +242,48 @@ INLINE void gather(const FourierPlan<Real>& plan,
     for (; t < plan.width; t++) values[t] = Vector{};
   }
 }
+// Calls use(numbers of a step) for the steps from one to another.
+template <class Real, class Use>
+INLINE void for_each_step(const FourierLanes<const Real>& from, int64_t begin,
+                          int64_t end, const Use& use) {
+  typedef typename Types<Real>::Vector Vector;
+  typedef typename Types<Real>::VectorInMemory InMemory;
+  const Real* at = from.numbers + begin * from.step;
+  if (!from.place && from.lanes == Types<Real>::width) {
+    for (int64_t t = begin; t < end; t++, at += from.step) {
+      __builtin_prefetch(at + steps_ahead * from.step);
+      use(*reinterpret_cast<const InMemory*>(at));
+    }
+    return;
+  }
+  for (int64_t t = begin; t < end; t++, at += from.step) {
+    Vector value{};
+    for (int64_t lane = 0; lane < from.lanes; lane++)
+      value[lane] = at[from.place ? from.place[lane] : lane];
+    use(value);
+  }
+}
+
+template <class Real>
+void measure_squares(const FourierSquares<Real>& s) {
+  typedef typename Types<Real>::Vector Vector;
+  typedef typename Types<Real>::VectorInMemory InMemory;
+  Vector largest{};
+  Real* sums = s.sums;
+  for (int64_t t = 0; t < s.from.steps; t += s.window, sums += s.stride) {
+    const int64_t next = t + s.window;
+    Vector sum{};
+    for_each_step(s.from, t, next < s.from.steps ? next : s.from.steps,
+                  [&](Vector numbers) {
+                    const Vector square = numbers * numbers;
+                    sum += square;
+                    largest = square > largest ? square : largest;
+                  });
+    *reinterpret_cast<InMemory*>(sums) = sum;
+  }
+  *reinterpret_cast<InMemory*>(s.largest) = largest;
+}
+
 template <class Real>
 void gather(const FourierPlan<Real>& plan, const FourierLanes<const Real>& from,
             typename Types<Real>::Vector* values) {

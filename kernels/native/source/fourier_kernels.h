@@ -53,6 +53,16 @@ struct FourierLanes {
   const int64_t* place;  // of each lane's first number; null: side by side
 };
 
+// The squares of a tile's numbers over windows of time, lane by lane.
+template <class Real>
+struct FourierSquares {
+  FourierLanes<const Real> from;
+  int64_t window;  // steps in a window, but for the last
+  int64_t stride;  // from a window's sums to the next
+  Real* sums;      // (windows, lanes), overwritten
+  Real* largest;   // (lanes), overwritten
+};
+
 // Memory of a thread. A spectrum is rows * stride complex vectors.
 template <class Real>
 struct FourierScratch {

@@ -24,6 +24,7 @@ constexpr Kernels<Real> table() {
           respond_backward<Real>,
           add_scaled<Real>,
           dot_rows<Real>,
+          measure_squares<Real>,
           spectrum_of<Real>,
           convolve<Real>,
           convolve_backward<Real>,

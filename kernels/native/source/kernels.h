@@ -27,6 +27,7 @@ struct Kernels {
   void (*respond_backward)(const RespondBackward<Real>&);
   void (*add_scaled)(const AddScaled<Real>&);
   void (*dot_rows)(const DotRows<Real>&);
+  void (*measure_squares)(const FourierSquares<Real>&);
   void (*spectrum_of)(const FourierSpectrum<Real>&);
   void (*convolve)(const FourierConvolution<Real>&);
   void (*convolve_backward)(const FourierGradient<Real>&);

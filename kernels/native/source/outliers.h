@@ -10,11 +10,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <vector>
 
-#include "fourier_kernels.h"
+#include "arrays.h"
 
 namespace keras_linrec {
 
@@ -34,7 +33,7 @@ template <class Real>
 struct LaneEnergies {
   const Real* window;  // `stride` apart
   int64_t windows, stride;
-  Real total;    // the sum of all squares
+  Real total;  // the sum of all squares
   Real largest_square;
   int64_t steps;
 
@@ -63,26 +62,6 @@ struct LaneEnergies {
   }
 };
 
-// The sums of squares from one step to another, and the largest ones so far, of
-// lanes side by side, four to a vector.
-template <class Real, int vectors>
-void add_squares(const FourierLanes<const Real>& from, int64_t begin,
-                 int64_t end, Real* sums, Real* largest) {
-  typedef Real Vector __attribute__((vector_size(4 * sizeof(Real))));
-  Vector sum[vectors] = {}, most[vectors];
-  std::memcpy(most, largest, sizeof most);
-  for (int64_t t = begin; t < end; t++)
-    for (int i = 0; i < vectors; i++) {
-      Vector square;
-      std::memcpy(&square, from.numbers + t * from.step + 4 * i, sizeof square);
-      square *= square;
-      sum[i] += square;
-      most[i] = square > most[i] ? square : most[i];
-    }
-  std::memcpy(sums, sum, sizeof sum);
-  std::memcpy(largest, most, sizeof most);
-}
-
 // Which lanes of a tile have outliers; none in most tiles.
 template <class Real>
 std::vector<bool> lanes_with_outliers(const FourierLanes<const Real>& from) {
@@ -90,34 +69,20 @@ std::vector<bool> lanes_with_outliers(const FourierLanes<const Real>& from) {
   constexpr Real limit = kRounding / std::numeric_limits<Real>::epsilon();
   constexpr Real growth = kMostGrowth * kMostGrowth;
   const int64_t size = std::max<int64_t>(1, from.steps / kWindows);
-  // Of the last, shorter window, its size at least.
+  // Fewer than twice as many as kWindows.
   const int64_t windows = (from.steps + size - 1) / size;
-  Real energies[2 * kWindows][most_lanes] = {};
-  Real total[most_lanes] = {}, largest[most_lanes] = {}, least[most_lanes];
+  Real energies[2 * kWindows][most_lanes], largest[most_lanes];
+  kernels<Real>().measure_squares(
+      {from, size, most_lanes, energies[0], largest});
+  Real total[most_lanes] = {}, least[most_lanes];
   std::fill_n(least, most_lanes, std::numeric_limits<Real>::max());
   for (int64_t w = 0; w < windows; w++) {
-    Real* squares = energies[w];
-    const int64_t end = std::min(from.steps, (w + 1) * size);
-    const bool whole = !from.place;
-    if (whole && from.lanes == 16)
-      add_squares<Real, 4>(from, w * size, end, squares, largest);
-    else if (whole && from.lanes == 8)
-      add_squares<Real, 2>(from, w * size, end, squares, largest);
-    else
-      for (int64_t t = w * size; t < end; t++)
-        for (int64_t lane = 0; lane < from.lanes; lane++) {
-          const int64_t place = whole ? lane : from.place[lane];
-          const Real number = from.numbers[t * from.step + place];
-          const Real square = number * number;
-          squares[lane] += square;
-          largest[lane] = square > largest[lane] ? square : largest[lane];
-        }
-    const Real share = Real(1) / (end - w * size);
-    for (int64_t lane = 0; lane < most_lanes; lane++) {
-      total[lane] += squares[lane];
-      squares[lane] *= share;
-      if (squares[lane] > 0 && squares[lane] < least[lane])
-        least[lane] = squares[lane];
+    const Real share = Real(1) / std::min(size, from.steps - w * size);
+    for (int64_t lane = 0; lane < from.lanes; lane++) {
+      Real& energy = energies[w][lane];
+      total[lane] += energy;
+      energy *= share;
+      if (energy > 0 && energy < least[lane]) least[lane] = energy;
     }
   }
   std::vector<bool> found;
