@@ -182,7 +182,9 @@ def _all_rows(rows, delta, count):
 
         return _by_feature(all_rows), gradient
 
-    return iterate(rows, delta)
+    # TensorFlow's `custom_gradient` refuses variables, and Keras 3.12 takes its
+    # own for tensors: `convert_to_tensor` leaves them as they are.
+    return iterate(1 * rows, delta)
 
 
 def _iterates(delta, rows, count, additions=None):
@@ -201,8 +203,6 @@ def _iterates(delta, rows, count, additions=None):
 
     if count > _UNROLLED:
         return ops.scan(step, rows, additions, length=count)[1]
-    # Keras 3.12 stacks no variables under TensorFlow.
-    rows = ops.convert_to_tensor(rows)
     unrolled = [None] * count if additions is None else ops.unstack(additions)
     iterates = []
     for addition in unrolled:

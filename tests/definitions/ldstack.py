@@ -160,19 +160,17 @@ def ldstack(
     if activation is None:
         depth = 1
     projections = weights.get("projection")
+    has_parts = projections is not None and depth > 1
     if projections is None:
         sequences = [inputs]
-    elif depth == 1:
+    elif not has_parts:
         mean = projections.T @ projections / len(projections)
         sequences = [inputs @ mean]
     else:
         sequences = [inputs @ np.outer(row, row) for row in projections]
     outputs, finals = [], []
     for index, sequence in enumerate(sequences):
-        start = [
-            state if len(sequences) == 1 else state[:, index]
-            for state in states
-        ]
+        start = [state[:, index] if has_parts else state for state in states]
         hidden, final = stack(
             transition,
             sequence @ entering.T + weights.get("state_bias", 0),
@@ -185,7 +183,7 @@ def ldstack(
         finals.append(final)
     output = np.mean(outputs, axis=0) + inputs @ weights["feedthrough"]
     output = output + weights.get("bias", 0)
-    if len(sequences) == 1:
+    if not has_parts:
         return output, *finals[0]
     return output, *(np.stack(parts, axis=1) for parts in zip(*finals))
 
