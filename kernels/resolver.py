@@ -95,8 +95,11 @@ def _kernel(case):
             return "associative", "few states and many steps"
     requested = settings.requested_kernel()
     name = registry.choose(requested)
-    if name == "native" and case.resets and case.platform != "cpu":
-        return registry.portable(), "this device's kernels take no resets"
+    if name == "native" and case.platform != "cpu":
+        if keras.backend.backend() == "tensorflow":
+            return registry.portable(), "the native kernels run on the CPU"
+        if case.resets:
+            return registry.portable(), "this device's kernels take no resets"
     if name == requested:
         return name, "requested"
     return name, "the fastest that runs here"

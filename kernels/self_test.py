@@ -10,6 +10,25 @@ from keras_linrec import activations
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 
+# How far a compiled kernel may be off, by platform. `checking` of each backend
+# computes the test's products at the highest precision of the platform: float32
+# on CPUs and GPUs, six products of bfloat16 parts on a TPU, whose elementary
+# functions also have fewer digits.
+_COMPILED = {"cpu": 1e-5, "cuda": 1e-5, "tpu": 1e-4}
+# How far a portable kernel may be off. It consists of the framework's own
+# operations, so an error of this size is the precision of its products, which
+# `checking` cannot raise everywhere: these cases are off by up to 7e-3 with
+# operands rounded to bfloat16, and by 1e-3 with TF32. A wrong kernel is off by
+# more than 0.1.
+_PORTABLE = 3e-2
+
+
+def tolerance(name, platform):
+    """The largest error of the kernel `name` that counts as rounding."""
+    if name != "native":
+        return _PORTABLE
+    return _COMPILED.get(platform, min(_COMPILED.values()))
+
 
 def relative_error(kernel, vjp, is_whole=True):
     """The largest error of outputs and gradients, relative to their maximum.

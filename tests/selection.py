@@ -93,6 +93,7 @@ SELECTED_UNDER = {
     "test_sampling_rates.py": ("torch",),
     "test_saved_files.py": ("torch",),
     "test_saving.py": ("torch",),
+    "test_self_test.py": (),
     "test_sequence_model_chunks.py": ("torch",),
     "test_sequential_digits.py": ("torch",),
     "test_soak.py": ("torch",),

@@ -16,6 +16,7 @@ from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.diagonal_layer import fed_through
 from keras_linrec.layers.precise_layer import one_by_one
 from keras_linrec.layers.precise_layer import serialized
+from keras_linrec.ops import precision
 from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
 from keras_linrec.ops.rotation import rotation_matrix
@@ -312,13 +313,13 @@ number | D |
 
     def _input_projection(self, rotation):
         """(xi P^T B)^T as complex numbers, (features, channels)."""
-        kernel = self._scaled_input_kernel() @ rotation
+        kernel = precision.matmul(self._scaled_input_kernel(), rotation)
         return tuple(map(_side_by_side, complex_from_pairs(kernel)))
 
     def _output_projection(self, rotation, output_kernel):
         """(C P)^T for the real part of complex numbers, (channels, units)."""
         shape = (self.num_heads, self.head_size, self.output_units)
-        kernel = ops.einsum(
+        kernel = precision.einsum(
             "hkj,hku->huj", rotation, ops.reshape(output_kernel, shape)
         )
         real, imag = (
@@ -329,7 +330,7 @@ number | D |
 
     def to_channels(self, states, rotation):
         shape = (-1, self.num_heads, self.head_size)
-        rotated = ops.einsum(
+        rotated = precision.einsum(
             "bhk,hkj->bhj", ops.reshape(states[0], shape), rotation
         )
         channels = self.num_heads * -(-self.head_size // 2)
@@ -344,7 +345,7 @@ number | D |
             tuple(ops.reshape(part, shape) for part in channels),
             self.head_size,
         )
-        heads = ops.einsum("bhj,hkj->bhk", rotated, rotation)
+        heads = precision.einsum("bhj,hkj->bhk", rotated, rotation)
         return [ops.reshape(heads, (-1, self.state_size))]
 
     # Both ways.
@@ -413,7 +414,7 @@ number | D |
         )
         turned = pairs_from_complex(turned, self.head_size)
         return StepConstants(
-            turned @ ops.swapaxes(rotation, -1, -2),
+            precision.matmul(turned, ops.swapaxes(rotation, -1, -2)),
             _side_by_side(self._scaled_input_kernel()),
         )
 
@@ -421,7 +422,7 @@ number | D |
         transition, input_matrix = constants or self.step_constants()
         shape = (-1, self.num_heads, self.head_size)
         heads = ops.reshape(states[0], shape)
-        heads = ops.einsum("bhk,hkj->bhj", heads, transition)
+        heads = precision.einsum("bhk,hkj->bhj", heads, transition)
         state = ops.reshape(heads, (-1, self.state_size))
         state = state + inputs @ input_matrix
         outputs = state @ ops.convert_to_tensor(self.output_kernel)

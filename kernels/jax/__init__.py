@@ -1,7 +1,5 @@
 """JAX: an in-place loop for the CPU, a tree of products for accelerators."""
 
-from contextlib import nullcontext
-
 from keras_linrec import settings
 from keras_linrec.kernels.jax import sequence_parallel
 from keras_linrec.kernels.jax import trace_contexts
@@ -36,6 +34,11 @@ def platform():
 
     name = jax.default_backend()
     return "cuda" if name == "gpu" else name
+
+
+def native_platform():
+    """The platform of the compiled kernels."""
+    return platform()
 
 
 def describe(tensor):
@@ -88,8 +91,24 @@ def over_devices(kernel):
 
 
 def checking():
-    """The scope in which a kernel is checked."""
-    return nullcontext()
+    """The scope in which a kernel is checked: with products in float32."""
+    import jax
+
+    return jax.default_matmul_precision("highest")
+
+
+def in_full_precision(function, *tensors):
+    """A product of float32 arrays, and its gradients, in float32.
+
+    Args:
+        function: a function of arrays that computes one product.
+        *tensors: its arguments.
+    """
+    import jax
+
+    # The transposes of a product inherit its precision.
+    with jax.default_matmul_precision("highest"):
+        return function(*tensors)
 
 
 def trace(function, shape, dtype):
@@ -108,7 +127,4 @@ def vjp(function, tensors, cotangents):
         outputs, pull_back = jax.vjp(function, tensors)
         return [*outputs, *pull_back(cotangents)[0]]
 
-    # The self-test judges the recurrence, not the platform's default precision
-    # of products.
-    with jax.default_matmul_precision("highest"):
-        return run(tensors, cotangents)
+    return run(tensors, cotangents)

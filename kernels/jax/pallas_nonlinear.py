@@ -18,6 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.kernels.full_precision import matmul
 from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
@@ -129,7 +130,7 @@ def _factors(dynamics, operands, before):
         # Elementwise, so that the pull-back of ones gives each derivative.
         slope, pull_back = jax.vjp(
             lambda *products: _slope(dynamics, drive, products),
-            *(start @ matrix for matrix in matrices),
+            *(matmul(start, matrix) for matrix in matrices),
         )
         slopes = pull_back(jnp.ones_like(slope))
         factors.append(jnp.stack([step_size * s for s in slopes], axis=2))
@@ -168,7 +169,7 @@ def _parts(operands):
 def _matrices(operands):
     recurrent_kernel, expansion = operands[3:5]
     if expansion.shape[0]:
-        product = recurrent_kernel @ expansion
+        product = matmul(recurrent_kernel, expansion)
         return [jnp.eye(len(product), dtype=product.dtype) - product]
     return jnp.split(recurrent_kernel, _parts(operands), axis=1)
 

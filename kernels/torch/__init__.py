@@ -5,7 +5,11 @@ from contextlib import contextmanager
 import keras
 
 from keras_linrec import settings
+from keras_linrec.kernels.torch import products
 from keras_linrec.kernels.torch.loop import loop as loop
+from keras_linrec.kernels.torch.products import (
+    in_full_precision as in_full_precision,
+)
 from keras_linrec.kernels.torch.scan import associative as associative
 from keras_linrec.kernels.torch.scan import sequential as sequential
 
@@ -45,6 +49,11 @@ def platform():
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def native_platform():
+    """The platform of the compiled kernels."""
+    return platform()
 
 
 def describe(tensor):
@@ -160,12 +169,16 @@ def over_devices(kernel):
 
 @contextmanager
 def checking():
-    """The scope in which a kernel is checked."""
+    """The scope in which a kernel is checked: with products in float32."""
     import torch
 
     # Keras traces shapes on PyTorch's meta device, which has no values, and
     # inference mode has no gradients to check.
-    with keras.device(platform()), torch.inference_mode(False):
+    with (
+        keras.device(platform()),
+        torch.inference_mode(False),
+        products.in_float32(),
+    ):
         yield
 
 
