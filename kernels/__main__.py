@@ -1,9 +1,10 @@
-"""python -m keras_linrec.kernels [build [ADAPTER ...]]
+"""python -m keras_linrec.kernels [build [ADAPTER ...] | check]
 
 Without arguments, prints which kernels run on the current Keras backend and
 why the others do not. `build` compiles the native code for every installed
 framework ahead of time, for example in a container image;
-`KERAS_LINREC_CACHE_DIR` names the folder that keeps it.
+`KERAS_LINREC_CACHE_DIR` names the folder that keeps it. `check` compares every
+kernel with its definition on this device and times it: a table for an issue.
 """
 
 import argparse
@@ -27,9 +28,14 @@ def main():
         help="core (all that PyTorch needs on a CPU), jax, tensorflow or "
         "cuda; by default, those of the installed frameworks",
     )
+    commands.add_parser("check", help="compare with definitions, and time")
     arguments = parser.parse_args()
     if arguments.command == "build":
         sys.exit(build(arguments.adapters or installed()))
+    if arguments.command == "check":
+        from keras_linrec.kernels import device_check
+
+        sys.exit(device_check.check())
     show()
 
 

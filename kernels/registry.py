@@ -210,10 +210,10 @@ def _in_a_thread(check):
 
 
 def _run_check(name, kernel):
-    platform = _platform_of(name)
+    platform = platform_of(name)
     try:
         with backends.current().checking():
-            error = _error_on(platform, kernel)
+            error = error_on(platform, kernel)
     except Exception as failure:
         return Availability(
             False,
@@ -231,13 +231,13 @@ def _run_check(name, kernel):
     return Availability(True)
 
 
-def _platform_of(name):
+def platform_of(name):
     """The platform on which a kernel runs here."""
     backend = backends.current()
     return backend.native_platform() if name == "native" else backend.platform()
 
 
-def _error_on(platform, kernel):
+def error_on(platform, kernel):
     """The error of the operations that `resolver.py` runs on a platform."""
     vjp = backends.current().vjp
     if platform == "cpu":

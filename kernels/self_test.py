@@ -58,6 +58,11 @@ def relative_error(kernel, vjp, is_whole=True):
     return max(errors, key=lambda error: np.inf if error != error else error)
 
 
+def scan_error(kernel, vjp, sizes):
+    """The error of a complex scan of (batch, time, channels), and gradients."""
+    return _error(vjp, *_scan_case(kernel, sizes))
+
+
 def _error(vjp, function, arrays, cotangents, expected):
     got = vjp(
         function,
@@ -98,9 +103,10 @@ def _loop(decay, inputs, state, order):
     return outputs, before
 
 
-def _scan_case(kernel):
+def _scan_case(kernel, sizes=(2, 5, 3)):
     """Complex, a decay per step, backward in time."""
-    sequences, states = [(2, 5, 3)] * 2, [(2, 3)] * 2
+    batch, time, channels = sizes
+    sequences, states = [sizes] * 2, [(batch, channels)] * 2
     arrays = _numbers(*sequences, *sequences, *states)
     cotangents = _numbers(*sequences, *states)
 
@@ -113,7 +119,7 @@ def _scan_case(kernel):
     decay, inputs, state = (
         _complex(*arrays[i : i + 2]) for i in range(0, 6, 2)
     )
-    order = range(4, -1, -1)
+    order = range(time - 1, -1, -1)
     outputs, before = _loop(decay, inputs, state, order)
     d_outputs, carry = (
         _complex(*cotangents[i : i + 2]) for i in range(0, 4, 2)

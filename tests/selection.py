@@ -37,6 +37,7 @@ COMPILING = ("jax", "tensorflow")
 ONLY_UNDER = {
     "test_cuda.py": "torch",
     "test_cuda_nonlinear.py": "torch",
+    "test_device_check.py": "torch",
     "test_devices.py": "jax",
     "test_docs.py": "torch",
     "test_faults.py": "torch",
@@ -67,6 +68,7 @@ SELECTED_UNDER = {
     "test_bidirectional.py": ("torch",),
     "test_canonical_form.py": ("torch",),
     "test_defaults.py": ("torch",),
+    "test_device_check.py": (),
     "test_devices.py": (),
     "test_diagonal_layers.py": ("torch",),
     "test_docs.py": (),

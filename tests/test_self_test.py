@@ -83,7 +83,7 @@ def test_a_device_without_precise_products_still_runs(clean):
 
 def error_of(name):
     with backends.current().checking():
-        return registry._error_on("cpu", registry.load(name))
+        return registry.error_on("cpu", registry.load(name))
 
 
 @precisions

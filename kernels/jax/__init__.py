@@ -111,6 +111,21 @@ def in_full_precision(function, *tensors):
         return function(*tensors)
 
 
+def program(function):
+    """A function of tensors as users run it: compiled."""
+    import jax
+
+    return jax.jit(function)
+
+
+def device_name():
+    """The device that programs run on by default, in words."""
+    import jax
+
+    devices = jax.devices()
+    return f"{len(devices)} x {devices[0].device_kind} ({platform()})"
+
+
 def trace(function, shape, dtype):
     """Trace a function of one tensor."""
     import jax

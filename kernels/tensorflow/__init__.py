@@ -121,6 +121,24 @@ def in_full_precision(function, *tensors):
     return tf.cast(function(*wide), dtype)
 
 
+def program(function):
+    """A function of tensors as users run it: in a graph."""
+    import tensorflow as tf
+
+    return tf.function(function, autograph=False)
+
+
+def device_name():
+    """The device that graphs run on by default, in words."""
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return "cpu"
+    details = tf.config.experimental.get_device_details(gpus[0])
+    return f"{len(gpus)} x {details.get('device_name', 'GPU')} (cuda)"
+
+
 def trace(function, shape, dtype):
     """Trace a function of one tensor."""
     import tensorflow as tf

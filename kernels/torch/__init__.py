@@ -182,6 +182,21 @@ def checking():
         yield
 
 
+def program(function):
+    """A function of tensors as users run it: eagerly."""
+    return function
+
+
+def device_name():
+    """The device of tensors that are created without one, in words."""
+    import torch
+
+    if platform() == "cpu":
+        return "cpu"
+    count = torch.cuda.device_count()
+    return f"{count} x {torch.cuda.get_device_name()} (cuda)"
+
+
 def trace(function, shape, dtype):
     """Run a function of one tensor, on zeros."""
     import torch

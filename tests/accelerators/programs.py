@@ -150,11 +150,11 @@ for name, options in (("", {}), (", final state", {"keep_all": False})):
     )
 program(
     "nonlinear_scan (8, 256, 64)",
-    lambda *given: ops.nonlinear_scan(*given, activation="tanh"),
+    ops.nonlinear_scan,
     shape(8, 256, 32),
     shape(32, 64),
-    shape(64),
     shape(64, 64),
+    shape(64),
 )
 program(
     "causal_convolution (8, 1024, 64)",
@@ -167,7 +167,11 @@ program("reflection_product (128, 16)", ops.reflection_product, shape(128, 16))
 program(
     "unitary_matrix (128, 16)", ops.unitary_matrix, shape(128, 16), shape(64)
 )
-program("symmetric_skew (64, 64)", ops.symmetric_skew, shape(64, 64))
+program(
+    "symmetric_skew (64, 64)",
+    lambda matrix: ops.symmetric_skew(matrix, 0.75, 0.001),
+    shape(64, 64),
+)
 
 
 # Layers and models.
