@@ -33,6 +33,9 @@ def nonlinear_scan(dynamics, operands, keep_all=True, interpret=False):
     operands = Operands(*operands)
     plain = partial(_plain, dynamics)
     kernel = partial(_scan, dynamics, interpret)
+    if operands.inputs.size == 0:
+        # A program of the grid has at least one row.
+        return plain(*operands)
     if interpret:
         return kernel(*operands)
     return lax.platform_dependent(*operands, cuda=kernel, default=plain)
