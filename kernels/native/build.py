@@ -41,7 +41,7 @@ SOURCE = Path(__file__).parent / "source"
 _THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
 _SET_VARIABLE = "KERAS_LINREC_INSTRUCTION_SET"
 
-_ADAPTERS = ("cuda", "jax", "tensorflow")
+_ADAPTERS = ("jax", "tensorflow")
 
 _AVX2 = ("-mavx2", "-mfma")
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl")
@@ -50,10 +50,26 @@ _X86_SETS = {
     "avx2": _AVX2,
     "baseline": (),
 }
+# Machine code for the generations of GPUs from Turing to Blackwell, which also
+# runs on later GPUs of the same generation; drivers of newer ones compile the
+# PTX of the oldest, which all of them can.
+_CAPABILITIES = (75, 80, 86, 89, 90, 100, 120)
+CUDA_FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "--threads=0",
+    f"-gencode=arch=compute_{_CAPABILITIES[0]},code=compute_{_CAPABILITIES[0]}",
+    *(
+        f"-gencode=arch=compute_{number},code=sm_{number}"
+        for number in _CAPABILITIES
+    ),
+)
 # The sources of the core, beside `kernels.cpp` for each set.
 _CORE_SOURCES = (
     "carried_states.cpp",
     "causal_convolution.cpp",
+    "cuda_calls.cpp",
+    "cuda_driver.cpp",
     "impulse_response.cpp",
     "move_steps.cpp",
     "nonlinear_scan.cpp",
@@ -160,7 +176,8 @@ class _Recipe:
 
     def __init__(self, adapter, objects, compiler, variable, notes=()):
         self.adapter = adapter
-        # (source, flags) of each object; the link flags are the last.
+        # (source, flags) of each object; the link flags are the last, or None
+        # if the only object is the library.
         *self.objects, self.link = objects
         self.compiler = compiler
         self.variable = variable
@@ -187,11 +204,10 @@ def _recipe(adapter):
             f"{platform.system()}"
         )
     if adapter == "cuda":
-        flags = importlib.import_module(
-            "keras_linrec.kernels.torch.cuda"
-        ).nvcc_flags()
         nvcc = list(command("NVCC") or ("nvcc",))
-        return _Recipe(adapter, [("cuda.cu", flags), ()], nvcc, "NVCC")
+        return _Recipe(
+            adapter, [("cuda_kernels.cu", CUDA_FLAGS), None], nvcc, "NVCC"
+        )
     compiler = list(cxx())
     common = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden")
     if adapter == "core":
@@ -223,7 +239,7 @@ def _core_objects(common):
         for name, flags in sets.items()
     ]
     objects += [(source, common) for source in _CORE_SOURCES]
-    return [*objects, ("-pthread",)]
+    return [*objects, ("-pthread", "-ldl")]
 
 
 def cxx():
@@ -336,14 +352,17 @@ def _compile(recipe, scratch):
     def compile_one(numbered):
         number, (source, flags) = numbered
         made = scratch / f"{number}.o"
+        kind = "-fatbin" if recipe.link is None else "-c"
         _run(
-            [*recipe.compiler, *flags, "-c", str(SOURCE / source)]
+            [*recipe.compiler, *flags, kind, str(SOURCE / source)]
             + ["-o", str(made)]
         )
         return str(made)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         objects = list(pool.map(compile_one, enumerate(recipe.objects)))
+    if recipe.link is None:
+        return Path(objects[0])
     made = scratch / "library.so"
     _run([*recipe.compiler, "-shared", *objects, "-o", str(made), *recipe.link])
     return made

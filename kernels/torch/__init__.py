@@ -82,9 +82,9 @@ def _operators_run(device):
         return False
     if device != "cuda":
         return True
-    from keras_linrec.kernels.torch.operators import cuda_library
+    from keras_linrec.kernels.torch.operators import has_cuda
 
-    return cuda_library() is not None
+    return has_cuda()
 
 
 def _is_differentiated_by_func():
