@@ -84,8 +84,12 @@ def _kernel(case):
         return registry.portable(), "for a file, which runs anywhere"
     if not case.operators:
         return registry.portable(), "custom operators do not run here"
-    on_pallas = case.platform != "cpu" and keras.backend.backend() == "jax"
-    if on_pallas and case.operation == "linear_scan":
+    on_jax = keras.backend.backend() == "jax"
+    if (
+        case.operation == "linear_scan"
+        and on_jax
+        and backends.current().scans_by_pallas(case.platform)
+    ):
         # A GPU program takes about a microsecond per step, however few states
         # there are. A tree of products over time does more work in fewer steps.
         # Estimated, not measured.

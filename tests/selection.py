@@ -36,6 +36,7 @@ COMPILING = ("jax", "tensorflow")
 # processes of their own.
 ONLY_UNDER = {
     "test_cuda.py": "torch",
+    "test_cuda_jax.py": "jax",
     "test_cuda_nonlinear.py": "torch",
     "test_devices.py": "jax",
     "test_docs.py": "torch",
@@ -66,6 +67,7 @@ SELECTED_UNDER = {
     "test_bad_arguments.py": (),
     "test_bidirectional.py": ("torch",),
     "test_canonical_form.py": ("torch",),
+    "test_cuda_jax.py": (),
     "test_defaults.py": ("torch",),
     "test_devices.py": (),
     "test_diagonal_layers.py": ("torch",),

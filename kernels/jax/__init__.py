@@ -1,6 +1,7 @@
 """JAX: an in-place loop for the CPU, a tree of products for accelerators."""
 
 from contextlib import nullcontext
+from contextlib import suppress
 
 from keras_linrec import settings
 from keras_linrec.kernels.jax import sequence_parallel
@@ -9,6 +10,8 @@ from keras_linrec.kernels.jax.loop import loop as loop
 from keras_linrec.kernels.jax.scan import associative as associative
 from keras_linrec.kernels.jax.scan import portable as portable
 from keras_linrec.kernels.jax.scan import sequential as sequential
+from keras_linrec.kernels.native import BuildError
+from keras_linrec.kernels.native import UnsupportedPlatform
 
 settings.compiler_scope = trace_contexts.portable_kernels
 settings.sequence_parallel = trace_contexts.sequence_parallel
@@ -25,9 +28,23 @@ def compiled():
         from keras_linrec.kernels.jax import native
 
         return native
+    if platform() == "cuda":
+        with suppress(BuildError, UnsupportedPlatform):
+            from keras_linrec.kernels.jax import cuda
+
+            return cuda
     from keras_linrec.kernels.jax import pallas
 
     return pallas
+
+
+def scans_by_pallas(platform_of_case):
+    """Whether the native linear scan on a GPU or TPU is Pallas'."""
+    if platform_of_case == "cpu":
+        return False
+    # For a GPU that is not here, the kernel that any of them has.
+    here = platform_of_case == platform()
+    return not here or compiled().__name__.endswith(".pallas")
 
 
 def platform():

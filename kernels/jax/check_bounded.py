@@ -30,7 +30,7 @@ def _checked(message, tensor):
         _unchecked,
         [jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)],
         [tensor],
-        platform=None,
+        platforms=None,
     )
     return tensor
 

@@ -22,8 +22,16 @@ for _name in core.FUNCTIONS:
         platform="cpu",
     )
 
+# The functions that the CUDA core runs here: `cuda.py` adds them.
+on_cuda = set()
+
 # The module that has all functions, for errors.
 FUNCTIONS = "keras_linrec.kernels.jax.native"
+
+
+def target(name):
+    """The FFI target of a function of the core."""
+    return name
 
 
 def require_call_shapes(function, names, arguments, expected):
@@ -54,7 +62,8 @@ def call(name, results, arguments, rows=None, aliases=None, **attributes):
         name, tuple(flat), rows, tuple((aliases or {}).items()), attributes
     )
     portable = _PortableCall(name, given_tree, tuple(flat), attributes)
-    outputs = native_or_portable(native, portable, flat, given)
+    platforms = ("cpu", "cuda") if name in on_cuda else ("cpu",)
+    outputs = native_or_portable(native, portable, flat, given, platforms)
     return jax.tree.unflatten(tree, outputs)
 
 
@@ -75,7 +84,7 @@ class _CoreCall:
 
     def _run(self, shapes, *arguments):
         return jax.ffi.ffi_call(
-            self.name,
+            target(self.name),
             shapes,
             vmap_method="broadcast_all",
             input_output_aliases=dict(self.aliases) or None,

@@ -19,7 +19,9 @@ _native_or_portable = Primitive("keras_linrec_native_or_portable")
 _native_or_portable.multiple_results = True
 
 
-def native_or_portable(native, portable, results, arguments, platform="cpu"):
+def native_or_portable(
+    native, portable, results, arguments, platforms=("cpu",)
+):
     """The results of `native` where it can run, and of `portable` elsewhere.
 
     Args:
@@ -29,15 +31,16 @@ def native_or_portable(native, portable, results, arguments, platform="cpu"):
         results: the shapes and dtypes of the results, as
             `jax.ShapeDtypeStruct`s.
         arguments: list of arrays.
-        platform: the platform on which `native` runs, `None` for all. It
-            never runs in a file. Defaults to `"cpu"`.
+        platforms: tuple of the platforms on which `native` runs, `None` for
+            all. It never runs in a file, nor in a program for several
+            platforms. Defaults to `("cpu",)`.
     """
     return _native_or_portable.bind(
         *arguments,
         native=native,
         portable=portable,
         results=tuple(jax.core.ShapedArray(r.shape, r.dtype) for r in results),
-        platform=platform,
+        platforms=platforms,
     )
 
 
@@ -58,11 +61,13 @@ def _program(parameters):
     return jax.jit(partial(_native_or_portable.bind, **dict(parameters)))
 
 
-def _lower(context, *arguments, native, portable, results, platform):
+def _lower(context, *arguments, native, portable, results, platforms):
     module = context.module_context
     settings = getattr(module, "lowering_parameters", None)
     for_file = getattr(settings, "for_export", False)
-    here = platform is None or tuple(module.platforms) == (platform,)
+    here = platforms is None or (
+        len(module.platforms) == 1 and module.platforms[0] in platforms
+    )
     here = here and not for_file
     lower = mlir.lower_fun(native if here else portable, multiple_results=True)
     return lower(context, *arguments)
@@ -82,7 +87,7 @@ class _Mapped:
         return jax.vmap(self.function, self.axes)(*arguments)
 
 
-def _batch(arguments, axes, *, native, portable, results, platform):
+def _batch(arguments, axes, *, native, portable, results, platforms):
     (size,) = {
         argument.shape[axis]
         for argument, axis in zip(arguments, axes)
@@ -93,7 +98,7 @@ def _batch(arguments, axes, *, native, portable, results, platform):
         _Mapped(portable, tuple(axes)),
         [result.update(shape=(size, *result.shape)) for result in results],
         arguments,
-        platform,
+        platforms,
     )
     return outputs, [0] * len(outputs)
 

@@ -39,7 +39,7 @@ def core():
     if contents is None:
         contents = build.library("cuda").read_bytes()
     for function in FUNCTIONS:
-        name = _name(function, "_scratch")
+        name = name_of(function, "_scratch")
         if hasattr(library, name):
             getattr(library, name).restype = ctypes.c_int64
     path = (driver or usual).encode()
@@ -50,7 +50,8 @@ def core():
     return library
 
 
-def _name(function, suffix=""):
+def name_of(function, suffix=""):
+    """The name of the function in the CUDA core."""
     return function.replace("keras_linrec_", "keras_linrec_cuda_") + suffix
 
 
@@ -61,7 +62,7 @@ def _message(library):
 
 def scratch_bytes(name, flags, sizes):
     """The bytes of scratch memory that a call needs."""
-    function = getattr(core(), _name(name, "_scratch"), None)
+    function = getattr(core(), name_of(name, "_scratch"), None)
     if function is None:
         return 0
     return function(ctypes.c_int(flags), _numbers(sizes))
@@ -74,7 +75,7 @@ def call(name, flags, sizes, arrays, results, scratch, stream):
         RuntimeError: if they do not start.
         ValueError: if the CUDA core cannot run this call.
     """
-    status = getattr(core(), _name(name))(
+    status = getattr(core(), name_of(name))(
         ctypes.c_int(flags),
         _numbers(sizes),
         (ctypes.c_void_p * len(arrays))(*arrays),

@@ -1,6 +1,11 @@
 // The core as XLA FFI handlers, for JAX. Shapes are read from the buffers, so
 // that a call with symbolic sizes runs with any. `jax.vmap` adds leading axes
 // to every buffer, which become the core's groups.
+#include <array>
+#include <string>
+#include <vector>
+
+#include "cuda_core.h"
 #include "xla_calls.h"
 
 namespace {
@@ -25,27 +30,34 @@ struct Arrays : keras_linrec::Buffers {
     return product;
   }
 
+  // The flags with the number type.
+  int with_type(int64_t flags) const {
+    const bool wide = arguments[0].element_type() == ffi::DataType::F64;
+    return static_cast<int>(flags) | (wide ? kKerasLinrecFloat64 : 0);
+  }
+
   template <Core core>
   ffi::Error run(int64_t flags, const int64_t* sizes) const {
-    const bool wide = arguments[0].element_type() == ffi::DataType::F64;
-    return keras_linrec::run(
-        "keras_linrec", core,
-        static_cast<int>(flags) | (wide ? kKerasLinrecFloat64 : 0), sizes, from,
-        to);
+    return keras_linrec::run("keras_linrec", core, with_type(flags), sizes,
+                             from, to);
   }
 };
 
 size_t parts_of(int64_t flags) { return flags & kKerasLinrecComplex ? 2 : 1; }
+
+// Groups, batch, time, channels.
+std::array<int64_t, 4> scan_sizes(const Arrays& arrays, int64_t flags) {
+  const size_t inputs = parts_of(flags);
+  return {arrays.groups(inputs, 3), arrays.axis(inputs, 3),
+          arrays.axis(inputs, 2), arrays.axis(inputs, 1)};
+}
 
 template <Core core>
 ffi::Error scan(ffi::RemainingArgs arguments, ffi::RemainingRets results,
                 int64_t flags) {
   const Arrays arrays(arguments, results);
   if (arrays.error.failure()) return arrays.error;
-  const size_t inputs = parts_of(flags);
-  const int64_t sizes[] = {arrays.groups(inputs, 3), arrays.axis(inputs, 3),
-                           arrays.axis(inputs, 2), arrays.axis(inputs, 1)};
-  return arrays.run<core>(flags, sizes);
+  return arrays.run<core>(flags, scan_sizes(arrays, flags).data());
 }
 
 template <Core core>
@@ -184,6 +196,65 @@ ffi::Error nonlinear_scan(ffi::RemainingArgs arguments,
   return arrays.run<core>(flags, sizes);
 }
 
+// The CUDA core, on the stream of the program.
+
+typedef int (*CudaCore)(int, const int64_t*, const void* const*, void* const*,
+                        void*, void*);
+typedef int64_t (*Scratch)(int, const int64_t*);
+
+template <CudaCore core, Scratch bytes, class Allocate>
+ffi::Error run_cuda_scan(ffi::RemainingArgs arguments,
+                         ffi::RemainingRets results, int64_t flags,
+                         Allocate allocate, void* stream) {
+  const Arrays arrays(arguments, results);
+  if (arrays.error.failure()) return arrays.error;
+  const auto sizes = scan_sizes(arrays, flags);
+  const int typed = arrays.with_type(flags);
+  void* scratch = allocate(bytes(typed, sizes.data()));
+  if (!scratch)
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted,
+                      "keras_linrec: out of the GPU's memory");
+  const int status = core(typed, sizes.data(), arrays.from.data(),
+                          arrays.to.data(), scratch, stream);
+  if (status == kKerasLinrecDone) return ffi::Error::Success();
+  return ffi::Error::Internal(std::string("keras_linrec: ") +
+                              keras_linrec_cuda_message());
+}
+
+template <CudaCore core, Scratch bytes>
+ffi::Error cuda_scan(void* stream, ffi::ScratchAllocator memory,
+                     ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                     int64_t flags) {
+  // The program's next kernels may reuse the memory, since they run after ours.
+  const auto allocate = [&](int64_t count) {
+    return memory.Allocate(count, alignof(double)).value_or(nullptr);
+  };
+  return run_cuda_scan<core, bytes>(arguments, results, flags, allocate,
+                                    stream);
+}
+
+// For the tests, in which the driver's GPU is the CPU.
+template <CudaCore core, Scratch bytes>
+ffi::Error cuda_scan_on_cpu(ffi::RemainingArgs arguments,
+                            ffi::RemainingRets results, int64_t flags) {
+  std::vector<double> memory;
+  const auto allocate = [&](int64_t count) {
+    memory.resize(count / sizeof(double) + 1);
+    return memory.data();
+  };
+  return run_cuda_scan<core, bytes>(arguments, results, flags, allocate,
+                                    nullptr);
+}
+
+auto cuda_scan_binding() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::PlatformStream<void*>>()
+      .Ctx<ffi::ScratchAllocator>()
+      .RemainingArgs()
+      .RemainingRets()
+      .Attr<int64_t>("flags");
+}
+
 auto scan_binding() {
   return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<int64_t>(
       "flags");
@@ -216,10 +287,16 @@ auto impulse_response_binding() {
 
 }  // namespace
 
-#define HANDLER(name, function, binding)                    \
-  extern "C" KERAS_LINREC_PUBLIC XLA_FFI_Error* name##_xla( \
-      XLA_FFI_CallFrame* frame);                            \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name##_xla, function<name>, binding())
+#define SYMBOL(symbol, binding, ...)                                          \
+  extern "C" KERAS_LINREC_PUBLIC XLA_FFI_Error* symbol(XLA_FFI_CallFrame*); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(symbol, (__VA_ARGS__), binding())
+#define HANDLER(name, function, binding) \
+  SYMBOL(name##_xla, binding, function<name>)
+#define CUDA_HANDLER(name, function)                        \
+  SYMBOL(name##_xla, function##_binding,                    \
+         function<name, name##_scratch>);                   \
+  SYMBOL(name##_on_cpu_xla, scan_binding,                   \
+         function##_on_cpu<name, name##_scratch>)
 
 HANDLER(keras_linrec_scan, scan, scan_binding);
 HANDLER(keras_linrec_scan_backward, scan, scan_binding);
@@ -247,3 +324,5 @@ HANDLER(keras_linrec_move_steps, move_steps, scan_binding);
 HANDLER(keras_linrec_nonlinear_scan, nonlinear_scan, activated_binding);
 HANDLER(keras_linrec_nonlinear_scan_backward, nonlinear_scan,
         activated_binding);
+CUDA_HANDLER(keras_linrec_cuda_scan, cuda_scan);
+CUDA_HANDLER(keras_linrec_cuda_scan_backward, cuda_scan);
