@@ -84,12 +84,7 @@ def _kernel(case):
         return registry.portable(), "for a file, which runs anywhere"
     if not case.operators:
         return registry.portable(), "custom operators do not run here"
-    on_jax = keras.backend.backend() == "jax"
-    if (
-        case.operation == "linear_scan"
-        and on_jax
-        and backends.current().scans_by_pallas(case.platform)
-    ):
+    if case.operation == "linear_scan" and _uses_pallas(case):
         # A GPU program takes about a microsecond per step, however few states
         # there are. A tree of products over time does more work in fewer steps.
         # Estimated, not measured.
@@ -104,6 +99,13 @@ def _kernel(case):
     if name == requested:
         return name, "requested"
     return name, "the fastest that runs here"
+
+
+def _uses_pallas(case):
+    """Whether the native kernels of a case are those of Pallas."""
+    if keras.backend.backend() != "jax":
+        return False
+    return backends.current().uses_pallas(case.platform)
 
 
 def _form(case, kernel):
@@ -166,13 +168,13 @@ def _form(case, kernel):
     if case.platform == "cuda":
         if case.pairs:
             return "loop", "an activation of pairs"
-        if case.gelu and keras.backend.backend() == "jax":
+        if case.gelu and _uses_pallas(case):
             return "loop", "Triton has no error function"
-        # On PyTorch a thread block reads the recurrent matrix at each step.
-        # Beyond this number of units a product of all rows is faster, despite
-        # its launches. On JAX the matrix has to fit into half of the registers.
+        # In CUDA a thread block reads the recurrent matrix at each step. Beyond
+        # this number of units a product of all rows is faster, despite its
+        # launches. In Pallas the matrix has to fit into half of the registers.
         # Both thresholds are estimates, not measurements.
-        if keras.backend.backend() == "jax":
+        if _uses_pallas(case):
             width = 2 ** max(4, (case.channels - 1).bit_length())
             itemsize = 8 if case.dtype == "float64" else 4
             is_large = case.matrices * width**2 * itemsize > 2**17

@@ -38,6 +38,7 @@ ONLY_UNDER = {
     "test_cuda.py": "torch",
     "test_cuda_jax.py": "jax",
     "test_cuda_nonlinear.py": "torch",
+    "test_cuda_resources.py": "torch",
     "test_devices.py": "jax",
     "test_docs.py": "torch",
     "test_faults.py": "torch",

@@ -1,6 +1,7 @@
 """The linear scan of the CUDA core, called as XLA calls it."""
 
 import sys
+from functools import partial
 
 import keras
 import numpy as np
@@ -13,11 +14,16 @@ if keras.backend.backend() != "jax":
 
 import jax
 from cuda_stand_in import stand_in as stand_in
+from nonlinear_cases import random_operands
 
 from keras_linrec.kernels import backends
 from keras_linrec.kernels.jax import core_calls
+from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import cuda
+from keras_linrec.kernels.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.nonlinear_recurrence import with_last_state
 
 
 @pytest.fixture
@@ -26,7 +32,7 @@ def kernels(stand_in, monkeypatch):
     from keras_linrec.kernels.jax import cuda as kernels
 
     core_calls.on_cuda.clear()
-    monkeypatch.setattr(core_calls, "on_cuda", set(kernels.FUNCTIONS))
+    monkeypatch.setattr(core_calls, "on_cuda", dict(kernels.FORMS))
     jax.clear_caches()
     yield kernels
     jax.clear_caches()
@@ -34,14 +40,20 @@ def kernels(stand_in, monkeypatch):
 
 @pytest.fixture
 def on_stand_in(kernels, monkeypatch):
-    """The same, and calls on the CPU go to the stand-in."""
-    for function in kernels.FUNCTIONS:
+    """The same, and programs for the CPU have the form for GPUs."""
+    for function in kernels.FORMS:
         jax.ffi.register_ffi_target(
             cuda.name_of(function),
             kernels.handler(function, "_on_cpu"),
             platform="cpu",
         )
-    monkeypatch.setattr(core_calls, "target", cuda.name_of)
+    original = core_calls.native_or_portable
+
+    def native_or_portable(natives, *others):
+        form = dict(natives)["cuda"]
+        return original((("cpu", form),), *others)
+
+    monkeypatch.setattr(core_calls, "native_or_portable", native_or_portable)
     return kernels
 
 
@@ -100,6 +112,46 @@ def test_it_equals_the_definition(on_stand_in, field, per_step):
             assert relative_error(whole(one), other) < 1e-6
 
 
+@pytest.mark.parametrize("solver", [None, "rk4"])
+@pytest.mark.parametrize("keep_all", [True, False], ids=["all", "last"])
+def test_the_nonlinear_scan_equals_its_plain_form(
+    on_stand_in, solver, keep_all
+):
+    dynamics = Dynamics(keras.activations.gelu, solver, gated=bool(solver))
+    sizes, linear, rank = (3, 20, 4, 9), bool(solver), 0 if solver else 2
+    operands = tuple(
+        array.astype("float32")
+        for array in random_operands(dynamics, sizes, linear, rank)
+    )
+    rng = np.random.default_rng(1)
+    cotangents = [
+        rng.standard_normal(shape).astype("float32")
+        for shape in ((3, 20 if keep_all else 0, 9), (3, 9))
+    ]
+
+    def plain(*operands):
+        operands = Operands(*operands)
+        outputs, final = with_last_state(loop, dynamics, operands)
+        return (outputs if keep_all else outputs[:, :0]), final
+
+    def fused(*operands):
+        operands = Operands(*operands)
+        return on_stand_in.nonlinear_scan(dynamics, operands, keep_all)
+
+    def run(function):
+        results, pull_back = jax.vjp(function, *operands)
+        return *results, *pull_back(tuple(cotangents))
+
+    got, expected = (
+        jax.jit(partial(run, fused))(),
+        jax.jit(partial(run, plain))(),
+    )
+    for one, other in zip(got, expected, strict=True):
+        assert one.shape == other.shape
+        if other.size:
+            assert relative_error(np.asarray(one), np.asarray(other)) < 3e-6
+
+
 def test_vmap_adds_systems(on_stand_in):
     arrays = system(50, True, "complex")[:3]
     tensors = tuple(map(parts, arrays))
@@ -129,8 +181,8 @@ def test_programs_for_gpus_call_it(kernels):
         traced = run.trace(tensors[:3], tensors[3:])
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
-    assert "@keras_linrec_scan(" in program(False)
-    assert "@keras_linrec_scan_backward(" in program(False)
+    assert "@keras_linrec_cuda_scan(" in program(False)
+    assert "@keras_linrec_cuda_scan_backward(" in program(False)
     # As where its kernels cannot be had.
     core_calls.on_cuda.clear()
     assert "keras_linrec_scan" not in program(True)
@@ -140,7 +192,7 @@ def test_a_gpu_gets_them_or_those_of_pallas(kernels, monkeypatch):
     backend = backends.current()
     monkeypatch.setattr(backend, "platform", lambda: "cuda")
     assert backend.compiled() is kernels
-    assert not backend.scans_by_pallas("cuda")
+    assert not backend.uses_pallas("cuda")
 
     def no_driver():
         raise UnsupportedPlatform("there is no driver here")
@@ -149,4 +201,4 @@ def test_a_gpu_gets_them_or_those_of_pallas(kernels, monkeypatch):
     monkeypatch.delattr(backend, "cuda")
     monkeypatch.setattr(cuda, "core", no_driver)
     assert backend.compiled().__name__.endswith(".pallas")
-    assert backend.scans_by_pallas("cuda") and backend.scans_by_pallas("tpu")
+    assert backend.uses_pallas("cuda") and backend.uses_pallas("tpu")

@@ -38,8 +38,8 @@ def compiled():
     return pallas
 
 
-def scans_by_pallas(platform_of_case):
-    """Whether the native linear scan on a GPU or TPU is Pallas'."""
+def uses_pallas(platform_of_case):
+    """Whether the native kernels of a platform are those of Pallas."""
     if platform_of_case == "cpu":
         return False
     # For a GPU that is not here, the kernel that any of them has.

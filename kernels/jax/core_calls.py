@@ -22,16 +22,12 @@ for _name in core.FUNCTIONS:
         platform="cpu",
     )
 
-# The functions that the CUDA core runs here: `cuda.py` adds them.
-on_cuda = set()
+# For functions that run on NVIDIA GPUs, what makes their form there of a
+# `CoreCall` and the tree of its arguments: `cuda.py` adds them.
+on_cuda = {}
 
 # The module that has all functions, for errors.
 FUNCTIONS = "keras_linrec.kernels.jax.native"
-
-
-def target(name):
-    """The FFI target of a function of the core."""
-    return name
 
 
 def require_call_shapes(function, names, arguments, expected):
@@ -58,17 +54,19 @@ def call(name, results, arguments, rows=None, aliases=None, **attributes):
     if rows is not None:
         rows = _spread(rows[0], arguments), _spread(rows[1], results)
     attributes = tuple(sorted(attributes.items()))
-    native = _CoreCall(
+    native = CoreCall(
         name, tuple(flat), rows, tuple((aliases or {}).items()), attributes
     )
     portable = _PortableCall(name, given_tree, tuple(flat), attributes)
-    platforms = ("cpu", "cuda") if name in on_cuda else ("cpu",)
-    outputs = native_or_portable(native, portable, flat, given, platforms)
+    natives = (("cpu", native),)
+    if name in on_cuda:
+        natives += (("cuda", on_cuda[name](native, given_tree)),)
+    outputs = native_or_portable(natives, portable, flat, given)
     return jax.tree.unflatten(tree, outputs)
 
 
 @dataclass(frozen=True)
-class _CoreCall:
+class CoreCall:
     """A call of the core on flat arrays."""
 
     name: str
@@ -84,7 +82,7 @@ class _CoreCall:
 
     def _run(self, shapes, *arguments):
         return jax.ffi.ffi_call(
-            target(self.name),
+            self.name,
             shapes,
             vmap_method="broadcast_all",
             input_output_aliases=dict(self.aliases) or None,

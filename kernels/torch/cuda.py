@@ -111,8 +111,10 @@ def nonlinear_scan_backward(
         )
         dynamics = dynamics_of(flags, leak)
         stages = _stages(dynamics, leak, given, outputs)
-        factors = torch.stack([stage.factors for stage in stages])
-        d_slopes = outputs.new_empty((len(stages), *outputs.shape))
+        factors = torch.stack([stage.factors for stage in stages], 2)
+        d_slopes = outputs.new_empty(
+            (groups, batch, len(stages), *outputs.shape[2:])
+        )
         d_initial_state = outputs.new_empty(given.initial_state.shape)
         kept = d_outputs.shape[2] > 0
         call(
@@ -179,7 +181,7 @@ def _stages(dynamics, leak, given, outputs):
 def _gradients(dynamics, given, stages, d_slopes):
     """Cotangents of all operands but the initial state."""
     d_drive, d_matrix, d_step_size = 0.0, 0.0, 0.0
-    for stage, d_slope in zip(stages, d_slopes):
+    for stage, d_slope in zip(stages, d_slopes.unbind(2)):
         d_products = _repeated(d_slope, stage.factors) * stage.factors
         d_matrix = d_matrix + _summed_product(stage.start, d_products)
         d_drive = d_drive + _repeated(d_slope, stage.drive) * stage.drive

@@ -274,7 +274,6 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
     const NonlinearSizes& s = this->sizes;
     const Method& method = s.method;
     const int units = s.units, columns = s.columns(), stages = method.stages;
-    const int64_t all_rows = s.groups * s.batch;
     Memory memory{block.memory};
     const Shared shared = place(memory);
     const Real* weights = this->place_matrix(block, transposed, memory);
@@ -283,13 +282,13 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
     const auto fetch = [&](int64_t turn, int unit, int row) {
       const int64_t t = s.time - 1 - turn / stages;
       const int64_t stage = stages - 1 - turn % stages;
-      const int64_t place = this->row_at(block, row) * s.time + t;
+      const int64_t place = this->row_at(block, row);
       for (int column = unit; column < columns; column += units)
         block.fetch(
-            factors + (stage * all_rows * s.time + place) * columns + column,
+            factors + ((place * stages + stage) * s.time + t) * columns + column,
             shared.factors[(turn & 1) * columns + column].of[row]);
       if (s.kept && turn % stages == 0)
-        block.fetch(d_outputs + place * units + unit,
+        block.fetch(d_outputs + (place * s.time + t) * units + unit,
                     shared.d_outputs[(t & 1) * units + unit].of[row]);
     };
     block.each(this->product.sums(), [&](int item) {
@@ -323,8 +322,8 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
               d_slope * shared.factors[(turn & 1) * columns + column].of[row];
         if (turn + 1 < s.time * stages) fetch(turn + 1, unit, row);
         if (!this->live(block, row)) return;
-        const int64_t place = this->row_at(block, row) * s.time + t;
-        d_slopes[(stage * all_rows * s.time + place) * units + unit] = d_slope;
+        const int64_t place = this->row_at(block, row) * stages + stage;
+        d_slopes[(place * s.time + t) * units + unit] = d_slope;
       });
       this->product(block, shared.d_products, weights, shared.sums);
     }

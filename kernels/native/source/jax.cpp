@@ -202,48 +202,94 @@ typedef int (*CudaCore)(int, const int64_t*, const void* const*, void* const*,
                         void*, void*);
 typedef int64_t (*Scratch)(int, const int64_t*);
 
-template <CudaCore core, Scratch bytes, class Allocate>
-ffi::Error run_cuda_scan(ffi::RemainingArgs arguments,
-                         ffi::RemainingRets results, int64_t flags,
-                         Allocate allocate, void* stream) {
-  const Arrays arrays(arguments, results);
-  if (arrays.error.failure()) return arrays.error;
-  const auto sizes = scan_sizes(arrays, flags);
-  const int typed = arrays.with_type(flags);
-  void* scratch = allocate(bytes(typed, sizes.data()));
-  if (!scratch)
+// What a call of the CUDA core takes besides its arrays.
+struct Queue {
+  void* scratch;
+  void* stream;
+};
+
+template <CudaCore core>
+ffi::Error queue(const Arrays& arrays, int flags, const int64_t* sizes,
+                 const Queue& where) {
+  if (!where.scratch)
     return ffi::Error(ffi::ErrorCode::kResourceExhausted,
                       "keras_linrec: out of the GPU's memory");
-  const int status = core(typed, sizes.data(), arrays.from.data(),
-                          arrays.to.data(), scratch, stream);
+  const int status = core(flags, sizes, arrays.from.data(), arrays.to.data(),
+                          where.scratch, where.stream);
   if (status == kKerasLinrecDone) return ffi::Error::Success();
   return ffi::Error::Internal(std::string("keras_linrec: ") +
                               keras_linrec_cuda_message());
 }
 
-template <CudaCore core, Scratch bytes>
-ffi::Error cuda_scan(void* stream, ffi::ScratchAllocator memory,
-                     ffi::RemainingArgs arguments, ffi::RemainingRets results,
-                     int64_t flags) {
-  // The program's next kernels may reuse the memory, since they run after ours.
-  const auto allocate = [&](int64_t count) {
-    return memory.Allocate(count, alignof(double)).value_or(nullptr);
-  };
-  return run_cuda_scan<core, bytes>(arguments, results, flags, allocate,
-                                    stream);
-}
+// The memory and the stream of a program on a GPU. Its next kernels may reuse
+// the memory, since they run after ours.
+struct OnGpu {
+  void* stream;
+  ffi::ScratchAllocator& memory;
+
+  Queue operator()(int64_t bytes) {
+    return {memory.Allocate(bytes, alignof(double)).value_or(nullptr), stream};
+  }
+};
 
 // For the tests, in which the driver's GPU is the CPU.
-template <CudaCore core, Scratch bytes>
-ffi::Error cuda_scan_on_cpu(ffi::RemainingArgs arguments,
-                            ffi::RemainingRets results, int64_t flags) {
+struct OnCpu {
   std::vector<double> memory;
-  const auto allocate = [&](int64_t count) {
-    memory.resize(count / sizeof(double) + 1);
-    return memory.data();
-  };
-  return run_cuda_scan<core, bytes>(arguments, results, flags, allocate,
-                                    nullptr);
+
+  Queue operator()(int64_t bytes) {
+    memory.resize(bytes / sizeof(double) + 1);
+    return {memory.data(), nullptr};
+  }
+};
+
+template <CudaCore core, Scratch bytes>
+struct CudaScan {
+  template <class Where>
+  static ffi::Error run(Where&& where, ffi::RemainingArgs arguments,
+                        ffi::RemainingRets results, int64_t flags) {
+    const Arrays arrays(arguments, results);
+    if (arrays.error.failure()) return arrays.error;
+    const auto sizes = scan_sizes(arrays, flags);
+    const int typed = arrays.with_type(flags);
+    return queue<core>(arrays, typed, sizes.data(),
+                       where(bytes(typed, sizes.data())));
+  }
+};
+
+template <CudaCore core>
+struct CudaNonlinearScan {
+  template <class Where>
+  static ffi::Error run(Where&& where, ffi::RemainingArgs arguments,
+                        ffi::RemainingRets results, int64_t flags,
+                        int64_t leak) {
+    constexpr bool backward = core == keras_linrec_cuda_nonlinear_scan_backward;
+    constexpr size_t sequences = 0, d_outputs = 2, last_state = 3;
+    const Arrays arrays(arguments, results);
+    if (arrays.error.failure()) return arrays.error;
+    const auto outputs =
+        (backward ? arrays.arguments[d_outputs] : arrays.results[0])
+            .dimensions();
+    const int64_t sizes[] = {arrays.groups(last_state, 2),
+                             arrays.axis(last_state, 2),
+                             arrays.axis(sequences, 2),
+                             arrays.axis(last_state, 1),
+                             outputs[outputs.size() - 2] > 0,
+                             leak};
+    return queue<core>(arrays, arrays.with_type(flags), sizes, where(8));
+  }
+};
+
+template <class Call, class... Attributes>
+ffi::Error on_gpu(void* stream, ffi::ScratchAllocator memory,
+                  ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                  Attributes... attributes) {
+  return Call::run(OnGpu{stream, memory}, arguments, results, attributes...);
+}
+
+template <class Call, class... Attributes>
+ffi::Error on_cpu(ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                  Attributes... attributes) {
+  return Call::run(OnCpu{}, arguments, results, attributes...);
 }
 
 auto cuda_scan_binding() {
@@ -253,6 +299,10 @@ auto cuda_scan_binding() {
       .RemainingArgs()
       .RemainingRets()
       .Attr<int64_t>("flags");
+}
+
+auto cuda_activated_binding() {
+  return cuda_scan_binding().Attr<int64_t>("leak");
 }
 
 auto scan_binding() {
@@ -287,16 +337,21 @@ auto impulse_response_binding() {
 
 }  // namespace
 
-#define SYMBOL(symbol, binding, ...)                                          \
+#define SYMBOL(symbol, binding, ...)                                        \
   extern "C" KERAS_LINREC_PUBLIC XLA_FFI_Error* symbol(XLA_FFI_CallFrame*); \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(symbol, (__VA_ARGS__), binding())
 #define HANDLER(name, function, binding) \
   SYMBOL(name##_xla, binding, function<name>)
-#define CUDA_HANDLER(name, function)                        \
-  SYMBOL(name##_xla, function##_binding,                    \
-         function<name, name##_scratch>);                   \
-  SYMBOL(name##_on_cpu_xla, scan_binding,                   \
-         function##_on_cpu<name, name##_scratch>)
+#define CUDA_SCAN(name)                                                      \
+  SYMBOL(name##_xla, cuda_scan_binding,                                      \
+         on_gpu<CudaScan<name, name##_scratch>, int64_t>);                   \
+  SYMBOL(name##_on_cpu_xla, scan_binding,                                    \
+         on_cpu<CudaScan<name, name##_scratch>, int64_t>)
+#define CUDA_NONLINEAR_SCAN(name)                                  \
+  SYMBOL(name##_xla, cuda_activated_binding,                       \
+         on_gpu<CudaNonlinearScan<name>, int64_t, int64_t>);       \
+  SYMBOL(name##_on_cpu_xla, activated_binding,                     \
+         on_cpu<CudaNonlinearScan<name>, int64_t, int64_t>)
 
 HANDLER(keras_linrec_scan, scan, scan_binding);
 HANDLER(keras_linrec_scan_backward, scan, scan_binding);
@@ -324,5 +379,7 @@ HANDLER(keras_linrec_move_steps, move_steps, scan_binding);
 HANDLER(keras_linrec_nonlinear_scan, nonlinear_scan, activated_binding);
 HANDLER(keras_linrec_nonlinear_scan_backward, nonlinear_scan,
         activated_binding);
-CUDA_HANDLER(keras_linrec_cuda_scan, cuda_scan);
-CUDA_HANDLER(keras_linrec_cuda_scan_backward, cuda_scan);
+CUDA_SCAN(keras_linrec_cuda_scan);
+CUDA_SCAN(keras_linrec_cuda_scan_backward);
+CUDA_NONLINEAR_SCAN(keras_linrec_cuda_nonlinear_scan);
+CUDA_NONLINEAR_SCAN(keras_linrec_cuda_nonlinear_scan_backward);
