@@ -127,6 +127,8 @@ def _form(case, kernel):
             return "blocks", "only the final state is needed"
         if is_short:
             return "products", "a few steps"
+        if case.platform == "cuda" and _has_sections(case):
+            return "sections", "states of a section of time stay in the cache"
         if case.platform != "cpu":
             return "products", "no fused kernel for this device yet"
         return "fused", ""
@@ -213,6 +215,13 @@ def _fused(
     return "fused", ""
 
 
+def _has_sections(case):
+    """Whether a projected scan can keep the states of some steps only."""
+    known = isinstance(case.time, int) and isinstance(case.batch, int)
+    has_form = hasattr(backends.current(), "by_sections")
+    return has_form and known and case.operators
+
+
 def _blocks(kernel):
     """A projected scan that returns the final state alone."""
 
@@ -243,6 +252,7 @@ _FORMS = {
         "products": lambda kernel: partial(
             projection.projected_scan, kernel.scan
         ),
+        "sections": lambda kernel: backends.current().by_sections(kernel.scan),
         "blocks": _blocks,
     },
     "nonlinear_scan": {

@@ -98,6 +98,7 @@ SELECTED_UNDER = {
     "test_saving.py": ("torch",),
     "test_sequence_model_chunks.py": ("torch",),
     "test_sequential_digits.py": ("torch",),
+    "test_sections.py": ("torch",),
     "test_soak.py": ("torch",),
     "test_spoken_digits.py": ("torch",),
     "test_stable_examples.py": ("torch",),

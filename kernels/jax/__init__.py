@@ -2,8 +2,10 @@
 
 from contextlib import nullcontext
 from contextlib import suppress
+from functools import partial
 
 from keras_linrec import settings
+from keras_linrec.kernels import projected_scan
 from keras_linrec.kernels.jax import sequence_parallel
 from keras_linrec.kernels.jax import trace_contexts
 from keras_linrec.kernels.jax.loop import loop as loop
@@ -86,6 +88,16 @@ def values_of(tensor):
     # Of an array on several processes, this one has a part.
     is_here = tensor.is_fully_addressable and platform() == "cpu"
     return np.asarray(tensor) if is_here else None
+
+
+def by_sections(scan):
+    """A projected scan that keeps the states of a section of time."""
+    if trace_contexts.current_devices() is not None:
+        # Devices have sections of their own.
+        return partial(projected_scan.projected_scan, scan)
+    from keras_linrec.kernels.jax import sections
+
+    return partial(sections.projected_scan, scan)
 
 
 def exporting():
