@@ -13,6 +13,9 @@ if keras.backend.backend() != "torch":
 import torch
 from cuda_stand_in import stand_in as stand_in
 
+import keras_linrec
+from keras_linrec.kernels import backends
+from keras_linrec.kernels import sections
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import flags_of
@@ -277,6 +280,44 @@ def test_the_operators_run_on_it(stand_in, monkeypatch, per_step):
     monkeypatch.setitem(operators._CALLS, "cpu", cuda.call)
     for one, other in zip(run(), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_layers_run_on_it(stand_in, monkeypatch):
+    """As on a GPU: in sections, by the kernels of the CUDA core."""
+    from keras_linrec.kernels.torch import operators
+
+    inputs = torch.randn(2, 40, 3, generator=torch.manual_seed(1))
+    units = (
+        keras_linrec.layers.RotRNN(4, state_size=8, num_heads=2),
+        (keras_linrec.layers.LDStack(4, state_size=6)),
+    )
+
+    def run(layer):
+        given = inputs.clone().requires_grad_()
+        outputs = layer(given)
+        weights = [weight.value for weight in layer.trainable_weights]
+        slopes = torch.autograd.grad(
+            (outputs**2).sum(), [given, *weights], materialize_grads=True
+        )
+        return [outputs, *slopes]
+
+    expected = [run(layer) for layer in units]
+    calls = []
+
+    def call(name, *given):
+        calls.append(name)
+        cuda.call(name, *given)
+
+    facts = {"platform": "cuda", "operators": True, "unrolled": False}
+    monkeypatch.setattr(backends.current(), "describe", lambda tensor: facts)
+    monkeypatch.setitem(operators._CALLS, "cpu", call)
+    monkeypatch.setattr(sections, "_BYTES", 16 * 2 * 16 * 4)
+    for layer, results in zip(units, expected):
+        calls.clear()
+        for one, other in zip(run(layer), results, strict=True):
+            arrays = (part.detach().numpy() for part in (one, other))
+            assert relative_error(*arrays) < 2e-5
+        assert set(calls) == {"scan", "scan_backward"}
 
 
 @pytest.mark.parametrize("field", ["real", "complex"])

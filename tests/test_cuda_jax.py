@@ -16,7 +16,9 @@ import jax
 from cuda_stand_in import stand_in as stand_in
 from nonlinear_cases import random_operands
 
+import keras_linrec
 from keras_linrec.kernels import backends
+from keras_linrec.kernels import sections
 from keras_linrec.kernels.jax import core_calls
 from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.native import UnsupportedPlatform
@@ -24,6 +26,8 @@ from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 from keras_linrec.kernels.nonlinear_recurrence import with_last_state
+
+GPU = {"platform": "cuda"}
 
 
 @pytest.fixture
@@ -50,8 +54,10 @@ def on_stand_in(kernels, monkeypatch):
     original = core_calls.native_or_portable
 
     def native_or_portable(natives, *others):
-        form = dict(natives)["cuda"]
-        return original((("cpu", form),), *others)
+        forms = dict(natives)
+        if "cuda" in forms:
+            natives = (("cpu", forms["cuda"]),)
+        return original(natives, *others)
 
     monkeypatch.setattr(core_calls, "native_or_portable", native_or_portable)
     return kernels
@@ -164,6 +170,37 @@ def test_vmap_adds_systems(on_stand_in):
             jax.tree.leaves(one[1]), jax.tree.leaves(expected)
         ):
             np.testing.assert_array_equal(here, there)
+
+
+def test_a_layer_runs_on_it(on_stand_in, monkeypatch):
+    """As on a GPU: in sections, by the kernels of the CUDA core."""
+    layer = keras_linrec.layers.RotRNN(4, state_size=8, num_heads=2)
+    rng = np.random.default_rng(1)
+    inputs = rng.standard_normal((2, 40, 3)).astype("float32")
+    layer(inputs)
+    weights = [weight.value for weight in layer.trainable_variables]
+    fixed = [weight.value for weight in layer.non_trainable_variables]
+
+    def loss(weights, inputs):
+        outputs, _ = layer.stateless_call(weights, fixed, inputs)
+        return (outputs**2).sum(), outputs
+
+    def run():
+        gradient = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
+        return jax.tree.leaves(gradient(weights, inputs))
+
+    def program():
+        return jax.jit(loss).lower(weights, inputs).as_text()
+
+    monkeypatch.setattr(backends.current(), "describe", lambda tensor: GPU)
+    monkeypatch.setattr(sections, "_BYTES", 16 * 2 * 8 * 4)
+    got, text = run(), program()
+    assert "@keras_linrec_cuda_scan(" in text and "while" in text
+    monkeypatch.undo()
+    jax.clear_caches()
+    assert "keras_linrec_cuda" not in program()
+    for one, other in zip(got, run(), strict=True):
+        assert relative_error(np.asarray(one), np.asarray(other)) < 2e-5
 
 
 def test_a_failure_is_an_error_with_its_reason(on_stand_in, stand_in):

@@ -76,7 +76,7 @@ struct Scans {
 
   static void forward(const Sizes& sizes, Call call) {
     Memory memory{call.scratch};
-    Forward pass{{sizes, Tiling(sizes, Forward::bytes), sizes.reverse}};
+    Forward pass(sizes);
     pass.links = Links::place<parts>(pass.tiling, memory);
     pass.decay = call.in<Real, parts>();
     pass.inputs = call.in<Real, parts>();
@@ -90,7 +90,7 @@ struct Scans {
 
   static void backward(const Sizes& sizes, Call call) {
     Memory memory{call.scratch};
-    Backward pass{{sizes, Tiling(sizes, Backward::bytes), !sizes.reverse}};
+    Backward pass(sizes);
     pass.links = Links::place<parts>(pass.tiling, memory);
     pass.decay = call.in<Real, parts>();
     pass.outputs = call.in<Real, parts>();

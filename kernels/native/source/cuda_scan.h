@@ -10,8 +10,11 @@ template <class Real, int parts, bool per_step>
 struct Scan : TilePass<Real, parts> {
   using N = Number<parts>;
   static constexpr int bytes = (1 + per_step) * parts * sizeof(Real);
-  In<Real, parts> decay, inputs;
-  Out<Real, parts> outputs, final_state;
+  In<Real, parts> decay{}, inputs{};
+  Out<Real, parts> outputs{}, final_state{};
+
+  explicit Scan(const Sizes& sizes)
+      : TilePass<Real, parts>(sizes, bytes, sizes.reverse) {}
 
   int64_t shared_bytes() const { return this->bytes_of(1 + per_step); }
 
@@ -77,9 +80,12 @@ template <class Real, int parts, bool per_step>
 struct ScanBackward : TilePass<Real, parts> {
   using N = Number<parts>;
   static constexpr int bytes = (2 + per_step) * parts * sizeof(Real);
-  In<Real, parts> decay, outputs, first_state, d_outputs;
-  Out<Real, parts> d_decay, d_inputs, d_initial;
-  Out<double, parts> sums;
+  In<Real, parts> decay{}, outputs{}, first_state{}, d_outputs{};
+  Out<Real, parts> d_decay{}, d_inputs{}, d_initial{};
+  Out<double, parts> sums{};
+
+  explicit ScanBackward(const Sizes& sizes)
+      : TilePass<Real, parts>(sizes, bytes, !sizes.reverse) {}
 
   int64_t shared_bytes() const { return this->bytes_of(2 + per_step); }
 

@@ -137,7 +137,6 @@ struct Tiling {
   int length;  // steps of a piece
   int64_t columns, tiles, chains, nodes;
 
-  // `bytes` is what a step and channel takes in shared memory.
   Tiling(const Sizes& sizes, int bytes) : width(1) {
     // Memory is read in lines of 32 float32 numbers.
     while (width < 32 && width < sizes.channels) width *= 2;
@@ -241,6 +240,14 @@ struct TilePass {
   bool reverse;
   In<Real, parts> initial;
   Links links;
+
+  // `bytes` is what a step and channel takes in shared memory.
+  TilePass(const Sizes& sizes, int bytes, bool reverse)
+      : sizes(sizes),
+        tiling(sizes, bytes),
+        reverse(reverse),
+        initial(),
+        links() {}
 
   struct Shared {
     Map<parts>*pieces, *read, *own, *before;
