@@ -17,6 +17,7 @@ from needs_native import require_native
 
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import cache
+from keras_linrec.kernels.native import recipes
 
 COMPILER = """#!{python}
 import sys, time
@@ -86,8 +87,7 @@ def test_another_compiler_or_other_flags_rebuild(workplace, monkeypatch):
     workplace.compiler(2)
     second = build.library("core")
     assert first.parent == second.parent and first != second
-    monkeypatch.setattr(build, "_X86_SETS", {"baseline": ("-DANOTHER_FLAG",)})
-    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(recipes, "_COMMON", ("-DANOTHER_FLAG",))
     assert build.library("core").parent != first.parent
     assert workplace.links() == 3
 
