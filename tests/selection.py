@@ -88,6 +88,7 @@ SELECTED_UNDER = {
     "test_nlp_examples.py": ("torch",),
     "test_nlp_texts.py": ("torch",),
     "test_pallas.py": (),
+    "test_prebuilt.py": (),
     "test_residual_block.py": ("torch",),
     "test_robustness.py": ("torch",),
     "test_sampling_rates.py": ("torch",),
