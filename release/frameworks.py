@@ -14,9 +14,9 @@ from keras_linrec.kernels.native.systems import Target
 # foreign function interface, and refuses newer ones: this is the oldest JAX
 # that `pyproject.toml` allows.
 JAXLIB = "jaxlib==0.4.34"
-# The last patch of each minor version, to which an adapter is bound. The oldest
-# is the first that has all of XLA's headers.
-TENSORFLOW = ("2.19.1", "2.20.0", "2.21.0")
+# One patch of each minor version, to which an adapter is bound. Before 2.20,
+# TensorFlow's packages lack headers that it needs.
+TENSORFLOW = ("2.20.0", "2.21.0")
 
 _PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_27")
 _SHIM = Path(__file__).parent / "libstdcxx.cpp"

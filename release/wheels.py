@@ -88,11 +88,13 @@ def _python_only(scratch):
     source.mkdir()
     archive = subprocess.check_output(["git", "archive", "HEAD"], cwd=ROOT)
     subprocess.run(["tar", "-x"], input=archive, cwd=source, check=True)
-    subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-m", "build", "--outdir", scratch, source],
-        stdout=subprocess.DEVNULL,
-        check=True,
+        capture_output=True,
+        text=True,
     )
+    if answer.returncode:
+        sys.exit(answer.stdout + answer.stderr)
     return next(scratch.glob("*.whl")), next(scratch.glob("*.tar.gz"))
 
 
