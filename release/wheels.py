@@ -11,7 +11,8 @@ is an error. The first run downloads a gigabyte of frameworks' headers into
 
     .venv/bin/python release/wheels.py --targets x86_64-linux-gnu.2.17 --twice
 
-builds everything twice, in different folders, and compares the bytes.
+builds everything twice, the second time with nothing in Zig's cache, and
+compares the bytes.
 """
 
 import argparse
@@ -215,6 +216,7 @@ def main():
     print(_table(paths))
     if options.twice:
         with tempfile.TemporaryDirectory() as folder:
+            os.environ["ZIG_GLOBAL_CACHE_DIR"] = f"{folder}/zig"
             again = build(options.targets, Path(folder), options.downloads)
             differing = [
                 one.name

@@ -141,12 +141,12 @@ def test_what_does_not_fit_is_replaced(folder, monkeypatch, spoil, reason):
 def test_a_library_that_does_not_load_is_replaced(folder):
     install(folder, "jax")
 
-    def opened(path):
+    def open_library(path):
         if "installed" in read(path):
             raise RuntimeError("this XLA is too old")
         return read(path)
 
-    assert build.load("jax", opened) == "compiled"
+    assert build.load("jax", open_library) == "compiled"
     assert "not used: this XLA is too old" in build.origins["jax"]
 
 

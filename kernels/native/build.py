@@ -40,27 +40,29 @@ from keras_linrec.settings import environment
 _THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
 _SET_VARIABLE = "KERAS_LINREC_INSTRUCTION_SET"
 
-
 # Where the libraries of this process come from, in words, by adapter.
 origins = {}
 
 
-def load(adapter, opened):
+def load(adapter, open_library):
     """Load the core and then the library of an adapter.
 
     A library that the package was installed with comes first, then one in the
     cache, which is built if necessary.
 
     Args:
-        adapter: a name.
-        opened: a function of a path that loads the library there. If it raises
-            an exception on an installed library, another one is loaded.
+        adapter: the adapter's name.
+        open_library: loads the library at a path. An exception that it raises
+            on an installed library has the next one loaded.
 
     Returns:
-        The result of `opened`.
+        The result of `open_library`.
+
+    Raises:
+        BuildError: if no library is installed or cached and none can be built.
     """
     core()
-    return _load(adapter, opened)
+    return _load(adapter, open_library)
 
 
 @lru_cache
@@ -71,12 +73,12 @@ def core():
     return _load("core", partial(ctypes.CDLL, mode=ctypes.RTLD_GLOBAL))
 
 
-def _load(adapter, opened):
+def _load(adapter, open_library):
     refusal = ""
     try:
         path = prebuilt.find(adapter)
         if path:
-            loaded = opened(str(path))
+            loaded = open_library(str(path))
             origins[adapter] = f"installed with the package, {path}"
             return loaded
     except Exception as failure:
@@ -87,7 +89,7 @@ def _load(adapter, opened):
         if not refusal:
             raise
         raise BuildError(f"{refusal}; {failure}") from failure
-    loaded = opened(str(path))
+    loaded = open_library(str(path))
     origins[adapter] = f"compiled on this machine, {path}"
     if refusal:
         origins[adapter] += f"; {refusal}"
