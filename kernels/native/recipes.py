@@ -124,7 +124,7 @@ def compile_library(recipe, scratch, name):
     def compile_one(numbered):
         number, (source, flags) = numbered
         made = scratch / f"{number}.o"
-        _run(
+        run_command(
             [*recipe.compiler, *flags, "-c", str(SOURCE / source)]
             + ["-o", str(made)]
         )
@@ -133,14 +133,15 @@ def compile_library(recipe, scratch, name):
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         objects = list(pool.map(compile_one, enumerate(recipe.objects)))
     made = scratch / name
-    _run(
+    run_command(
         [*recipe.compiler, "-shared", *objects, "-o", str(made)]
         + list(recipe.link_flags)
     )
     return made
 
 
-def _run(command):
+def run_command(command):
+    """Run a compiler; raises `BuildError` with its first error if it fails."""
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, errors="replace"
