@@ -53,6 +53,7 @@ ONLY_UNDER = {
     "test_native_torch.py": "torch",
     "test_pallas.py": "jax",
     "test_readme.py": "torch",
+    "test_release.py": "torch",
 }
 # Files that the selection runs under some backends only, or under none:
 # examples and files, which repeat there what other tests cover under each
@@ -90,6 +91,8 @@ SELECTED_UNDER = {
     "test_nlp_examples.py": ("torch",),
     "test_nlp_texts.py": ("torch",),
     "test_pallas.py": (),
+    "test_prebuilt.py": (),
+    "test_release.py": (),
     "test_residual_block.py": ("torch",),
     "test_robustness.py": ("torch",),
     "test_sampling_rates.py": ("torch",),

@@ -145,6 +145,7 @@ def test_a_failing_compiler_keeps_the_library_of_another_one(workplace):
         ("KERAS_LINREC_NUM_THREADS", "1.5", "a positive integer"),
         ("KERAS_LINREC_NUM_THREADS", "\u0663", "a positive integer"),
         ("KERAS_LINREC_INSTRUCTION_SET", "sse", "one of"),
+        ("KERAS_LINREC_PREBUILT", "maybe", "one of"),
         ("KERAS_LINREC_CACHE_DIR", "~no_such_user/cache", "to a folder"),
         ("CXX", "g++ '", "a command as in a shell"),
     ],

@@ -32,6 +32,7 @@ from pathlib import Path
 from keras_linrec.kernels.native import BuildError
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import cache
+from keras_linrec.kernels.native import prebuilt
 from keras_linrec.kernels.native import recipes
 from keras_linrec.kernels.native import systems
 from keras_linrec.settings import environment
@@ -39,11 +40,29 @@ from keras_linrec.settings import environment
 _THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
 _SET_VARIABLE = "KERAS_LINREC_INSTRUCTION_SET"
 
+# Where the libraries of this process come from, in words, by adapter.
+origins = {}
 
-def load(adapter):
-    """The library of an adapter as a `ctypes.CDLL`, built if necessary."""
+
+def load(adapter, open_library):
+    """Load the core and then the library of an adapter.
+
+    A library that the package was installed with comes first, then one in the
+    cache, which is built if necessary.
+
+    Args:
+        adapter: the adapter's name.
+        open_library: loads the library at a path. An exception that it raises
+            on an installed library has the next one loaded.
+
+    Returns:
+        The result of `open_library`.
+
+    Raises:
+        BuildError: if no library is installed or cached and none can be built.
+    """
     core()
-    return ctypes.CDLL(str(library(adapter)))
+    return _load(adapter, open_library)
 
 
 @lru_cache
@@ -51,7 +70,30 @@ def core():
     """The core, with its symbols visible to the adapters loaded later."""
     _check_variables()
     # All frameworks in a process share one core, and so one set of threads.
-    return ctypes.CDLL(str(library("core")), mode=ctypes.RTLD_GLOBAL)
+    return _load("core", partial(ctypes.CDLL, mode=ctypes.RTLD_GLOBAL))
+
+
+def _load(adapter, open_library):
+    refusal = ""
+    try:
+        path = prebuilt.find(adapter)
+        if path:
+            loaded = open_library(str(path))
+            origins[adapter] = f"installed with the package, {path}"
+            return loaded
+    except Exception as failure:
+        refusal = f"the installed library is not used: {failure}"
+    try:
+        path = library(adapter)
+    except (BuildError, UnsupportedPlatform) as failure:
+        if not refusal:
+            raise
+        raise BuildError(f"{refusal}; {failure}") from failure
+    loaded = open_library(str(path))
+    origins[adapter] = f"compiled on this machine, {path}"
+    if refusal:
+        origins[adapter] += f"; {refusal}"
+    return loaded
 
 
 def _check_variables():
@@ -68,6 +110,12 @@ def _check_variables():
         raise BuildError(
             f"{_SET_VARIABLE} should be one of {systems.INSTRUCTION_SETS}. "
             f"Received: {_SET_VARIABLE}={instructions}"
+        )
+    allowed = environment(prebuilt.VARIABLE, prebuilt.CHOICES[0])
+    if allowed not in prebuilt.CHOICES:
+        raise BuildError(
+            f"{prebuilt.VARIABLE} should be one of {prebuilt.CHOICES}. "
+            f"Received: {prebuilt.VARIABLE}={allowed}"
         )
 
 
@@ -119,14 +167,24 @@ def _build_alone(recipe, folder, compiler, retry):
 
 
 def build(adapters):
-    """Build adapters; yields (adapter, path or exception, seconds) for each."""
+    """Build adapters; yields (adapter, path or exception, seconds) for each.
+
+    Those that the package was installed with are not built again.
+    """
     for adapter in adapters:
         begin = time.perf_counter()
         try:
-            result = library(adapter, retry=True)
+            result = _installed(adapter) or library(adapter, retry=True)
         except (RuntimeError, ImportError) as failure:
             result = failure
         yield adapter, result, time.perf_counter() - begin
+
+
+def _installed(adapter):
+    try:
+        return prebuilt.find(adapter)
+    except BuildError:
+        return None
 
 
 def _recipe(adapter):

@@ -13,14 +13,15 @@ from keras_linrec.kernels.native import recipes
 from keras_linrec.kernels.native.build import command
 from keras_linrec.kernels.native.systems import Target
 
-# As Zig names them. A library for glibc 2.17 runs on every newer one.
+# As Zig names them, with the oldest version of the system: a library runs on
+# every newer one.
 TARGETS = (
     "x86_64-linux-gnu.2.17",
     "aarch64-linux-gnu.2.17",
     "x86_64-linux-musl",
     "aarch64-linux-musl",
-    "x86_64-macos",
-    "aarch64-macos",
+    "x86_64-macos.11.0",
+    "aarch64-macos.11.0",
     "x86_64-windows-gnu",
 )
 
@@ -42,8 +43,7 @@ def compile_for(target, adapter, folder, include=None):
     Raises:
         BuildError: if the compiler does not run, or fails.
     """
-    machine, system = target.split("-")[:2]
-    folder, compiled_for = Path(folder), Target(machine, system)
+    folder, compiled_for = Path(folder), system_of(target)
     compiler = (*zig(), "c++", "-target", target)
     # What the compiler would write down of this machine's folders.
     flags = ("-g0", f"-ffile-prefix-map={recipes.SOURCE}=source")
@@ -56,10 +56,10 @@ def compile_for(target, adapter, folder, include=None):
             compiled_for,
             compiler,
             (*flags, "-isystem", str(include)),
-            (str(core),) if system == "windows" else (),
+            (str(core),) if compiled_for.system == "windows" else (),
         )
     link_flags = [*recipe.link_flags, "-s"]
-    if system == "linux":
+    if compiled_for.system == "linux":
         exports = recipes.SOURCE / "exports.map"
         link_flags.append(f"-Wl,--version-script={exports}")
     recipe = replace(recipe, link_flags=tuple(link_flags))
@@ -67,6 +67,12 @@ def compile_for(target, adapter, folder, include=None):
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = recipes.compile_library(recipe, Path(scratch), name)
         return made.rename(folder / name)
+
+
+def system_of(target):
+    """The `Target` of a target as Zig names it."""
+    machine, system = target.split("-")[:2]
+    return Target(machine, system.split(".")[0])
 
 
 def zig():

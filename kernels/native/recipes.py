@@ -53,17 +53,22 @@ class Recipe:
 
     def key(self):
         """A hash of all that the library depends on, except the compiler."""
-        digest = hashlib.sha256()
-        for path in sorted(SOURCE.iterdir()):
-            # Headers count for all libraries, except those of another adapter.
-            owner = path.stem.split("_")[0]
-            others = owner in _ADAPTERS and owner != self.adapter
-            header = path.suffix == ".h" and not others
-            if header or path.name in dict(self.objects):
-                digest.update(path.read_bytes())
+        digest = hashlib.sha256(sources_key(self.adapter).encode())
         parts = self.objects, self.link_flags, self.notes, tuple(self.target)
         digest.update(repr(parts).encode())
         return digest.hexdigest()[:16]
+
+
+def sources_key(adapter):
+    """A hash of the sources that a library is compiled from."""
+    digest = hashlib.sha256()
+    for path in sorted(SOURCE.iterdir()):
+        owner = path.stem.split("_")[0]
+        owner = owner if owner in _ADAPTERS else "core"
+        # The core's headers count for the adapters too.
+        if owner == adapter or (owner == "core" and path.suffix == ".h"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def core_recipe(target, compiler, flags=()):
