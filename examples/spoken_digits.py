@@ -4,7 +4,7 @@ Each recording is a sequence of some thousand samples, at 8,000 a second, with
 no spectrogram before the model: a `SequenceClassifier` of four blocks, between
 which four steps at a time are averaged.
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/spoken_digits.py --data spoken_digits.npz --unit rotrnn
 
 The file holds the recordings of the Free Spoken Digit Dataset one after

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from needs_native import require_native
 
-from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import cuda
+from keras_linrec.kernels.native import recipes
 
 SOURCE = Path(__file__).parent / "cuda_stand_in.cpp"
 
@@ -49,7 +49,7 @@ def _compiled(folder):
     path = folder / "cuda_stand_in.so"
     flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-Wall"]
     subprocess.run(
-        [compiler, *flags, "-Werror", f"-I{build.SOURCE}", str(SOURCE)]
+        [compiler, *flags, "-Werror", f"-I{recipes.SOURCE}", str(SOURCE)]
         + ["-o", str(path)],
         check=True,
     )

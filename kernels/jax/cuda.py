@@ -19,7 +19,6 @@ from keras_linrec.kernels.jax.pallas_nonlinear import drive_of
 from keras_linrec.kernels.jax.pallas_nonlinear import factors_of
 from keras_linrec.kernels.jax.pallas_nonlinear import gradients_of_steps
 from keras_linrec.kernels.jax.pallas_nonlinear import matrices_of
-from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
@@ -32,7 +31,7 @@ cuda.core()
 def handler(function, suffix=""):
     """The XLA FFI handler of a function of the CUDA core."""
     name = cuda.name_of(function, f"{suffix}_xla")
-    return jax.ffi.pycapsule(getattr(build.load("jax"), name))
+    return jax.ffi.pycapsule(getattr(core_calls.library, name))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ the driver of its GPU.
 import ctypes
 import sys
 from functools import cache
+from pathlib import Path
 
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import build
@@ -37,7 +38,7 @@ def core():
     usual = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     contents = kernels
     if contents is None:
-        contents = build.library("cuda").read_bytes()
+        contents = build.load("cuda", lambda path: Path(path).read_bytes())
     for function in FUNCTIONS:
         name = name_of(function, "_scratch")
         if hasattr(library, name):

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native import recipes
 
 _KERNEL = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'")
 _SPILL = re.compile(r"(\d+) bytes spill stores")
@@ -21,9 +22,9 @@ def measured():
     """`{kernel: {capability: (registers, bytes of spills)}}`."""
     compiler = build.command("NVCC") or ("nvcc",)
     with tempfile.TemporaryDirectory() as folder:
-        source = build.SOURCE / "cuda_kernels.cu"
+        source = recipes.SOURCE / "cuda_kernels.cu"
         answer = subprocess.run(
-            [*compiler, *build.CUDA_FLAGS, "-Xptxas=-v", "-fatbin", source]
+            [*compiler, *recipes.CUDA_FLAGS, "-Xptxas=-v", "-fatbin", source]
             + ["-o", Path(folder) / "kernels"],
             capture_output=True,
             text=True,

@@ -5,12 +5,7 @@
 #include <string>
 
 #include "cuda_core.h"
-
-#ifdef _WIN32
-#include <windows.h>
-#else
-#include <dlfcn.h>
-#endif
+#include "systems.h"
 
 namespace keras_linrec {
 namespace cuda {
@@ -82,24 +77,9 @@ void check(const std::string& call, Result result) {
        std::to_string(result) + ")");
 }
 
-#ifdef _WIN32
-void* open_library(const char* path) { return LoadLibraryA(path); }
-void* find_symbol(void* library, const char* name) {
-  return reinterpret_cast<void*>(
-      GetProcAddress(static_cast<HMODULE>(library), name));
-}
-#else
-void* open_library(const char* path) {
-  return dlopen(path, RTLD_NOW | RTLD_LOCAL);
-}
-void* find_symbol(void* library, const char* name) {
-  return dlsym(library, name);
-}
-#endif
-
 template <class Type>
 void find(void* library, const char* name, Type& function) {
-  function = reinterpret_cast<Type>(find_symbol(library, name));
+  function = reinterpret_cast<Type>(function_in(library, name));
   if (!function) fail(std::string("the driver has no ") + name + ": it is old");
 }
 
