@@ -87,6 +87,7 @@ SELECTED_UNDER = {
     "test_nlp.py": ("torch",),
     "test_nlp_examples.py": ("torch",),
     "test_nlp_texts.py": ("torch",),
+    "test_optimizers.py": (),
     "test_pallas.py": (),
     "test_residual_block.py": ("torch",),
     "test_robustness.py": ("torch",),
