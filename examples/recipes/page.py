@@ -1,0 +1,5 @@
+"""The page of results."""
+
+
+def draw(section, output):
+    pass
