@@ -22,7 +22,7 @@ fails where it differs from the recorded one by more than a tenth of a point.
 
     python examples/reproduce.py --page
 
-writes the tables of `docs/results.md` from all JSON files.
+writes the tables and the plots of `docs/results.md` from all JSON files.
 
 Data: MNIST is Keras' mnist.npz (`keras.datasets.mnist.load_data()` stores it in
 ~/.keras/datasets). The spoken digits are the Free Spoken Digit Dataset
@@ -78,7 +78,7 @@ def parse(arguments):
     for name, text in (
         ("list", "print the recipes, the papers' figures and those here"),
         ("verify", "test the models that were kept, instead of training"),
-        ("page", "write the tables of the page of results"),
+        ("page", "make the page of results and its plots"),
     ):
         parser.add_argument(f"--{name}", action="store_true", help=text)
     parser.add_argument(

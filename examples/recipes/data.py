@@ -4,6 +4,7 @@ Each function of `TASKS` takes the options of the command line and the seed of
 the run, and the arguments that its recipe gives; it returns a `Task`.
 """
 
+import keras
 import numpy as np
 from addition_task import additions
 from common import refuse
@@ -35,8 +36,8 @@ def copy_memory(options, seed, delay):
         lambda count, generator: copies(count, delay, generator),
         shape=(delay + 20, SYMBOLS + 2),
         test_size=1000,
-        loss="sparse_categorical_crossentropy",
-        metrics=["accuracy"],
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=("accuracy",),
     )
 
 

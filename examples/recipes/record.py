@@ -1,6 +1,6 @@
 """What runs leave behind: one JSON file for a recipe, with a run for each seed.
 
-No framework is imported, so that the page of results is made without one.
+Reading imports no framework, so that the page of results is made without one.
 """
 
 import importlib.metadata
@@ -11,13 +11,14 @@ import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
-from keras_linrec.files import replacing
-
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy")
 
 
 def add(output, name, recipe, run):
     """Write a run into the file of its recipe, in place of an earlier one."""
+    # With it comes Keras, which reading does not need.
+    from keras_linrec.files import replacing
+
     path = output / f"{name}.json"
     runs = read(path)["runs"] if path.exists() else []
     runs = [r for r in runs if r["seed"] != run["seed"]] + [run]

@@ -20,13 +20,15 @@ from keras_linrec.saving import save_model
 def train(name, recipe, seed, options):
     """Train, or go on, and write what came of it. Whether it is finished."""
     task = TASKS[recipe.task](options, seed, **recipe.task_arguments)
-    keras.utils.set_random_seed(seed)
-    model = networks.build(task, recipe.layers)
     rounds = Rounds(task, recipe, seed)
-    compile_model(model, task, make_optimizer(recipe, len(rounds)))
     folder = options.folder / name / f"{keras.backend.backend()}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(name, recipe, rounds, folder, options)
+    if progress.is_finished():
+        return True
+    keras.utils.set_random_seed(seed)
+    model = networks.build(task, recipe.layers)
+    compile_model(model, task, make_optimizer(recipe, len(rounds)))
     model.fit(
         rounds,
         epochs=recipe.rounds,
@@ -38,10 +40,7 @@ def train(name, recipe, seed, options):
         ],
         verbose=0,
     )
-    finished = progress.is_finished()
-    if finished:
-        progress.measure()
-    return finished
+    return progress.is_finished()
 
 
 def compile_model(model, task, optimizer=None):
@@ -129,9 +128,6 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self.rounds.round = epoch
         del self.history[epoch:]
-        if self.is_finished():
-            # Reached in an earlier process, which was killed before the end.
-            self.model.stop_training = True
         if self.recipe.schedule == "error":
             self.model.optimizer.learning_rate = self._rate_by_error()
         # Dropout too depends on the round alone.
@@ -166,7 +162,10 @@ class Progress(keras.callbacks.Callback):
         if is_due or self.is_finished():
             tested = test(self.model, self.rounds.task)
             row |= {f"test_{key}": float(v) for key, v in tested.items()}
-        self._write()
+            self._publish()
+        # Last, so that a run that is finished here has been published.
+        with replacing(self.path) as path, open(path, "w") as file:
+            json.dump(self.history, file)
         self._print(row)
         minutes = (time.perf_counter() - self.begin) / 60
         out_of_time = self.options.minutes and minutes > self.options.minutes
@@ -181,20 +180,12 @@ class Progress(keras.callbacks.Callback):
         reached = goal is not None and self.history[-1]["loss"] < goal
         return reached or len(self.history) == self.recipe.rounds
 
-    def measure(self):
-        """Add the recipe's measurements of the trained model."""
+    def _publish(self):
+        """Write the run so far, and the model of the first seed."""
         measured = {}
-        for kind in self.recipe.measurements:
-            measured |= MEASUREMENTS[kind](self.model, self.rounds.task)
-        self._write(measured)
-
-    def _write(self, measured=None):
-        with replacing(self.path) as path, open(path, "w") as file:
-            json.dump(self.history, file)
-        if any("test_loss" in row for row in self.history[-1:]):
-            self._publish(measured or {})
-
-    def _publish(self, measured):
+        if self.is_finished():
+            for kind in self.recipe.measurements:
+                measured |= MEASUREMENTS[kind](self.model, self.rounds.task)
         run = {
             "seed": self.rounds.seed,
             "backend": keras.backend.backend(),
@@ -218,12 +209,11 @@ class Progress(keras.callbacks.Callback):
             if key in row:
                 parts.append(f"{key.replace('_', ' ')} {row[key]:.4f}")
         parts.append(f"{row['seconds'] / 60:.1f} minutes")
-        left = recipe_left(self.recipe, row)
-        parts.append(f"{math.ceil(left)} left at most")
+        parts.append(f"{math.ceil(self._minutes_left())} left at most")
         print(", ".join(parts), flush=True)
 
-
-def recipe_left(recipe, row):
-    """The minutes of the remaining rounds, at the pace so far."""
-    rounds = recipe.rounds - row["round"]
-    return row["seconds"] / 60 / row["round"] * rounds
+    def _minutes_left(self):
+        """Those of the remaining rounds, at the pace so far."""
+        row = self.history[-1]
+        left = self.recipe.rounds - row["round"]
+        return row["seconds"] / 60 / row["round"] * left

@@ -1,0 +1,378 @@
+"""The recipes: data by number, runs that go on, and the page of results."""
+
+import json
+from dataclasses import asdict
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import reproduce
+from recipes import data
+from recipes import measurements
+from recipes import networks
+from recipes import page
+from recipes import record
+from recipes import training
+from recipes import verification
+from recipes.table import RECIPES
+from recipes.tasks import FixedTask
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results"
+LARGEST_MODEL = 1.5e6
+# What a reader sees, and nothing that a run depends on.
+DESCRIPTIVE = {"section", "title", "paper", "place", "published", "note"}
+TINY = replace(
+    RECIPES["addition-orthogonal-400"],
+    task_arguments={"steps": 12},
+    layers=(
+        ("OrthogonalRNN", {"units": 4, "dropout": 0.2, "seed": 1}),
+        ("Dense", {"units": 1}),
+    ),
+    rounds=4,
+    steps=3,
+    test_every=2,
+    batch_size=4,
+    seeds=(0,),
+    goal=1e-9,
+)
+
+
+# Tasks.
+
+
+def lengths_task(count=30):
+    """Sequences of various lengths that hold their own number."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(5, 60, count)
+    sequences = [
+        np.full((n, 1), i, "float32") for i, n in enumerate(lengths, 1)
+    ]
+    labels = np.arange(count) % 3
+    return FixedTask((sequences, labels), (sequences, labels), multiple=20)
+
+
+def test_an_epoch_has_every_example_once_and_the_next_another_order():
+    task = lengths_task()
+    epochs = [
+        [task.batch(seed, 6 * epoch + step, 5)[0] for step in range(6)]
+        for seed, epoch in ((0, 0), (0, 1), (1, 0))
+    ]
+    orders = []
+    for batches in epochs:
+        numbers = [b["sequences"][:, 0, 0] for b in batches]
+        orders.append(np.concatenate(numbers).tolist())
+        assert sorted(orders[-1]) == list(range(1, 31))
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
+def test_a_batch_follows_from_the_seed_and_its_number():
+    first, second = lengths_task(), lengths_task()
+    second.batch(0, 3, 5)
+    for number in (9, 2):
+        (one, labels), (other, others) = (
+            task.batch(7, number, 5) for task in (first, second)
+        )
+        np.testing.assert_array_equal(one["sequences"], other["sequences"])
+        np.testing.assert_array_equal(labels, others)
+
+
+def test_padding_is_masked_and_the_first_two_batches_differ_in_width():
+    task = lengths_task()
+    for seed in range(5):
+        batches = [task.batch(seed, step, 5)[0] for step in range(6)]
+        widths = [b["mask"].shape[1] for b in batches]
+        assert widths[0] != widths[1]
+        for batch in batches:
+            steps = batch["sequences"][..., 0]
+            assert steps.shape[1] % 20 == 0
+            assert ((steps > 0) == batch["mask"]).all()
+
+
+def test_the_test_has_every_example_once():
+    task = lengths_task(230)
+    numbers = [batch["sequences"][:, 0, 0] for batch, _ in task.tests()]
+    assert len(numbers) == 3
+    assert sorted(np.concatenate(numbers)) == list(range(1, 231))
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [("addition", {"steps": 9}), ("copy_memory", {"delay": 4})],
+)
+def test_drawn_sequences_follow_from_the_seed_and_their_number(name, arguments):
+    task = data.TASKS[name](None, 0, **arguments)
+
+    def drawn(seed, number):
+        return task.batch(seed, number, 3)[0]["sequences"]
+
+    np.testing.assert_array_equal(drawn(1, 2), drawn(1, 2))
+    for other in (drawn(1, 3), drawn(2, 2)):
+        assert (other != drawn(1, 2)).any()
+    tests = [batch["sequences"] for batch, _ in task.tests()]
+    assert sum(map(len, tests)) == task.test_size
+    assert (tests[0] != tests[1]).any()
+    assert tests[0].shape[1:] == task.inputs["sequences"]
+
+
+@pytest.fixture
+def speech(tmp_path):
+    """A file of two digits by two speakers in ten takes, as tones."""
+    generator = np.random.default_rng(0)
+    labels, speakers, takes = (
+        grid.ravel().astype("uint8")
+        for grid in np.meshgrid(range(2), range(2), range(10), indexing="ij")
+    )
+    lengths = generator.integers(900, 2100, len(labels)).astype("int32")
+    tones = [
+        np.sin((0.3 + label) * np.arange(length) + generator.uniform(0, 6))
+        for label, length in zip(labels, lengths)
+    ]
+    path = tmp_path / "digits.npz"
+    np.savez(
+        path,
+        samples=(3e4 * np.concatenate(tones)).astype("int16"),
+        lengths=lengths,
+        labels=labels,
+        speakers=speakers,
+        takes=takes,
+        rate=np.int32(8000),
+    )
+    return path
+
+
+def speech_options(path):
+    return reproduce.parse(["speech-lssl", "--data", str(path)])
+
+
+def test_recordings_are_split_by_takes_or_by_the_speaker(speech):
+    options = speech_options(speech)
+    by_takes = data.speech(options, seed=0)
+    assert len(by_takes.train[1]) == len(by_takes.test[1]) == 20
+    assert by_takes.num_classes == 2
+    for seed in range(2):
+        unheard = data.speech(options, seed, unheard=True)
+        assert len(unheard.train[1]) == len(unheard.test[1]) == 20
+    # Neither test has a recording that was trained on.
+    for task in (by_takes, unheard):
+        trained = {recording.tobytes() for recording in task.train[0]}
+        assert not trained & {recording.tobytes() for recording in task.test[0]}
+
+
+def test_recordings_are_equally_loud_and_not_too_long(speech):
+    task = data.speech(speech_options(speech), 0, max_samples=1000)
+    assert max(map(len, task.train[0])) == 1000
+    for recording in task.train[0]:
+        assert recording.mean() == pytest.approx(0, abs=1e-5)
+        assert recording.std() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_file_that_does_not_fit_is_refused(speech, tmp_path):
+    with np.load(speech) as file:
+        arrays = dict(file)
+    path = tmp_path / "other.npz"
+    np.savez(path, **{**arrays, "lengths": arrays["lengths"] + 1})
+    with pytest.raises(SystemExit, match="that sum to"):
+        data.speech(speech_options(path), 0)
+    del arrays["takes"]
+    np.savez(path, **arrays)
+    with pytest.raises(SystemExit, match="a file without takes"):
+        data.speech(speech_options(path), 0)
+    for task in (data.speech, lambda *given: data.pixels(*given, "pixels")):
+        with pytest.raises(SystemExit, match="Received: no file"):
+            task(reproduce.parse(["speech-lssl"]), 0)
+
+
+def test_thinned_sounds_keep_low_tones_and_lose_high_ones():
+    times = np.arange(4000)[:, None]
+    low, high = (np.sin(w * times).astype("float32") for w in (0.2, 2.5))
+    task = FixedTask(([low], np.array([0])), ([low, high], np.array([0, 1])))
+    (slow_low, slow_high), _ = measurements.slower(task, 2).test
+    middle = slice(100, -100)
+    np.testing.assert_allclose(slow_low[middle], low[::2][middle], atol=0.01)
+    assert np.abs(slow_high[middle]).max() < 0.01
+
+
+# Training.
+
+
+def run(tmp_path, name, recipe=TINY, **given):
+    """Train in a folder of its own; the losses and the final weights."""
+    folder = tmp_path / name
+    options = reproduce.parse(
+        [
+            "speech-lssl",
+            f"--folder={folder}",
+            f"--output={folder}",
+            *(f"--{key}={value}" for key, value in given.items()),
+        ]
+    )
+    folder.mkdir(exist_ok=True)
+    finished = training.train("tiny", recipe, 0, options)
+    if not (folder / "tiny.json").exists():
+        return finished, None, None
+    (content,) = record.read(folder / "tiny.json")["runs"]
+    model = keras.saving.load_model(folder / "tiny.keras")
+    return finished, content, model.get_weights()
+
+
+def test_a_run_that_was_stopped_or_killed_ends_with_the_same_numbers(tmp_path):
+    finished, whole, weights = run(tmp_path, "whole")
+    assert finished and whole["finished"]
+    assert whole["history"]["round"] == [1, 2, 3, 4]
+    assert whole["history"]["images"] == [12, 24, 36, 48]
+    # Each call ends after a round.
+    for _ in range(2):
+        assert not run(tmp_path, "parts", minutes=1e-9)[0]
+    # Killed after the third round was recorded, before its backup was made.
+    (history,) = (tmp_path / "parts").glob("tiny/*/history.json")
+    (backup,) = history.parent.glob("backup/*")
+    assert backup.name == "epoch-2.weights.h5"
+    rows = json.loads(history.read_text())
+    history.write_text(json.dumps([*rows, {**rows[-1], "loss": 9.0}]))
+    finished, parts, resumed = run(tmp_path, "parts")
+    assert finished and parts["finished"]
+    assert parts["history"]["images"] == whole["history"]["images"]
+    for column in ("loss", "test_loss"):
+        (one, other) = (
+            [value for value in content["history"][column] if value is not None]
+            for content in (parts, whole)
+        )
+        assert one == pytest.approx(other, rel=1e-4)
+    for one, other in zip(weights, resumed):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    _, first, weights = run(tmp_path, "again")
+    finished, second, others = run(tmp_path, "again")
+    assert finished and first["history"] == second["history"]
+    for one, other in zip(weights, others):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_run_ends_at_its_goal(tmp_path):
+    finished, content, _ = run(tmp_path, "goal", replace(TINY, goal=100.0))
+    assert finished
+    assert content["history"]["round"] == [1]
+    assert page.figure(replace(TINY, goal=100.0), content) == 3
+
+
+def test_a_run_records_where_it_was_made_and_no_names(tmp_path):
+    _, content, _ = run(tmp_path, "where")
+    assert content["cores"] >= 1 and content["processor"]
+    assert content["versions"]["keras"] == keras.__version__
+    assert content["backend"] == keras.backend.backend()
+    assert str(Path.home()) not in json.dumps(content)
+    for column in ("seconds", "cpu_seconds"):
+        times = content["history"][column]
+        assert 0 < times[0] < times[-1]
+
+
+def test_a_kept_model_is_verified_and_another_is_not(tmp_path, capsys):
+    run(tmp_path, "kept")
+    folder = tmp_path / "kept"
+    options = reproduce.parse(["speech-lssl", f"--output={folder}"])
+    assert verification.verify("tiny", TINY, options)
+    content = record.read(folder / "tiny.json")
+    content["runs"][0]["history"]["test_loss"][-1] += 0.1
+    (folder / "tiny.json").write_text(json.dumps(content))
+    assert not verification.verify("tiny", TINY, options)
+    assert "the same figure" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_builds(name):
+    recipe = RECIPES[name]
+    if recipe.task in ("addition", "copy_memory"):
+        task = data.TASKS[recipe.task](None, 0, **recipe.task_arguments)
+    else:
+        examples = (np.zeros((10, 784, 1), "float32"), np.arange(10))
+        if recipe.task == "speech":
+            examples = list(examples[0]), examples[1]
+        task = FixedTask(examples, examples)
+    model = networks.build(task, recipe.layers)
+    optimizer = training.make_optimizer(recipe, recipe.steps or 100)
+    optimizer.build(model.trainable_variables)
+    # A .keras file of this many float32 weights.
+    assert 4 * model.count_params() < LARGEST_MODEL
+
+
+# Results.
+
+
+def test_every_result_is_of_its_recipe_as_it_stands():
+    for path in RESULTS.glob("*.json"):
+        content = record.read(path)
+        recipe = json.loads(json.dumps(asdict(RECIPES[path.stem])))
+        for key in recipe.keys() - DESCRIPTIVE:
+            assert content["recipe"][key] == recipe[key], (path, key)
+        model = path.with_suffix(".keras")
+        assert model.stat().st_size <= LARGEST_MODEL, model
+
+
+def test_the_page_of_results_is_current():
+    text = (ROOT / "docs" / "results.md").read_text()
+    assert page.renewed(text, RESULTS) == text, (
+        "python examples/reproduce.py --page writes it"
+    )
+
+
+def accurate(*shares, finished=True):
+    """A run with these accuracies of its tests."""
+    return {
+        "seed": 0,
+        "parameters": 1234,
+        "finished": finished,
+        "measurements": {"half rate": shares[0] / 2},
+        "history": {
+            "round": list(range(1, len(shares) + 1)),
+            "cpu_seconds": [60.0 * (i + 1) for i in range(len(shares))],
+            "test_accuracy": list(shares),
+        },
+    }
+
+
+def write_results(folder, name, runs):
+    (folder / f"{name}.json").write_text(json.dumps({"runs": runs}))
+
+
+def test_the_page_has_means_ranges_times_and_why_they_fall_short(tmp_path):
+    # Of 180 and 120 seconds.
+    runs = [accurate(0.5, 0.75, None), accurate(0.5, 0.7)]
+    write_results(tmp_path, "pixels-lssl", runs)
+    text = page.made(tmp_path)
+    assert "## MNIST, pixel by pixel\n" in text
+    assert (
+        "| LSSL, small | 1,234 | 99.53% (Gu et al. 2021, figure 2) "
+        "| 72.5% (70.0% to 75.0%) | 2 | 2 | `pixels-lssl` |"
+    ) in text
+    assert (
+        "| LSSL, small | half rate |\n|---|---|\n| accuracy | 25.0% |" in text
+    )
+    assert RECIPES["pixels-lssl"].note in text
+    write_results(tmp_path, "pixels-lssl", [accurate(0.999)])
+    assert RECIPES["pixels-lssl"].note not in page.made(tmp_path)
+
+
+def test_the_page_says_how_far_a_run_is(tmp_path):
+    write_results(tmp_path, "pixels-lssl", [accurate(0.5, finished=False)])
+    assert "50.0% in training, round 1 of 60" in page.made(tmp_path)
+
+
+def test_the_list_has_every_recipe(tmp_path, capsys):
+    write_results(tmp_path, "speech-lssl", [accurate(0.984)])
+    reproduce.main(["--list", f"--output={tmp_path}"])
+    printed = capsys.readouterr().out
+    for name in RECIPES:
+        assert f"\n{name} " in printed
+    assert "98.4%" in printed
+
+
+def test_the_curves_of_a_section_are_drawn(tmp_path):
+    write_results(tmp_path, "speech-lssl", [accurate(0.5, 0.9)])
+    write_results(tmp_path, "speech-rotrnn", [accurate(0.4, 0.8)])
+    page.draw("Raw speech", tmp_path)
+    assert (tmp_path / "raw-speech.png").read_bytes()[:4] == b"\x89PNG"
