@@ -201,9 +201,11 @@ class ParameterGroups(keras.optimizers.Optimizer):
         return cls(**{**config, "optimizer": optimizer})
 
 
-@keras.saving.register_keras_serializable("keras_linrec")
 class _Multiple(keras.optimizers.schedules.LearningRateSchedule):
-    """A multiple of another schedule."""
+    """A multiple of another schedule.
+
+    It is never saved: the groups' optimizers are made anew from `groups`.
+    """
 
     def __init__(self, schedule, multiple):
         self.schedule = schedule
@@ -211,15 +213,6 @@ class _Multiple(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         return self.multiple * self.schedule(step)
-
-    def get_config(self):
-        schedule = keras.saving.serialize_keras_object(self.schedule)
-        return {"schedule": schedule, "multiple": self.multiple}
-
-    @classmethod
-    def from_config(cls, config):
-        schedule = keras.saving.deserialize_keras_object(config["schedule"])
-        return cls(schedule, config["multiple"])
 
 
 def _multiplied(learning_rate, multiple):

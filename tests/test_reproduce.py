@@ -1,7 +1,10 @@
 """The recipes: data by number, runs that go on, and the page of results."""
 
 import json
+import math
+from dataclasses import MISSING
 from dataclasses import asdict
+from dataclasses import fields
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +19,25 @@ from recipes import page
 from recipes import record
 from recipes import training
 from recipes import verification
+from recipes.recipe import Recipe
 from recipes.table import RECIPES
 from recipes.tasks import FixedTask
+from recipes.tasks import IrregularTask
+from recipes.tasks import TextTask
+from recipes.vowels import read
+from recipes.vowels import with_gaps
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 LARGEST_MODEL = 1.5e6
 # What a reader sees, and nothing that a run depends on.
 DESCRIPTIVE = {"section", "title", "paper", "place", "published", "note"}
+# Of arguments that a recorded recipe did not have yet.
+DEFAULTS = {
+    field.name: field.default
+    for field in fields(Recipe)
+    if field.default is not MISSING
+}
 TINY = replace(
     RECIPES["addition-orthogonal-400"],
     task_arguments={"steps": 12},
@@ -185,6 +199,67 @@ def test_a_file_that_does_not_fit_is_refused(speech, tmp_path):
             task(reproduce.parse(["speech-lssl"]), 0)
 
 
+def test_gaps_take_away_values_and_steps_and_say_so():
+    sequence = np.arange(1.0, 241.0).reshape(20, 12)
+    whole = with_gaps(sequence, 0.0, 0.0, np.random.default_rng(0))
+    np.testing.assert_array_equal(whole[:, :12], sequence)
+    assert (whole[:, 12:] == 1).all()
+    holes = with_gaps(sequence, 0.5, 0.5, np.random.default_rng(0))
+    values, present, deltas = holes[:, :12], holes[:, 12:24], holes[:, 24]
+    assert 0 < len(holes) < 20 and 0 < present.sum() < present.size
+    # Each step lasts since the one before it: their sums are their places.
+    places = np.cumsum(deltas).astype(int) - 1
+    expected = np.where(present, sequence[places], 0)
+    np.testing.assert_array_equal(values, expected)
+    assert len(with_gaps(sequence, 0.0, 1.0, np.random.default_rng(0))) == 1
+
+
+def test_sensors_are_read_step_by_step(tmp_path):
+    lines = ["# words", "@data", "1,2,3:4,5,6:2", "7,8:9,10:1"]
+    (tmp_path / "JapaneseVowels_TRAIN.ts").write_text("\n".join(lines))
+    (first, second), labels = read(tmp_path, "TRAIN")
+    np.testing.assert_array_equal(first, [[1, 4], [2, 5], [3, 6]])
+    np.testing.assert_array_equal(second, [[7, 9], [8, 10]])
+    assert labels.tolist() == [1, 0]
+    with pytest.raises(SystemExit, match="no such file"):
+        read(tmp_path, "TEST")
+
+
+def test_the_lengths_of_steps_are_an_input_where_asked_for():
+    examples = ([np.ones((3, 2)), np.full((5, 2), 4.0)], np.arange(2))
+    for asked in (False, True):
+        task = IrregularTask(examples, examples, asked)
+        inputs, _ = next(task.tests())
+        assert inputs.keys() == task.inputs.keys()
+        assert ("time_deltas" in inputs) == asked
+    np.testing.assert_array_equal(inputs["time_deltas"][0], np.ones(5))
+    np.testing.assert_array_equal(inputs["time_deltas"][1], np.full(5, 4.0))
+
+
+def test_the_targets_of_a_text_are_its_next_bytes():
+    task = TextTask(np.arange(200), length=7)
+    batches = [task.batch(0, number, 5) for number in range(2)]
+    tests = list(task.tests())
+    for inputs, targets in [*batches, *tests]:
+        np.testing.assert_array_equal(targets, inputs["sequences"] + 1)
+    assert (batches[0][1] != batches[1][1]).any()
+    # The last tenth is the test, and no training row reaches it.
+    assert min(targets.min() for _, targets in tests) > 180
+    many, _ = task.batch(0, 5, 1000)
+    assert many["sequences"].max() == 178
+
+
+def test_the_transformer_reads_no_later_token():
+    layer = networks.Transformer(5, units=8, num_layers=2, num_heads=2)
+    tokens = np.array([[0, 1, 2, 3, 4, 0]])
+    changed = np.array([[0, 1, 2, 4, 4, 1]])
+    one, other = (
+        keras.ops.convert_to_numpy(layer(t)) for t in (tokens, changed)
+    )
+    np.testing.assert_allclose(one[:, :3], other[:, :3], atol=1e-6)
+    assert np.abs(one[:, 3] - other[:, 3]).max() > 1e-3
+
+
 def test_thinned_sounds_keep_low_tones_and_lose_high_ones():
     times = np.arange(4000)[:, None]
     low, high = (np.sin(w * times).astype("float32") for w in (0.2, 2.5))
@@ -283,17 +358,30 @@ def test_a_kept_model_is_verified_and_another_is_not(tmp_path, capsys):
     assert "the same figure" in capsys.readouterr().out
 
 
+def small_task(recipe):
+    """A task with the inputs of a recipe's and hardly any data."""
+    given, labels = recipe.task_arguments, np.arange(10)
+    if recipe.task in ("addition", "copy_memory"):
+        return data.TASKS[recipe.task](None, 0, **given)
+    if recipe.task == "text":
+        return TextTask(np.arange(4000) % 256, given["length"])
+    if recipe.task == "pixels":
+        shape = (98, 8) if given["order"] == "eight-pixels" else (784, 1)
+        examples = (np.zeros((10, *shape), "float32"), labels)
+        return FixedTask(examples, examples)
+    shape = {"speech": (9, 1), "vowels": (9, 25), "list_operations": (9,)}
+    dtype = "int32" if recipe.task == "list_operations" else "float32"
+    examples = (list(np.zeros((10, *shape[recipe.task]), dtype)), labels)
+    if recipe.task == "vowels":
+        durations = given.get("time_deltas", False)
+        return IrregularTask(examples, examples, durations)
+    return FixedTask(examples, examples)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_builds(name):
     recipe = RECIPES[name]
-    if recipe.task in ("addition", "copy_memory"):
-        task = data.TASKS[recipe.task](None, 0, **recipe.task_arguments)
-    else:
-        examples = (np.zeros((10, 784, 1), "float32"), np.arange(10))
-        if recipe.task == "speech":
-            examples = list(examples[0]), examples[1]
-        task = FixedTask(examples, examples)
-    model = networks.build(task, recipe.layers)
+    model = networks.build(small_task(recipe), recipe.layers)
     optimizer = training.make_optimizer(recipe, recipe.steps or 100)
     optimizer.build(model.trainable_variables)
     # A .keras file of this many float32 weights.
@@ -307,8 +395,9 @@ def test_every_result_is_of_its_recipe_as_it_stands():
     for path in RESULTS.glob("*.json"):
         content = record.read(path)
         recipe = json.loads(json.dumps(asdict(RECIPES[path.stem])))
+        recorded = {**DEFAULTS, **content["recipe"]}
         for key in recipe.keys() - DESCRIPTIVE:
-            assert content["recipe"][key] == recipe[key], (path, key)
+            assert recorded[key] == recipe[key], (path, key)
         model = path.with_suffix(".keras")
         assert model.stat().st_size <= LARGEST_MODEL, model
 
@@ -349,12 +438,28 @@ def test_the_page_has_means_ranges_times_and_why_they_fall_short(tmp_path):
         "| LSSL, small | 1,234 | 99.53% (Gu et al. 2021, figure 2) "
         "| 72.5% (70.0% to 75.0%) | 2 | 2 | `pixels-lssl` |"
     ) in text
-    assert (
-        "| LSSL, small | half rate |\n|---|---|\n| accuracy | 25.0% |" in text
-    )
+    assert "| model | half rate |\n|---|---|\n| LSSL, small | 25.0% |" in text
     assert RECIPES["pixels-lssl"].note in text
     write_results(tmp_path, "pixels-lssl", [accurate(0.999)])
     assert RECIPES["pixels-lssl"].note not in page.made(tmp_path)
+
+
+def test_figures_of_other_kinds_are_in_their_units(tmp_path):
+    run = accurate(0.5)
+    run["measurements"] = {}
+    text = {**run, "history": {**run["history"], "test_loss": [math.log(4)]}}
+    write_results(tmp_path, "text-lstm", [text])
+    norms = {"layer 1": [2.0, 3.0], "layer 2": [1.0, 4.0]}
+    watched = {**run, "history": {**run["history"], **norms}}
+    write_results(tmp_path, "norms-lru", [watched])
+    runs = [
+        {**run, "history": {**run["history"], "images": [2560, 5120], **given}}
+        for given in ({"loss": [1.0, 0.1]}, {"loss": [1.0, 0.5]})
+    ]
+    write_results(tmp_path, "copying-300", runs)
+    made = page.made(tmp_path)
+    for shown in ("| 2.000 bits |", "| 4.00 |", "| 20, not reached |"):
+        assert shown in made
 
 
 def test_the_page_says_how_far_a_run_is(tmp_path):

@@ -4,6 +4,8 @@ Each function of `TASKS` takes the options of the command line and the seed of
 the run, and the arguments that its recipe gives; it returns a `Task`.
 """
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 from addition_task import additions
@@ -14,6 +16,8 @@ from copy_memory import copies
 from digits import read_task
 from recipes.tasks import DrawnTask
 from recipes.tasks import FixedTask
+from recipes.tasks import TextTask
+from recipes.vowels import vowels
 
 SPEECH_ARRAYS = ("samples", "lengths", "labels", "speakers", "takes", "rate")
 SPEECH_FILE = f"a NumPy .npz file with the arrays {', '.join(SPEECH_ARRAYS)}"
@@ -36,13 +40,19 @@ def copy_memory(options, seed, delay):
         lambda count, generator: copies(count, delay, generator),
         shape=(delay + 20, SYMBOLS + 2),
         test_size=1000,
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        loss=of_logits(),
         metrics=("accuracy",),
     )
 
 
-def pixels(options, seed, order):
-    """MNIST, pixel by pixel, as `digits.as_task` orders the pixels."""
+def pixels(options, seed, order, logits=False, test_size=None):
+    """MNIST, pixel by pixel, as `digits.as_task` orders the pixels.
+
+    Args:
+        order: string, a task of `digits.as_task`.
+        logits: whether the model gives logits, and not probabilities.
+        test_size: integer, the first so many test images. Defaults to all.
+    """
     if options.data is None:
         raise SystemExit(
             "--data: expected MNIST as Keras' mnist.npz, which "
@@ -51,12 +61,46 @@ def pixels(options, seed, order):
         )
     train, test, _ = read_task(options.data, order)
     mean, deviation = train[0].mean(), train[0].std()
-    return FixedTask(
+    test = tuple(part[:test_size] for part in test)
+    task = FixedTask(
         *(
             ((sequences - mean) / deviation, labels)
             for sequences, labels in (train, test)
         )
     )
+    if logits:
+        task.loss = of_logits()
+    return task
+
+
+def of_logits():
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def text(options, seed, length):
+    """The bytes of a text, each from those before it."""
+    if options.data is None:
+        raise SystemExit(
+            "--data: expected a text of about a megabyte, such as Tiny "
+            "Shakespeare. Received: no file"
+        )
+    content = np.frombuffer(options.data.read_bytes(), "uint8")
+    return TextTask(content.astype("int32"), length)
+
+
+def list_operation_values(options, seed, train_size, test_size, **rules):
+    """The values of nested lists of digits, as in Long Range Arena."""
+    # With it comes KerasHub, which other recipes do not need.
+    from list_operations import make_set
+
+    rules = SimpleNamespace(**rules)
+    parts = []
+    for count, number in ((train_size, 0), (test_size, 1)):
+        token_ids, values = make_set(count, [0, number], rules)
+        lengths = (token_ids > 0).sum(axis=1)
+        rows = [row[:n].astype("int32") for row, n in zip(token_ids, lengths)]
+        parts.append((rows, values))
+    return FixedTask(*parts, multiple=200)
 
 
 def speech(options, seed, unheard=False, max_samples=8000):
@@ -115,6 +159,9 @@ def equally_loud(recording):
 TASKS = {
     "addition": addition,
     "copy_memory": copy_memory,
+    "list_operations": list_operation_values,
     "pixels": pixels,
     "speech": speech,
+    "text": text,
+    "vowels": vowels,
 }

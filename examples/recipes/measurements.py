@@ -1,11 +1,15 @@
 """What is measured of a trained model beside its test.
 
-Each function of `MEASUREMENTS` takes a model and its task, and returns figures
-by name.
+Each function of `MEASUREMENTS` and `WATCHED` takes a model and its task, and
+returns figures by name.
 """
+
+from types import SimpleNamespace
 
 import keras
 import numpy as np
+import robustness
+import state_norms
 from recipes.tasks import FixedTask
 
 from keras_linrec.models import SequenceClassifier
@@ -20,9 +24,7 @@ def sampling_rates(model, task):
     The recordings are low-pass filtered and thinned out. The same weights
     classify them, once with `step_rescale` and once without.
     """
-    (classifier,) = (
-        layer for layer in model.layers if isinstance(layer, SequenceClassifier)
-    )
+    classifier = classifier_of(model)
     figures = {}
     for name, factor in (("half", 2), ("quarter", 4)):
         thinned = slower(task, factor)
@@ -59,4 +61,39 @@ def accuracy(model, task):
     return float(right / count)
 
 
-MEASUREMENTS = {"sampling_rates": sampling_rates}
+def under_attack(model, task):
+    """The robustness of section 7 of Erichson et al. 2021."""
+    options = SimpleNamespace(
+        test_size=1000,
+        hessian_size=1000,
+        pgd_step=0.01,
+        l2_radius=1.0,
+        linf_radius=0.1,
+        products=50,
+        samples=30,
+        seed=0,
+    )
+    values = robustness.measure(model, options, task.train, task.test)
+    # The first is the accuracy without an attack, which is the figure.
+    return dict(zip(robustness.COLUMNS[1:], map(float, values[1:])))
+
+
+def norms(model, task):
+    """The mean norm of the state of each layer of a deep model."""
+    sequences = task.test[0][: state_norms.MEASURED_ON]
+    found = state_norms.state_norms(classifier_of(model), sequences)
+    return {
+        f"layer {number}": float(norm) for number, norm in enumerate(found, 1)
+    }
+
+
+def classifier_of(model):
+    (found,) = (
+        layer for layer in model.layers if isinstance(layer, SequenceClassifier)
+    )
+    return found
+
+
+# By name, what is measured of a trained model, and of one in training.
+MEASUREMENTS = {"sampling_rates": sampling_rates, "under_attack": under_attack}
+WATCHED = {"norms": norms}

@@ -16,8 +16,88 @@ def gru(units, **arguments):
     return keras.layers.GRU(units, **arguments)
 
 
+@keras.saving.register_keras_serializable("keras_linrec_examples")
+class Transformer(keras.layers.Layer):
+    """A small causal transformer from tokens (batch, time) to features.
+
+    Blocks of attention and of a feedforward network of four times the width,
+    each after a layer normalization; positions are learned.
+
+    Args:
+        vocabulary: integer, the number of tokens.
+        units: integer, the features.
+        num_layers: integer, the blocks.
+        num_heads: integer, the heads of attention.
+        dropout: float. Defaults to 0.
+    """
+
+    def __init__(
+        self, vocabulary, units, num_layers, num_heads, dropout=0.0, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.arguments = {
+            "vocabulary": vocabulary,
+            "units": units,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "dropout": dropout,
+        }
+        self.embedding = keras.layers.Embedding(vocabulary, units)
+        self.dropout = keras.layers.Dropout(dropout)
+        self.blocks = [
+            {
+                "norm": keras.layers.LayerNormalization(),
+                "attention": keras.layers.MultiHeadAttention(
+                    num_heads, units // num_heads, dropout=dropout
+                ),
+                "second_norm": keras.layers.LayerNormalization(),
+                "wide": keras.layers.Dense(4 * units, activation="gelu"),
+                "narrow": keras.layers.Dense(units),
+            }
+            for _ in range(num_layers)
+        ]
+        self.norm = keras.layers.LayerNormalization()
+
+    def build(self, tokens_shape):
+        units = self.arguments["units"]
+        shape = (*tokens_shape, units)
+        self.positions = self.add_weight(
+            shape=(tokens_shape[1], units),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            name="positions",
+        )
+        self.embedding.build(tokens_shape)
+        for block in self.blocks:
+            block["norm"].build(shape)
+            block["attention"].build(shape, shape)
+            block["second_norm"].build(shape)
+            block["wide"].build(shape)
+            block["narrow"].build((*tokens_shape, 4 * units))
+        self.norm.build(shape)
+
+    def call(self, tokens, training=False):
+        features = self.embedding(tokens) + self.positions
+        features = self.dropout(features, training=training)
+        for block in self.blocks:
+            read = block["norm"](features)
+            heard = block["attention"](
+                read, read, use_causal_mask=True, training=training
+            )
+            features = features + self.dropout(heard, training=training)
+            read = block["second_norm"](features)
+            change = block["narrow"](block["wide"](read))
+            features = features + self.dropout(change, training=training)
+        return self.norm(features)
+
+    def compute_output_shape(self, tokens_shape):
+        return (*tokens_shape, self.arguments["units"])
+
+    def get_config(self):
+        return {**super().get_config(), **self.arguments}
+
+
 # Units that a `SequenceModel` does not know by name.
-OTHERS = {"lstm": lstm, "gru": gru}
+OTHERS = {"lstm": lstm, "gru": gru, "transformer": Transformer}
 
 
 def build(task, listed):

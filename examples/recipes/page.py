@@ -1,11 +1,12 @@
 """The page of results, made from the JSON files of the recipes."""
 
+import math
 import re
 from pathlib import Path
 from statistics import fmean
 
 from recipes import record
-from recipes.table import PAPERS
+from recipes.recipe import PAPERS
 from recipes.table import RECIPES
 
 BEGIN = "<!-- Made by `python examples/reproduce.py --page`. -->"
@@ -43,14 +44,14 @@ class Result:
         figures, published = self.figures(), self.recipe.published
         if published is None or not figures:
             return False
-        if is_cost(self.recipe):
-            return None in figures or fmean(figures) > published
-        return fmean(figures) < published
+        if is_share(self.recipe):
+            return fmean(figures) < published
+        return None in figures or fmean(figures) > published
 
 
-def is_cost(recipe):
-    """Whether less is better."""
-    return recipe.figure != "accuracy"
+def is_share(recipe):
+    """Whether the figure is a share in percent, of which more is better."""
+    return recipe.figure == "accuracy"
 
 
 def figure(recipe, run):
@@ -58,6 +59,10 @@ def figure(recipe, run):
     history = run["history"]
     if recipe.figure == "accuracy":
         return 100 * last(history["test_accuracy"])
+    if recipe.figure == "bits":
+        return last(history["test_loss"]) / math.log(2)
+    if recipe.figure == "growth":
+        return max(map(growth, watched(history)))
     if history["loss"][-1] >= recipe.goal:
         return None
     return history["images"][-1] // recipe.batch_size
@@ -65,13 +70,38 @@ def figure(recipe, run):
 
 def last(values):
     """The last value of a column that is there."""
-    return [value for value in values if value is not None][-1]
+    return present(values)[-1]
+
+
+def present(values):
+    return [value for value in values if value is not None]
+
+
+def watched(history):
+    """The columns of what was watched: a norm for each layer."""
+    return [
+        present(values)
+        for name, values in history.items()
+        if name.startswith("layer ")
+    ]
+
+
+def growth(values):
+    return max(values) / min(values)
+
+
+FORMATS = {
+    "accuracy": "{:.1f}%",
+    "iterations": "{:,}",
+    "bits": "{:.3f} bits",
+    "growth": "{:.2f}",
+}
 
 
 def shown(recipe, value):
     if value is None:
         return "not reached"
-    return f"{value:.1f}%" if recipe.figure == "accuracy" else f"{value:,}"
+    return FORMATS[recipe.figure].format(value)
 
 
 def results(output):
@@ -89,13 +119,13 @@ def summary(result):
         run = result.runs[0]
         done = run["history"]["round"][-1]
         so_far = f"in training, round {done} of {recipe.rounds}"
-        if recipe.figure == "accuracy":
-            so_far = f"{shown(recipe, figure(recipe, run))} {so_far}"
-        return so_far
+        if recipe.figure == "iterations":
+            return so_far
+        return f"{shown(recipe, figure(recipe, run))} {so_far}"
     if None in figures or len(figures) == 1:
         return ", ".join(shown(recipe, value) for value in figures)
     mean = fmean(figures)
-    if recipe.figure != "accuracy":
+    if recipe.figure == "iterations":
         mean = round(mean)
     low, high = (shown(recipe, f(figures)) for f in (min, max))
     return f"{shown(recipe, mean)} ({low} to {high})"
@@ -110,13 +140,11 @@ def reported(recipe):
     """The paper's figure and where it stands, or nothing."""
     if recipe.published is None:
         return ""
-    under = "under " if is_cost(recipe) else ""
-    value = (
-        f"{recipe.published:g}%"
-        if recipe.figure == "accuracy"
-        else f"{recipe.published:,}"
-    )
-    return f"{under}{value} ({PAPERS[recipe.paper]}, {recipe.place})"
+    value = f"under {recipe.published:,}"
+    if is_share(recipe):
+        # With all digits that the paper gives.
+        value = f"{recipe.published:g}%"
+    return f"{value} ({PAPERS[recipe.paper]}, {recipe.place})"
 
 
 # The list.
@@ -138,12 +166,11 @@ def listing(output):
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return "\n".join(
-        "  ".join(
-            text.ljust(width) for text, width in zip(row, widths)
-        ).rstrip()
+    lines = (
+        "  ".join(text.ljust(width) for text, width in zip(row, widths))
         for row in rows
     )
+    return "\n".join(line.rstrip() for line in lines)
 
 
 # The page.
@@ -191,8 +218,7 @@ def section_text(title, found, output):
             for result in found
         ],
     )
-    for result in found:
-        lines += measured(result)
+    lines += measured(found)
     picture = f"{slug(title)}.png"
     if (Path(output) / picture).exists():
         lines += [
@@ -205,17 +231,29 @@ def section_text(title, found, output):
     return "\n".join(lines)
 
 
-def measured(result):
-    """What was measured of the trained models, the mean over the seeds."""
-    of_runs = [run["measurements"] for run in result.finished]
-    of_runs = [run for run in of_runs if run]
-    if not of_runs:
-        return []
-    means = [fmean(run[name] for run in of_runs) for name in of_runs[0]]
-    return table(
-        (result.recipe.title, *of_runs[0]),
-        [("accuracy", *(f"{100 * mean:.1f}%" for mean in means))],
-    )
+def measured(found):
+    """What was measured of the trained models, the means over the seeds."""
+    rows = {}
+    for result in found:
+        runs = [run["measurements"] for run in result.finished]
+        runs = [run for run in runs if run]
+        if runs:
+            names = tuple(runs[0])
+            means = (in_words(n, fmean(run[n] for run in runs)) for n in names)
+            rows.setdefault(names, []).append((result.recipe.title, *means))
+    return [
+        line
+        for names, of_models in rows.items()
+        for line in table(("model", *names), of_models)
+    ]
+
+
+# Measurements that are no shares.
+NUMBERS = ("largest eigenvalue", "trace", "condition number")
+
+
+def in_words(name, value):
+    return f"{value:.3g}" if name in NUMBERS else f"{100 * value:.1f}%"
 
 
 def table(header, rows):
@@ -235,7 +273,7 @@ def slug(title):
 
 
 def draw(section, output):
-    """Draw the tests of all runs of a section against processor time."""
+    """Draw the runs of a section: the test, or the training, and its course."""
     from matplotlib.figure import Figure
 
     found = [r for r in results(output) if r.recipe.section == section]
@@ -243,30 +281,37 @@ def draw(section, output):
     axes = canvas.subplots()
     kind = found[0].recipe.figure
     for number, result in enumerate(found):
+        label = result.recipe.title
         for run in result.runs:
-            label = result.recipe.title if run is result.runs[0] else None
-            axes.plot(
-                *curve(kind, run["history"]),
-                color=f"C{number}",
-                alpha=0.8 if label else 0.4,
-                label=label,
-            )
-    if kind == "accuracy":
-        axes.set_ylabel("accuracy of the test, %")
-        axes.set_xlabel("minutes of one processor")
-    else:
-        axes.set_ylabel("loss in training")
-        axes.set_xlabel("iterations")
+            for points in CURVES[kind](run["history"]):
+                axes.plot(*points, ".-", color=f"C{number}", label=label)
+                label = None
+    horizontal, vertical = AXES[kind]
+    axes.set_xlabel(horizontal)
+    axes.set_ylabel(vertical)
     axes.legend()
     axes.grid(alpha=0.3)
     canvas.savefig(Path(output) / f"{slug(section)}.png", dpi=100)
 
 
-def curve(kind, history):
-    """The coordinates of a run's points."""
-    if kind != "accuracy":
-        steps = range(1, len(history["loss"]) + 1)
-        return steps, history["loss"]
-    pairs = zip(history["cpu_seconds"], history["test_accuracy"])
-    points = [(s / 60, 100 * a) for s, a in pairs if a is not None]
+AXES = {
+    "accuracy": ("minutes of one processor", "accuracy of the test, %"),
+    "bits": ("minutes of one processor", "bits of a byte of the test"),
+    "iterations": ("sequences", "loss in training"),
+    "growth": ("images", "mean norm of the state of each layer"),
+}
+CURVES = {
+    "accuracy": lambda history: [tested(history, "test_accuracy", 100)],
+    "bits": lambda history: [tested(history, "test_loss", 1 / math.log(2))],
+    "iterations": lambda history: [(history["images"], history["loss"])],
+    "growth": lambda history: [
+        (history["images"], norms) for norms in watched(history)
+    ],
+}
+
+
+def tested(history, column, factor):
+    """Minutes, and a column of the tests times a factor."""
+    pairs = zip(history["cpu_seconds"], history[column])
+    points = [(s / 60, factor * v) for s, v in pairs if v is not None]
     return tuple(zip(*points))

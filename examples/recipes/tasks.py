@@ -17,6 +17,7 @@ class Task:
 
     Attributes:
         inputs: dictionary of the shapes of the inputs, without the batch.
+        dtypes: dictionary of the dtypes of those that are not float32.
         loss: what is minimised, an argument of `compile`.
         metrics: list, what else is measured.
         num_classes: integer, or `None` for a task without classes.
@@ -25,12 +26,13 @@ class Task:
     loss = "sparse_categorical_crossentropy"
     metrics = ("accuracy",)
     num_classes = None
+    dtypes = {"mask": "bool"}
 
     def keras_inputs(self):
         """The inputs of a model, by name."""
         return {
             name: keras.Input(
-                shape, name=name, dtype="bool" if name == "mask" else "float32"
+                shape, name=name, dtype=self.dtypes.get(name, "float32")
             )
             for name, shape in self.inputs.items()
         }
@@ -88,8 +90,8 @@ class FixedTask(Task):
 
     Args:
         train, test: pairs of sequences and labels. Sequences are an array
-            (examples, time, features), or a list of arrays (time, features) of
-            various lengths, which become batches with masks.
+            (examples, time, features), or a list of arrays (time, features) or
+            of tokens (time,), which become batches with masks.
         multiple: integer, to a multiple of which batches of various lengths
             are padded, because JAX compiles for each length.
     """
@@ -102,8 +104,12 @@ class FixedTask(Task):
         self.num_classes = int(labels.max()) + 1
         if isinstance(sequences, list):
             self.inputs = {
-                "sequences": (None, sequences[0].shape[1]),
+                "sequences": (None, *sequences[0].shape[1:]),
                 "mask": (None,),
+            }
+            self.dtypes = {
+                "sequences": str(sequences[0].dtype),
+                "mask": "bool",
             }
         else:
             self.inputs = {"sequences": sequences.shape[1:]}
@@ -175,7 +181,64 @@ class FixedTask(Task):
 def padded(sequences, width):
     """Sequences of various lengths as one array, and their mask."""
     lengths = np.array([len(sequence) for sequence in sequences])
-    batch = np.zeros((len(sequences), width, sequences[0].shape[1]), "float32")
+    _, *shape = sequences[0].shape
+    batch = np.zeros((len(sequences), width, *shape), sequences[0].dtype)
     for row, sequence in zip(batch, sequences):
         row[: len(sequence)] = sequence
     return {"sequences": batch, "mask": np.arange(width) < lengths[:, None]}
+
+
+class IrregularTask(FixedTask):
+    """Sequences whose last feature is the time since the step before.
+
+    A model gets it as a feature and, where the recipe asks for it, as the
+    length of the step, from which a unit in continuous time computes.
+    """
+
+    def __init__(self, train, test, time_deltas):
+        super().__init__(train, test)
+        self.time_deltas = time_deltas
+        if time_deltas:
+            self.inputs["time_deltas"] = (None,)
+
+    def _taken(self, part, rows):
+        inputs, labels = super()._taken(part, rows)
+        if self.time_deltas:
+            deltas = inputs["sequences"][..., -1]
+            inputs["time_deltas"] = np.where(inputs["mask"], deltas, 1.0)
+        return inputs, labels
+
+
+class TextTask(Task):
+    """The next byte of a text, at every step of random rows.
+
+    Args:
+        text: integer array, the bytes.
+        length: integer, the bytes of a row.
+        held_out: float, the share at the end of the text that is the test.
+    """
+
+    num_classes = 256
+    dtypes = {"sequences": "int32"}
+
+    def __init__(self, text, length, held_out=0.1):
+        count = int(len(text) * (1 - held_out))
+        self.train, self.test = text[:count], text[count:]
+        self.length = length
+        self.inputs = {"sequences": (length,)}
+
+    def batch(self, seed, number, batch_size):
+        generator = np.random.default_rng([seed, number])
+        first = generator.integers(
+            len(self.train) - self.length, size=batch_size
+        )
+        return self._rows(self.train, first)
+
+    def tests(self):
+        first = np.arange(0, len(self.test) - self.length, self.length)
+        for some in np.array_split(first, -(-len(first) // TEST_BATCH_SIZE)):
+            yield self._rows(self.test, some)
+
+    def _rows(self, text, first):
+        places = first[:, None] + np.arange(self.length)
+        return {"sequences": text[places]}, text[places + 1]

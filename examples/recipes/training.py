@@ -10,6 +10,7 @@ from recipes import networks
 from recipes import record
 from recipes.data import TASKS
 from recipes.measurements import MEASUREMENTS
+from recipes.measurements import WATCHED
 
 from keras_linrec.files import replacing
 from keras_linrec.optimizers import ParameterGroups
@@ -162,6 +163,9 @@ class Progress(keras.callbacks.Callback):
         if is_due or self.is_finished():
             tested = test(self.model, self.rounds.task)
             row |= {f"test_{key}": float(v) for key, v in tested.items()}
+            if self.recipe.watched:
+                watch = WATCHED[self.recipe.watched]
+                row |= watch(self.model, self.rounds.task)
             self._publish()
         # Last, so that a run that is finished here has been published.
         with replacing(self.path) as path, open(path, "w") as file:
