@@ -270,6 +270,48 @@ def test_thinned_sounds_keep_low_tones_and_lose_high_ones():
     assert np.abs(slow_high[middle]).max() < 0.01
 
 
+def small_classifier(unit, task):
+    listed = {"num_layers": 2, "units": 4, "unit": unit}
+    listed["unit_arguments"] = {"state_size": 4}
+    return networks.build(task, [("SequenceClassifier", listed)])
+
+
+def test_sampling_rates_are_measured_with_and_without_the_timescale():
+    task = lengths_task(6)
+    model = small_classifier("lssl", task)
+    (classifier,) = model.layers[-1:]
+    seen = []
+    scores = keras.ops.ones((6, 3)) / 3
+
+    def classify(inputs):
+        seen.append((inputs["mask"].sum(), classifier.step_rescale))
+        return scores
+
+    classify.layers = model.layers
+    figures = measurements.sampling_rates(classify, task)
+    assert list(figures) == [
+        "half rate",
+        "half rate, unscaled",
+        "quarter rate",
+        "quarter rate, unscaled",
+    ]
+    assert [rescale for _, rescale in seen] == [2.0, 1.0, 4.0, 1.0]
+    steps = [sum(-(-len(s) // n) for s in task.test[0]) for n in (2, 2, 4, 4)]
+    assert [count for count, _ in seen] == steps
+    assert classifier.step_rescale == 1.0
+    # Always the first class, a third of the test.
+    assert list(figures.values()) == pytest.approx([1 / 3] * 4)
+
+
+def test_norms_are_measured_for_each_layer():
+    sequences = np.random.default_rng(0).normal(size=(4, 16, 1))
+    examples = (sequences.astype("float32"), np.arange(4))
+    task = FixedTask(examples, examples)
+    found = measurements.norms(small_classifier("rotrnn", task), task)
+    assert list(found) == ["layer 1", "layer 2"]
+    assert all(norm > 0 for norm in found.values())
+
+
 # Training.
 
 
