@@ -74,14 +74,25 @@ def versions():
 
 
 def commit():
-    """The commit of this checkout, or `None` outside of one."""
+    """The commit of this checkout, or `None` outside of one.
+
+    It ends in "-dirty" where the code is not as committed.
+    """
+    code = [f":/{folder}" for folder in ("examples", "kernels", "keras_linrec")]
     try:
-        return subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        head = git("rev-parse", "--short=12", "HEAD")
+        changes = git("status", "--porcelain", "--", *code)
     except (OSError, subprocess.CalledProcessError):
         return None
+    return f"{head}-dirty" if changes else head
+
+
+def git(*arguments):
+    """What a git command prints, run in the folder of this file."""
+    return subprocess.run(
+        ["git", *arguments],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()

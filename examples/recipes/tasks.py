@@ -196,7 +196,7 @@ class IrregularTask(FixedTask):
     """
 
     def __init__(self, train, test, time_deltas):
-        super().__init__(train, test)
+        super().__init__(train, test, multiple=10)
         self.time_deltas = time_deltas
         if time_deltas:
             self.inputs["time_deltas"] = (None,)
