@@ -1,6 +1,6 @@
 """Train a model of the papers by its recipe, or test the model that was kept.
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/reproduce.py --list
     python examples/reproduce.py speech-lssl --data spoken_digits.npz
 

@@ -1,9 +1,11 @@
 """python -m keras_linrec.kernels [build [ADAPTER ...]]
 
-Without arguments, prints which kernels run on the current Keras backend and
-why the others do not. `build` compiles the native code for every installed
-framework ahead of time, for example in a container image;
-`KERAS_LINREC_CACHE_DIR` names the folder that keeps it.
+Without arguments, prints which kernels run on the current Keras backend, where
+their compiled libraries come from, and why the others do not run. `build`
+compiles the native code for every installed framework ahead of time, for
+example in a container image; `KERAS_LINREC_CACHE_DIR` names the folder that
+keeps it. Libraries that the package was installed with are not compiled again,
+unless `KERAS_LINREC_PREBUILT` is "no".
 """
 
 import argparse
@@ -77,6 +79,8 @@ def show():
         if name == "native" and availability:
             state += f" ({_native()})"
         print(f"  {name}: {state}")
+        if name == "native":
+            _show_libraries()
     if chosen not in kernels.KERNELS:
         print(f"  {chosen}: in use; associative or sequential, by platform")
 
@@ -86,6 +90,13 @@ def _native():
     from keras_linrec.kernels.native import core
 
     return f"{core.description()}; cache {cache.folder()}"
+
+
+def _show_libraries():
+    from keras_linrec.kernels.native import build as builder
+
+    for adapter, origin in builder.origins.items():
+        print(f"    {adapter}: {origin}")
 
 
 if __name__ == "__main__":

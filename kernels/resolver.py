@@ -1,5 +1,6 @@
 """How an operation runs: `resolve` alone decides."""
 
+import threading
 from contextlib import contextmanager
 from functools import partial
 from numbers import Integral
@@ -277,14 +278,21 @@ _FORMS = {
     },
 }
 
-# The lists in which calls of `explain` collect decisions.
-_listeners = []
+
+class _Listeners(threading.local):
+    """The lists in which this thread's calls of `explain` collect decisions."""
+
+    def __init__(self):
+        self.lists = []
+
+
+_listeners = _Listeners()
 
 
 def implementation(case):
     """The function that computes a case from the operation's arguments."""
     decision = resolve(case)
-    for listener in _listeners:
+    for listener in _listeners.lists:
         listener.append(decision)
     kernel = registry.load(decision.kernel)
     if not case.not_time:
@@ -363,8 +371,8 @@ def explain(what, shape, dtype="float32", **options):
 @contextmanager
 def _listening():
     decisions = []
-    _listeners.append(decisions)
+    _listeners.lists.append(decisions)
     try:
         yield decisions
     finally:
-        _listeners.remove(decisions)
+        _listeners.lists.remove(decisions)

@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native import recipes
 from keras_linrec.kernels.torch import cuda
 
-SOURCE = build.SOURCE / "cuda.cu"
+SOURCE = recipes.SOURCE / "cuda.cu"
 
 
 @pytest.fixture(scope="module")

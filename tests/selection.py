@@ -44,6 +44,7 @@ ONLY_UNDER = {
     "test_hippo.py": "torch",
     "test_hippo_windows.py": "torch",
     "test_native_build.py": "torch",
+    "test_native_compilers.py": "torch",
     "test_native_core.py": "torch",
     "test_native_jax.py": "jax",
     "test_native_nonlinear_scan.py": "torch",
@@ -52,6 +53,7 @@ ONLY_UNDER = {
     "test_native_torch.py": "torch",
     "test_pallas.py": "jax",
     "test_readme.py": "torch",
+    "test_release.py": "torch",
 }
 # Files that the selection runs under some backends only, or under none:
 # examples and files, which repeat there what other tests cover under each
@@ -82,6 +84,7 @@ SELECTED_UNDER = {
     "test_models.py": ("torch",),
     "test_moves.py": ("torch",),
     "test_native_carried_states.py": ("torch",),
+    "test_native_compilers.py": (),
     "test_native_impulse_response.py": ("torch",),
     "test_native_varying_response.py": ("torch",),
     "test_nlp.py": ("torch",),
@@ -89,6 +92,8 @@ SELECTED_UNDER = {
     "test_nlp_texts.py": ("torch",),
     "test_optimizers.py": (),
     "test_pallas.py": (),
+    "test_prebuilt.py": (),
+    "test_release.py": (),
     "test_reproduce.py": (),
     "test_residual_block.py": ("torch",),
     "test_robustness.py": ("torch",),

@@ -3,24 +3,33 @@
 Importing this module builds and loads the library.
 """
 
+import ctypes
 from dataclasses import dataclass
 
 import jax
 
 from keras_linrec.kernels.jax import portable_calls
 from keras_linrec.kernels.jax.batch_partitioning import by_rows
+from keras_linrec.kernels.jax.build_flags import require_ffi
 from keras_linrec.kernels.jax.lowering import native_or_portable
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_shapes import require_shapes
 
-_library = build.load("jax")
-for _name in core.FUNCTIONS:
-    jax.ffi.register_ffi_target(
-        _name,
-        jax.ffi.pycapsule(getattr(_library, f"{_name}_xla")),
-        platform="cpu",
-    )
+
+def _register(path):
+    """Tell XLA about the functions of a library."""
+    library = ctypes.CDLL(path)
+    for name in core.FUNCTIONS:
+        jax.ffi.register_ffi_target(
+            name,
+            jax.ffi.pycapsule(getattr(library, f"{name}_xla")),
+            platform="cpu",
+        )
+
+
+require_ffi()
+build.load("jax", _register)
 
 # The module that has all functions, for errors.
 FUNCTIONS = "keras_linrec.kernels.jax.native"

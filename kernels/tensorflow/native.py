@@ -37,8 +37,7 @@ if tf.config.get_visible_devices("GPU"):
         "a GPU: `tf.config.set_visible_devices([], 'GPU')` hides it"
     )
 
-build.core()
-_operations = tf.load_op_library(str(build.library("tensorflow")))
+_operations = build.load("tensorflow", tf.load_op_library)
 
 
 def scan(decay, inputs, initial_state, reverse=False, resets=None):

@@ -50,7 +50,7 @@ Tensors = List[Tensor]  # noqa: UP006
 Flags = List[bool]  # noqa: UP006
 
 
-def _lend_threads():
+def lend_threads():
     """Makes the core run on PyTorch's threads, if these are OpenMP's.
 
     They spin while they wait, and would take the processors from the core's
@@ -69,7 +69,7 @@ def _lend_threads():
         return
 
 
-_lend_threads()
+lend_threads()
 
 
 @cache

@@ -29,7 +29,7 @@ for sanitizer in address,undefined thread; do
     "$compiler" "${flags[@]}" exercise.cpp \
         "$source"/{carried_states,causal_convolution,impulse_response}.cpp \
         "$source"/{move_steps,nonlinear_scan,projected_scan,scan}.cpp \
-        "$source"/{varying_response,parallel,processors,dispatch}.cpp \
+        "$source"/{varying_response,parallel,processors,systems,dispatch}.cpp \
         "${objects[@]}" -pthread \
         -o "$scratch/exercise"
     for set in "${!sets[@]}"; do
