@@ -71,6 +71,7 @@ def parse(arguments):
     parser.add_argument(
         "names",
         nargs="*",
+        # argparse compares the empty list too, when no name is given.
         choices=[*RECIPES, []],
         metavar="NAME",
         help="one or more recipes, see --list",

@@ -511,6 +511,14 @@ def test_the_page_says_how_far_a_run_is(tmp_path):
     assert "50.0% in training, round 1 of 60" in page.made(tmp_path)
 
 
+def test_names_are_those_of_recipes_and_needed(capsys):
+    for arguments in (["speech-gru"], []):
+        with pytest.raises(SystemExit):
+            reproduce.parse(arguments)
+    message = capsys.readouterr().err
+    assert "speech-gru" in message and "expected the NAME" in message
+
+
 def test_the_list_has_every_recipe(tmp_path, capsys):
     write_results(tmp_path, "speech-lssl", [accurate(0.984)])
     reproduce.main(["--list", f"--output={tmp_path}"])
