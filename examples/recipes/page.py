@@ -133,7 +133,9 @@ def summary(result):
 
 def minutes(result):
     spent = result.minutes()
-    return "" if spent is None else f"{spent:.0f}"
+    if spent is None:
+        return ""
+    return f"{spent:.1f}" if spent < 10 else f"{spent:.0f}"
 
 
 def reported(recipe):
@@ -202,27 +204,24 @@ def made(output):
 
 
 def section_text(title, found, output):
-    lines = [f"## {title}", ""]
-    lines += table(
-        ("model", "parameters", "paper", "here", "seeds", "minutes", "recipe"),
-        [
-            (
-                result.recipe.title,
-                f"{result.runs[0]['parameters']:,}",
-                reported(result.recipe),
-                summary(result),
-                str(len(result.finished) or 1),
-                minutes(result),
-                f"`{result.name}`",
-            )
-            for result in found
-        ],
-    )
+    columns = {
+        "model": lambda result: result.recipe.title,
+        "parameters": lambda result: f"{result.runs[0]['parameters']:,}",
+        "paper": lambda result: reported(result.recipe),
+        "here": summary,
+        "seeds": lambda result: str(len(result.finished) or 1),
+        "minutes": minutes,
+        "recipe": lambda result: f"`{result.name}`",
+    }
+    if not any(map(columns["paper"], found)):
+        del columns["paper"]
+    rows = [[text(result) for text in columns.values()] for result in found]
+    lines = [f"## {title}", "", *table(columns, rows)]
     lines += measured(found)
     picture = f"{slug(title)}.png"
     if (Path(output) / picture).exists():
         lines += [
-            f"![{title}: the test during training](results/{picture})",
+            f"![{title}: the curves](results/{picture})",
             "",
         ]
     for result in found:
