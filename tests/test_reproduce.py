@@ -502,7 +502,7 @@ def test_figures_of_other_kinds_are_in_their_units(tmp_path):
     ]
     write_results(tmp_path, "copying-300", runs)
     made = page.made(tmp_path)
-    for shown in ("| 2.000 bits |", "| 4.00 |", "| 20, not reached |"):
+    for shown in ("| 2.000 bits |", "| 4.00 times |", "| 20, not reached |"):
         assert shown in made
 
 

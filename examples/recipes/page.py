@@ -4,9 +4,11 @@ import math
 import re
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 
 from recipes import record
 from recipes.recipe import PAPERS
+from recipes.table import ABOUT
 from recipes.table import RECIPES
 
 BEGIN = "<!-- Made by `python examples/reproduce.py --page`. -->"
@@ -94,7 +96,7 @@ FORMATS = {
     "accuracy": "{:.1f}%",
     "iterations": "{:,}",
     "bits": "{:.3f} bits",
-    "growth": "{:.2f}",
+    "growth": "{:.2f} times",
 }
 
 
@@ -216,7 +218,10 @@ def section_text(title, found, output):
     if not any(map(columns["paper"], found)):
         del columns["paper"]
     rows = [[text(result) for text in columns.values()] for result in found]
-    lines = [f"## {title}", "", *table(columns, rows)]
+    lines = [f"## {title}", ""]
+    if title in ABOUT:
+        lines += [fill(ABOUT[title], 80), ""]
+    lines += table(columns, rows)
     lines += measured(found)
     picture = f"{slug(title)}.png"
     if (Path(output) / picture).exists():
@@ -226,7 +231,8 @@ def section_text(title, found, output):
         ]
     for result in found:
         if result.recipe.note and result.falls_short():
-            lines += [f"{result.recipe.title}: {result.recipe.note}", ""]
+            note = f"{result.recipe.title}: {result.recipe.note}"
+            lines += [fill(note, 80), ""]
     return "\n".join(lines)
 
 

@@ -5,6 +5,8 @@ from recipes.recipe import normal
 
 SEQUENTIAL = "MNIST, pixel by pixel"
 PERMUTED = "MNIST, pixel by pixel, permuted"
+NORMS = "Norms of states in training"
+ROBUSTNESS = "Robustness, MNIST in eight pixels a step"
 ORDERS = {"pixels": SEQUENTIAL, "permuted": PERMUTED}
 
 
@@ -137,7 +139,7 @@ def of_norms(title, unit, state_size):
         "unit_arguments": {"state_size": state_size},
     }
     return Recipe(
-        section="Norms of states in training",
+        section=NORMS,
         title=title,
         task="pixels",
         task_arguments={"order": "pixels", "test_size": 1000},
@@ -160,7 +162,7 @@ RECIPES |= {
 
 def of_robustness(title, name, arguments):
     return Recipe(
-        section="Robustness, MNIST in eight pixels a step",
+        section=ROBUSTNESS,
         title=title,
         task="pixels",
         task_arguments={"order": "eight-pixels", "logits": True},
@@ -188,4 +190,13 @@ RECIPES |= {
     "robust-antisymmetric": of_robustness(
         "AntisymmetricRNN", "AntisymmetricRNN", {"gamma": 1e-3}
     ),
+}
+
+ABOUT = {
+    NORMS: "Deep models read MNIST pixel by pixel. The mean norm of each "
+    "layer's state is measured on the same images throughout training, as in "
+    "figure 3 of Biegun et al. 2024. The figure is its highest value over its "
+    "lowest, in the layer where that is most.",
+    ROBUSTNESS: "As in section 7 of Erichson et al. 2021: the accuracy, that "
+    "under attacks, and the Hessian of the training loss.",
 }

@@ -8,9 +8,7 @@ from recipes import pixels_table
 from recipes import speech_table
 from recipes import tokens_table
 
-RECIPES = {
-    **speech_table.RECIPES,
-    **memory_table.RECIPES,
-    **pixels_table.RECIPES,
-    **tokens_table.RECIPES,
-}
+TABLES = (speech_table, memory_table, pixels_table, tokens_table)
+RECIPES = {name: r for table in TABLES for name, r in table.RECIPES.items()}
+# What each section of the page is about.
+ABOUT = {name: text for table in TABLES for name, text in table.ABOUT.items()}
