@@ -93,6 +93,7 @@ SELECTED_UNDER = {
     "test_optimizers.py": (),
     "test_pallas.py": (),
     "test_prebuilt.py": (),
+    "test_recipe_tasks.py": (),
     "test_release.py": (),
     "test_reproduce.py": (),
     "test_residual_block.py": ("torch",),
