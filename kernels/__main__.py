@@ -42,7 +42,8 @@ def installed():
     adapters = ["core"]
     adapters += [name for name in ("jax", "tensorflow") if find_spec(name)]
     nvcc = builder.command("NVCC") or ("nvcc",)
-    if find_spec("torch") and shutil.which(nvcc[0]):
+    frameworks = find_spec("torch") or find_spec("jax")
+    if frameworks and shutil.which(nvcc[0]):
         adapters.append("cuda")
     return adapters
 

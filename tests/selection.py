@@ -36,7 +36,9 @@ COMPILING = ("jax", "tensorflow")
 # processes of their own.
 ONLY_UNDER = {
     "test_cuda.py": "torch",
+    "test_cuda_jax.py": "jax",
     "test_cuda_nonlinear.py": "torch",
+    "test_cuda_resources.py": "torch",
     "test_devices.py": "jax",
     "test_docs.py": "torch",
     "test_faults.py": "torch",
@@ -68,6 +70,7 @@ SELECTED_UNDER = {
     "test_bad_arguments.py": (),
     "test_bidirectional.py": ("torch",),
     "test_canonical_form.py": ("torch",),
+    "test_cuda_jax.py": (),
     "test_defaults.py": ("torch",),
     "test_devices.py": (),
     "test_diagonal_layers.py": ("torch",),
@@ -103,6 +106,7 @@ SELECTED_UNDER = {
     "test_saving.py": ("torch",),
     "test_sequence_model_chunks.py": ("torch",),
     "test_sequential_digits.py": ("torch",),
+    "test_sections.py": ("torch",),
     "test_soak.py": ("torch",),
     "test_stable_examples.py": ("torch",),
     "test_state_norms.py": ("torch",),
