@@ -1,4 +1,4 @@
-"""What the models of the recipes learn, and what is measured of them."""
+"""What the models of the recipes learn, are built of and measured for."""
 
 import keras
 import numpy as np
@@ -7,6 +7,9 @@ import reproduce
 from recipes import data
 from recipes import measurements
 from recipes import networks
+from recipes import record
+from recipes import training
+from recipes.table import RECIPES
 from recipes.tasks import FixedTask
 from recipes.tasks import IrregularTask
 from recipes.tasks import TextTask
@@ -269,3 +272,33 @@ def test_norms_are_measured_for_each_layer():
     found = measurements.norms(small_classifier("rotrnn", task), task)
     assert list(found) == ["layer 1", "layer 2"]
     assert all(norm > 0 for norm in found.values())
+
+
+def small_task(recipe):
+    """A task with the inputs of a recipe's and hardly any data."""
+    given, labels = recipe.task_arguments, np.arange(10)
+    if recipe.task in ("addition", "copy_memory"):
+        return data.TASKS[recipe.task](None, 0, **given)
+    if recipe.task == "text":
+        return TextTask(np.arange(4000) % 256, given["length"])
+    if recipe.task == "pixels":
+        shape = (98, 8) if given["order"] == "eight-pixels" else (784, 1)
+        examples = (np.zeros((10, *shape), "float32"), labels)
+        return FixedTask(examples, examples)
+    shape = {"speech": (9, 1), "vowels": (9, 25), "list_operations": (9,)}
+    dtype = "int32" if recipe.task == "list_operations" else "float32"
+    examples = (list(np.zeros((10, *shape[recipe.task]), dtype)), labels)
+    if recipe.task == "vowels":
+        durations = given.get("time_deltas", False)
+        return IrregularTask(examples, examples, durations)
+    return FixedTask(examples, examples)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_builds(name):
+    recipe = RECIPES[name]
+    model = networks.build(small_task(recipe), recipe.layers)
+    optimizer = training.make_optimizer(recipe, recipe.steps or 100)
+    optimizer.build(model.trainable_variables)
+    # A .keras file of this many float32 weights.
+    assert 4 * model.count_params() < record.LARGEST_MODEL

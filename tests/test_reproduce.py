@@ -12,21 +12,15 @@ import keras
 import numpy as np
 import pytest
 import reproduce
-from recipes import data
-from recipes import networks
 from recipes import page
 from recipes import record
 from recipes import training
 from recipes import verification
 from recipes.recipe import Recipe
 from recipes.table import RECIPES
-from recipes.tasks import FixedTask
-from recipes.tasks import IrregularTask
-from recipes.tasks import TextTask
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-LARGEST_MODEL = 1.5e6
 # What a reader sees, and nothing that a run depends on.
 DESCRIPTIVE = {"section", "title", "paper", "place", "published", "note"}
 # Of arguments that a recorded recipe did not have yet.
@@ -139,36 +133,6 @@ def test_a_kept_model_is_verified_and_another_is_not(tmp_path, capsys):
     assert "the same figure" in capsys.readouterr().out
 
 
-def small_task(recipe):
-    """A task with the inputs of a recipe's and hardly any data."""
-    given, labels = recipe.task_arguments, np.arange(10)
-    if recipe.task in ("addition", "copy_memory"):
-        return data.TASKS[recipe.task](None, 0, **given)
-    if recipe.task == "text":
-        return TextTask(np.arange(4000) % 256, given["length"])
-    if recipe.task == "pixels":
-        shape = (98, 8) if given["order"] == "eight-pixels" else (784, 1)
-        examples = (np.zeros((10, *shape), "float32"), labels)
-        return FixedTask(examples, examples)
-    shape = {"speech": (9, 1), "vowels": (9, 25), "list_operations": (9,)}
-    dtype = "int32" if recipe.task == "list_operations" else "float32"
-    examples = (list(np.zeros((10, *shape[recipe.task]), dtype)), labels)
-    if recipe.task == "vowels":
-        durations = given.get("time_deltas", False)
-        return IrregularTask(examples, examples, durations)
-    return FixedTask(examples, examples)
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_builds(name):
-    recipe = RECIPES[name]
-    model = networks.build(small_task(recipe), recipe.layers)
-    optimizer = training.make_optimizer(recipe, recipe.steps or 100)
-    optimizer.build(model.trainable_variables)
-    # A .keras file of this many float32 weights.
-    assert 4 * model.count_params() < LARGEST_MODEL
-
-
 # Results.
 
 
@@ -180,7 +144,7 @@ def test_every_result_is_of_its_recipe_as_it_stands():
         for key in recipe.keys() - DESCRIPTIVE:
             assert recorded[key] == recipe[key], (path, key)
         model = path.with_suffix(".keras")
-        assert model.stat().st_size <= LARGEST_MODEL, model
+        assert model.stat().st_size <= record.LARGEST_MODEL, model
 
 
 def test_the_page_of_results_is_current():
