@@ -55,6 +55,7 @@ ONLY_UNDER = {
     "test_native_torch.py": "torch",
     "test_pallas.py": "jax",
     "test_readme.py": "torch",
+    "test_recipe_tasks.py": "torch",
     "test_release.py": "torch",
 }
 # Files that the selection runs under some backends only, or under none:
@@ -96,6 +97,7 @@ SELECTED_UNDER = {
     "test_optimizers.py": (),
     "test_pallas.py": (),
     "test_prebuilt.py": (),
+    "test_recipe_tasks.py": (),
     "test_release.py": (),
     "test_reproduce.py": (),
     "test_residual_block.py": ("torch",),

@@ -11,6 +11,8 @@ import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
+# Bytes of a model that is kept.
+LARGEST_MODEL = 1.5e6
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy")
 
 

@@ -3,7 +3,7 @@
 from recipes.recipe import Recipe
 
 SENSORS = "Sensors: Japanese Vowels"
-GAPS_SECTION = f"{SENSORS}, 30% of values and steps missing"
+GAPS_SECTION = f"{SENSORS}, with gaps"
 GAPS = {"missing": 0.3, "dropped": 0.3}
 
 
@@ -168,9 +168,10 @@ ABOUT = {
     SENSORS: "Twelve channels of 640 utterances, 7 to 29 steps, by nine "
     "speakers, whom the model tells apart: 270 for training, 370 for the test "
     "(Kudo et al. 1999).",
-    GAPS_SECTION: "The same utterances with gaps. Both models are told which "
-    "values are missing, and how long each step lasts: the GRU as features, "
-    "the LSSL also as `time_deltas`.",
+    GAPS_SECTION: "The same utterances, of which 30% of the steps and 30% of "
+    "the values in the others are missing, in training and in the test. Both "
+    "models are told which values are missing, and how long each step lasts: "
+    "the GRU as features, the LSSL also as `time_deltas`.",
     TEXT: "Tiny Shakespeare, a megabyte. The figure is the bits of a byte on "
     "the last tenth, which is held out.",
     LISTS_SECTION: "The values of nested lists of digits, as in Long Range "
