@@ -7,7 +7,7 @@ squared error of 0.167, at which networks that forget remain. An `OrthogonalRNN`
 with 128 units and 16 reflections improves on it (Mhammedi et al. 2017, section
 5.2):
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/addition_task.py
 
 This takes some minutes on two cores. Training stops when the error, averaged

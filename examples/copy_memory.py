@@ -6,7 +6,7 @@ Guessing gives a cross-entropy of log(8) = 2.079. A `LinearDynamicalSystem` with
 eigenvalues of magnitude 1 does not forget: its outputs are a linear function of
 all its inputs (Kaul 2020):
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/copy_memory.py --figure copy.png
 
 This uses a delay of 300 steps and takes some minutes on two cores. Nearly all

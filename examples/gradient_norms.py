@@ -5,7 +5,7 @@ For untrained units of equal size on random inputs, the table (and the plot with
 earlier states, relative to the norm at the output (Mhammedi et al. 2017,
 sections 1 and 5.5):
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/gradient_norms.py --figure gradients.png
 
 This takes a minute.

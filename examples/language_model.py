@@ -5,7 +5,7 @@ After every round of training, the script prints the bits per character on the
 last tenth of the text, which is held out, and a few generated lines. Then an
 LSTM with as many parameters trains for the same time:
 
-    pip install "keras-linrec[examples,jax,nlp]"    # or tensorflow, or torch
+    pip install ".[examples,jax,nlp]"    # or tensorflow, or torch
     python examples/language_model.py
 
 With the thirteen sonnets of Shakespeare's in sonnets.txt, this takes about five

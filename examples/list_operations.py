@@ -9,7 +9,7 @@ operations and rules of Long Range Arena, Tay et al. 2021): maximum, minimum,
 median, and sum modulo 10. The tokens that determine the value may be anywhere
 among hundreds:
 
-    pip install "keras-linrec[examples,jax,nlp]"    # or tensorflow, or torch
+    pip install ".[examples,jax,nlp]"    # or tensorflow, or torch
     python examples/list_operations.py
 
 The script generates expressions of 30 to 120 tokens and trains a

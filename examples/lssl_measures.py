@@ -3,7 +3,7 @@
 A signal drives the discretised systems x' = A x + B u, and its past is
 reconstructed from the final state:
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/lssl_measures.py
 
 This takes seconds and downloads nothing. It prints the error of the

@@ -7,7 +7,7 @@ than there are steps is exact but for rounding. With the paper's slope of 1,
 rounding is amplified too much: the error grows with the depth before it falls.
 With a slope of 1/2 it falls from the start:
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/nonlinear_stack.py --figure stack.png
 
 The second table corresponds to figure 2 of Kaul 2020: it compares a linear

@@ -4,7 +4,7 @@
 digits from eight pixels per step, by stochastic gradient descent with momentum.
 They are then evaluated as in section 7 of Erichson et al. 2021:
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/robustness.py
 
 With scikit-learn's 8x8 digits, this takes some minutes on two cores. It prints

@@ -5,7 +5,7 @@ beats. It is then tested on such sounds at half the sampling rate, with and
 without `step_rescale = 2`, and with some steps dropped at random, with and
 without the durations of the remaining steps in `time_deltas`:
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/sampling_rates.py
 
 This takes some minutes on two cores. The weights are the same in every row.

@@ -5,7 +5,7 @@ their sum. No device holds a whole sequence: with 2,048 steps and eight devices,
 each holds 256. Each device runs its part of every linear recurrence, and one
 state per part travels between devices.
 
-    pip install "keras-linrec[jax]"
+    pip install ".[jax]"
     python examples/sequence_parallel.py
 
 A single CPU acts as eight devices, which demonstrates correctness and not

@@ -3,7 +3,7 @@
 An image becomes a sequence with one pixel per time step, which a stack of an
 LSSL and a RotRNN layer reads:
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/sequential_digits.py
 
 This takes about a minute and downloads nothing: scikit-learn includes the 8x8

@@ -5,7 +5,7 @@ last output. The layer is `LipschitzRNN`, `AntisymmetricRNN`, the neural-ODE RNN
 (`LipschitzRNN` without its linear part and with an unconstrained matrix),
 `OrthogonalRNN` or `LDStack`:
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/stable_digits.py
 
 With scikit-learn's 8x8 digits, this takes some minutes on two cores. For MNIST,

@@ -5,7 +5,7 @@ few training steps the norm of each layer's hidden state is measured on test
 images that stay the same, at several times of the sequence, and averaged. This
 is figure 3 of Biegun et al. 2024, on another task:
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/state_norms.py --output norms
 
 Nothing is downloaded: scikit-learn brings the 8x8 digits. MNIST's 28x28 images

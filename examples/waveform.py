@@ -5,7 +5,7 @@ samples. For each piece, a network receives a single impulse and must then
 generate the piece (Mhammedi et al. 2017, section 5.1). The paper uses a song;
 the string here is synthetic: a few decaying harmonics, vibrato, and noise.
 
-    pip install "keras-linrec[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/waveform.py
 
 This takes some minutes on two cores. It compares an `OrthogonalRNN` that has as

@@ -1,10 +1,12 @@
 """python -m keras_linrec.kernels [build [ADAPTER ...] | check]
 
-Without arguments, prints which kernels run on the current Keras backend and
-why the others do not. `build` compiles the native code for every installed
-framework ahead of time, for example in a container image;
-`KERAS_LINREC_CACHE_DIR` names the folder that keeps it. `check` compares every
-kernel with its definition on this device and times it: a table for an issue.
+Without arguments, prints which kernels run on the current Keras backend, where
+their compiled libraries come from, and why the others do not run. `build`
+compiles the native code for every installed framework ahead of time, for
+example in a container image; `KERAS_LINREC_CACHE_DIR` names the folder that
+keeps it. Libraries that the package was installed with are not compiled again,
+unless `KERAS_LINREC_PREBUILT` is "no". `check` compares every kernel with its
+definition on this device and times it: a table for an issue.
 """
 
 import argparse
@@ -46,7 +48,8 @@ def installed():
     adapters = ["core"]
     adapters += [name for name in ("jax", "tensorflow") if find_spec(name)]
     nvcc = builder.command("NVCC") or ("nvcc",)
-    if find_spec("torch") and shutil.which(nvcc[0]):
+    frameworks = find_spec("torch") or find_spec("jax")
+    if frameworks and shutil.which(nvcc[0]):
         adapters.append("cuda")
     return adapters
 
@@ -83,6 +86,8 @@ def show():
         if name == "native" and availability:
             state += f" ({_native()})"
         print(f"  {name}: {state}")
+        if name == "native":
+            _show_libraries()
     if chosen not in kernels.KERNELS:
         print(f"  {chosen}: in use; associative or sequential, by platform")
 
@@ -92,6 +97,13 @@ def _native():
     from keras_linrec.kernels.native import core
 
     return f"{core.description()}; cache {cache.folder()}"
+
+
+def _show_libraries():
+    from keras_linrec.kernels.native import build as builder
+
+    for adapter, origin in builder.origins.items():
+        print(f"    {adapter}: {origin}")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,16 @@ def test_the_menu_has_every_page_once():
     assert sorted(menu) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
 
 
+def test_nothing_is_installed_from_an_index_that_does_not_have_it():
+    readers = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+    for folder in ("keras_linrec", "kernels", "examples", "benchmarks"):
+        readers += (ROOT / folder).rglob("*.py")
+    for path in readers:
+        lines = re.findall(r"pip install [^`\n]*", path.read_text())
+        by_name = [line for line in lines if re.search("keras.linrec", line)]
+        assert all(".whl" in line for line in by_name), path
+
+
 def test_every_public_name_is_in_the_reference():
     documented = set()
     for page in DOCS.glob("api/*.md"):

@@ -17,6 +17,7 @@ from needs_native import require_native
 
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import cache
+from keras_linrec.kernels.native import recipes
 
 COMPILER = """#!{python}
 import sys, time
@@ -86,8 +87,7 @@ def test_another_compiler_or_other_flags_rebuild(workplace, monkeypatch):
     workplace.compiler(2)
     second = build.library("core")
     assert first.parent == second.parent and first != second
-    monkeypatch.setattr(build, "_X86_SETS", {"baseline": ("-DANOTHER_FLAG",)})
-    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(recipes, "_COMMON", ("-DANOTHER_FLAG",))
     assert build.library("core").parent != first.parent
     assert workplace.links() == 3
 
@@ -145,6 +145,7 @@ def test_a_failing_compiler_keeps_the_library_of_another_one(workplace):
         ("KERAS_LINREC_NUM_THREADS", "1.5", "a positive integer"),
         ("KERAS_LINREC_NUM_THREADS", "\u0663", "a positive integer"),
         ("KERAS_LINREC_INSTRUCTION_SET", "sse", "one of"),
+        ("KERAS_LINREC_PREBUILT", "maybe", "one of"),
         ("KERAS_LINREC_CACHE_DIR", "~no_such_user/cache", "to a folder"),
         ("CXX", "g++ '", "a command as in a shell"),
     ],

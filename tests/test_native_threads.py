@@ -10,6 +10,7 @@ from needs_native import require_native
 from test_native_core import run_anew
 
 from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native import recipes
 
 require_native()
 
@@ -57,8 +58,8 @@ def processors_of_quota(tmp_path_factory):
     )
     program = folder / "main"
     subprocess.run(
-        [*build.cxx(), "-std=c++17", f"-I{build.SOURCE}", str(source)]
-        + [str(build.SOURCE / "processors.cpp"), "-pthread", "-o", program],
+        [*build.cxx(), "-std=c++17", f"-I{recipes.SOURCE}", str(source)]
+        + [str(recipes.SOURCE / "processors.cpp"), "-pthread", "-o", program],
         check=True,
     )
 

@@ -23,6 +23,10 @@ def native():
     require_native()
 
 
+# TensorFlow has no sections.
+ON_CUDA = "products" if keras.backend.backend() == "tensorflow" else "sections"
+
+
 def chosen(operation, **facts):
     decision = resolve(Case(operation, **{**LONG, **facts}))
     return decision.kernel, decision.form
@@ -41,7 +45,9 @@ def chosen(operation, **facts):
         ("projected_scan", {"keep_all": False, "time": None}, "blocks"),
         ("projected_scan", {"keep_all": False, "time": "n"}, "fused"),
         ("projected_scan", {"keep_all": False, "per_step": True}, "fused"),
-        ("projected_scan", {"platform": "cuda"}, "products"),
+        ("projected_scan", {"platform": "cuda"}, ON_CUDA),
+        ("projected_scan", {"platform": "cuda", "time": None}, "products"),
+        ("projected_scan", {"platform": "tpu"}, "products"),
         ("carried_states", {}, "fused"),
         ("carried_states", {"time": None}, "blocks"),
         ("carried_states", {"platform": "cuda"}, "blocks"),

@@ -14,6 +14,7 @@ from keras_linrec.initializers import DecayLog
 from keras_linrec.layers.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.diagonal_layer import fed_through
+from keras_linrec.layers.for_signals import DecaysForSignals
 from keras_linrec.layers.precise_layer import one_by_one
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops import precision
@@ -42,7 +43,7 @@ class StepConstants(NamedTuple):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class RotRNN(DiagonalLayer):
+class RotRNN(DecaysForSignals, DiagonalLayer):
     """Rotational recurrent layer - Biegun et al. 2024.
 
     The layer is linear in its inputs and states, unless `activation` applies a
@@ -162,6 +163,8 @@ number | D |
     >>> tuple(output.shape)
     (2, 4)
     """
+
+    _DECAYS = ("gamma_min", "gamma_max")
 
     def __init__(
         self,

@@ -8,8 +8,8 @@ try:
 except ImportError as error:
     raise ImportError(
         "`keras_linrec.nlp` builds on KerasHub, which is not there, or does "
-        "not import (see above). Install it with "
-        '`pip install "keras-linrec[nlp]"`.'
+        "not import (see above). Install what the extra `nlp` names: "
+        '`pip install grain "keras-nlp>=0.32"`.'
     ) from error
 
 from keras_linrec.nlp.backbone import LinRecBackbone as LinRecBackbone

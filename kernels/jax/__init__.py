@@ -1,12 +1,18 @@
 """JAX: an in-place loop for the CPU, a tree of products for accelerators."""
 
+from contextlib import suppress
+from functools import partial
+
 from keras_linrec import settings
+from keras_linrec.kernels import projected_scan
 from keras_linrec.kernels.jax import sequence_parallel
 from keras_linrec.kernels.jax import trace_contexts
 from keras_linrec.kernels.jax.loop import loop as loop
 from keras_linrec.kernels.jax.scan import associative as associative
 from keras_linrec.kernels.jax.scan import portable as portable
 from keras_linrec.kernels.jax.scan import sequential as sequential
+from keras_linrec.kernels.native import BuildError
+from keras_linrec.kernels.native import UnsupportedPlatform
 
 settings.compiler_scope = trace_contexts.portable_kernels
 settings.sequence_parallel = trace_contexts.sequence_parallel
@@ -23,9 +29,23 @@ def compiled():
         from keras_linrec.kernels.jax import native
 
         return native
+    if platform() == "cuda":
+        with suppress(BuildError, UnsupportedPlatform):
+            from keras_linrec.kernels.jax import cuda
+
+            return cuda
     from keras_linrec.kernels.jax import pallas
 
     return pallas
+
+
+def uses_pallas(platform_of_case):
+    """Whether the native kernels of a platform are those of Pallas."""
+    if platform_of_case == "cpu":
+        return False
+    # For a GPU that is not here, the kernel that any of them has.
+    here = platform_of_case == platform()
+    return not here or compiled().__name__.endswith(".pallas")
 
 
 def platform():
@@ -72,6 +92,16 @@ def values_of(tensor):
     # Of an array on several processes, this one has a part.
     is_here = tensor.is_fully_addressable and platform() == "cpu"
     return np.asarray(tensor) if is_here else None
+
+
+def by_sections(scan):
+    """A projected scan that keeps the states of a section of time."""
+    if trace_contexts.current_devices() is not None:
+        # Devices have sections of their own.
+        return partial(projected_scan.projected_scan, scan)
+    from keras_linrec.kernels.jax import sections
+
+    return partial(sections.projected_scan, scan)
 
 
 def exporting():

@@ -3,24 +3,38 @@
 Importing this module builds and loads the library.
 """
 
+import ctypes
 from dataclasses import dataclass
 
 import jax
 
 from keras_linrec.kernels.jax import portable_calls
 from keras_linrec.kernels.jax.batch_partitioning import by_rows
+from keras_linrec.kernels.jax.build_flags import require_ffi
 from keras_linrec.kernels.jax.lowering import native_or_portable
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_shapes import require_shapes
 
-_library = build.load("jax")
-for _name in core.FUNCTIONS:
-    jax.ffi.register_ffi_target(
-        _name,
-        jax.ffi.pycapsule(getattr(_library, f"{_name}_xla")),
-        platform="cpu",
-    )
+
+def _register(path):
+    """Tell XLA about the functions of a library."""
+    library = ctypes.CDLL(path)
+    for name in core.FUNCTIONS:
+        jax.ffi.register_ffi_target(
+            name,
+            jax.ffi.pycapsule(getattr(library, f"{name}_xla")),
+            platform="cpu",
+        )
+    return library
+
+
+require_ffi()
+library = build.load("jax", _register)
+
+# For functions that run on NVIDIA GPUs, what makes their form there of a
+# `CoreCall` and the tree of its arguments: `cuda.py` adds them.
+on_cuda = {}
 
 # The module that has all functions, for errors.
 FUNCTIONS = "keras_linrec.kernels.jax.native"
@@ -50,16 +64,19 @@ def call(name, results, arguments, rows=None, aliases=None, **attributes):
     if rows is not None:
         rows = _spread(rows[0], arguments), _spread(rows[1], results)
     attributes = tuple(sorted(attributes.items()))
-    native = _CoreCall(
+    native = CoreCall(
         name, tuple(flat), rows, tuple((aliases or {}).items()), attributes
     )
     portable = _PortableCall(name, given_tree, tuple(flat), attributes)
-    outputs = native_or_portable(native, portable, flat, given)
+    natives = (("cpu", native),)
+    if name in on_cuda:
+        natives += (("cuda", on_cuda[name](native, given_tree)),)
+    outputs = native_or_portable(natives, portable, flat, given)
     return jax.tree.unflatten(tree, outputs)
 
 
 @dataclass(frozen=True)
-class _CoreCall:
+class CoreCall:
     """A call of the core on flat arrays."""
 
     name: str

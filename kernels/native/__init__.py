@@ -2,8 +2,9 @@
 nonlinear scans, and the impulse response of structured systems.
 
 `source/` holds the code, `build.py` compiles it on first use and caches the
-result, and `core.py` calls it with plain pointers. Each framework's folder has
-its bindings, such as `kernels/jax/native.py`.
+result, `cross.py` compiles it for other systems, and `core.py` calls it with
+plain pointers. Each framework's folder has its bindings, such as
+`kernels/jax/native.py`.
 """
 
 import math

@@ -16,7 +16,6 @@ it.
 import ctypes
 import hashlib
 import importlib
-import os
 import platform
 import shlex
 import shutil
@@ -24,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from functools import partial
@@ -34,42 +32,37 @@ from pathlib import Path
 from keras_linrec.kernels.native import BuildError
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import cache
+from keras_linrec.kernels.native import prebuilt
+from keras_linrec.kernels.native import recipes
+from keras_linrec.kernels.native import systems
 from keras_linrec.settings import environment
-
-SOURCE = Path(__file__).parent / "source"
 
 _THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
 _SET_VARIABLE = "KERAS_LINREC_INSTRUCTION_SET"
 
-_ADAPTERS = ("cuda", "jax", "tensorflow")
-
-_AVX2 = ("-mavx2", "-mfma")
-_AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl")
-_X86_SETS = {
-    "avx512": (*_AVX512, *_AVX2, "-mprefer-vector-width=512"),
-    "avx2": _AVX2,
-    "baseline": (),
-}
-# The sources of the core, beside `kernels.cpp` for each set.
-_CORE_SOURCES = (
-    "carried_states.cpp",
-    "causal_convolution.cpp",
-    "impulse_response.cpp",
-    "move_steps.cpp",
-    "nonlinear_scan.cpp",
-    "projected_scan.cpp",
-    "scan.cpp",
-    "varying_response.cpp",
-    "parallel.cpp",
-    "processors.cpp",
-    "dispatch.cpp",
-)
+# Where the libraries of this process come from, in words, by adapter.
+origins = {}
 
 
-def load(adapter):
-    """The library of an adapter as a `ctypes.CDLL`, built if necessary."""
+def load(adapter, open_library):
+    """Load the core and then the library of an adapter.
+
+    A library that the package was installed with comes first, then one in the
+    cache, which is built if necessary.
+
+    Args:
+        adapter: the adapter's name.
+        open_library: loads the library at a path. An exception that it raises
+            on an installed library has the next one loaded.
+
+    Returns:
+        The result of `open_library`.
+
+    Raises:
+        BuildError: if no library is installed or cached and none can be built.
+    """
     core()
-    return ctypes.CDLL(str(library(adapter)))
+    return _load(adapter, open_library)
 
 
 @lru_cache
@@ -77,7 +70,30 @@ def core():
     """The core, with its symbols visible to the adapters loaded later."""
     _check_variables()
     # All frameworks in a process share one core, and so one set of threads.
-    return ctypes.CDLL(str(library("core")), mode=ctypes.RTLD_GLOBAL)
+    return _load("core", partial(ctypes.CDLL, mode=ctypes.RTLD_GLOBAL))
+
+
+def _load(adapter, open_library):
+    refusal = ""
+    try:
+        path = prebuilt.find(adapter)
+        if path:
+            loaded = open_library(str(path))
+            origins[adapter] = f"installed with the package, {path}"
+            return loaded
+    except Exception as failure:
+        refusal = f"the installed library is not used: {failure}"
+    try:
+        path = library(adapter)
+    except (BuildError, UnsupportedPlatform) as failure:
+        if not refusal:
+            raise
+        raise BuildError(f"{refusal}; {failure}") from failure
+    loaded = open_library(str(path))
+    origins[adapter] = f"compiled on this machine, {path}"
+    if refusal:
+        origins[adapter] += f"; {refusal}"
+    return loaded
 
 
 def _check_variables():
@@ -90,10 +106,16 @@ def _check_variables():
             f"Received: {_THREADS_VARIABLE}={threads}"
         )
     instructions = environment(_SET_VARIABLE, "baseline")
-    if instructions not in _X86_SETS:
+    if instructions not in systems.INSTRUCTION_SETS:
         raise BuildError(
-            f"{_SET_VARIABLE} should be one of {tuple(_X86_SETS)}. "
+            f"{_SET_VARIABLE} should be one of {systems.INSTRUCTION_SETS}. "
             f"Received: {_SET_VARIABLE}={instructions}"
+        )
+    allowed = environment(prebuilt.VARIABLE, prebuilt.CHOICES[0])
+    if allowed not in prebuilt.CHOICES:
+        raise BuildError(
+            f"{prebuilt.VARIABLE} should be one of {prebuilt.CHOICES}. "
+            f"Received: {prebuilt.VARIABLE}={allowed}"
         )
 
 
@@ -145,85 +167,49 @@ def _build_alone(recipe, folder, compiler, retry):
 
 
 def build(adapters):
-    """Build adapters; yields (adapter, path or exception, seconds) for each."""
+    """Build adapters; yields (adapter, path or exception, seconds) for each.
+
+    Those that the package was installed with are not built again.
+    """
     for adapter in adapters:
         begin = time.perf_counter()
         try:
-            result = library(adapter, retry=True)
+            result = _installed(adapter) or library(adapter, retry=True)
         except (RuntimeError, ImportError) as failure:
             result = failure
         yield adapter, result, time.perf_counter() - begin
 
 
-class _Recipe:
-    """The commands that make a library, and what they depend on."""
-
-    def __init__(self, adapter, objects, compiler, variable, notes=()):
-        self.adapter = adapter
-        # (source, flags) of each object; the link flags are the last.
-        *self.objects, self.link = objects
-        self.compiler = compiler
-        self.variable = variable
-        self.notes = notes
-
-    def key(self):
-        digest = hashlib.sha256()
-        for path in sorted(SOURCE.iterdir()):
-            # Headers count for all libraries, except those of another adapter.
-            owner = path.stem.split("_")[0]
-            others = owner in _ADAPTERS and owner != self.adapter
-            header = path.suffix == ".h" and not others
-            if header or path.name in dict(self.objects):
-                digest.update(path.read_bytes())
-        digest.update(repr((self.objects, self.link, self.notes)).encode())
-        digest.update(platform.machine().encode())
-        return digest.hexdigest()[:16]
+def _installed(adapter):
+    try:
+        return prebuilt.find(adapter)
+    except BuildError:
+        return None
 
 
 def _recipe(adapter):
-    if os.name != "posix":
+    target = systems.here()
+    if target.system == "windows":
         raise UnsupportedPlatform(
-            f"the native kernels are built on Linux and macOS only, not on "
+            "the native kernels are built on Linux and macOS only, not on "
             f"{platform.system()}"
         )
-    if adapter == "cuda":
-        flags = importlib.import_module(
-            "keras_linrec.kernels.torch.cuda"
-        ).nvcc_flags()
-        nvcc = list(command("NVCC") or ("nvcc",))
-        return _Recipe(adapter, [("cuda.cu", flags), ()], nvcc, "NVCC")
-    compiler = list(cxx())
-    common = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden")
     if adapter == "core":
-        return _Recipe(adapter, _core_objects(common), compiler, "CXX")
-    framework, compile_flags, link_flags = importlib.import_module(
+        return recipes.core_recipe(target, cxx())
+    if adapter == "cuda":
+        return recipes.cuda_recipe(target, command("NVCC") or ("nvcc",))
+    framework = importlib.import_module(
         f"keras_linrec.kernels.{adapter}.build_flags"
-    ).flags()
-    source = f"{adapter}.cpp"
-    # The core's symbols are resolved when the adapter is loaded.
-    if sys.platform == "darwin":
-        link_flags = ("-undefined", "dynamic_lookup", *link_flags)
-    return _Recipe(
-        adapter,
-        [(source, (*common, "-O2", *compile_flags)), tuple(link_flags)],
-        compiler,
-        "CXX",
-        (framework, metadata.version(framework)),
     )
-
-
-def _core_objects(common):
-    common = (*common, "-ffp-contract=fast")
-    sets = {"baseline": ()}
-    if platform.machine().lower() in ("x86_64", "amd64"):
-        sets = _X86_SETS
-        common = (*common, "-DKERAS_LINREC_X86")
-    objects = [
-        ("kernels.cpp", (*common, f"-DKERAS_LINREC_SET={name}", *flags))
-        for name, flags in sets.items()
-    ]
-    objects += [(source, common) for source in _CORE_SOURCES]
-    return [*objects, ("-pthread",)]
+    package, compile_flags, link_flags = framework.flags()
+    return recipes.adapter_recipe(
+        adapter,
+        target,
+        cxx(),
+        compile_flags,
+        link_flags,
+        (package, metadata.version(package)),
+    )
 
 
 def cxx():
@@ -260,7 +246,7 @@ def version_of(compiler):
 
 
 def _compiler_key(compiler):
-    version = version_of(tuple(compiler))
+    version = version_of(compiler)
     if version is None:
         return None
     arguments = shlex.join(compiler[1:]).encode()
@@ -284,7 +270,7 @@ def _build_once(recipe, folder, compiler, retry):
     try:
         path = _build(recipe, folder, compiler)
     except BuildError as error:
-        if not isinstance(error, _PassingFailure):
+        if not isinstance(error, recipes.PassingFailure):
             with suppress(OSError):
                 failure.write_text(str(error))
         raise BuildError(f"{error}; {remedy}") from error
@@ -292,13 +278,6 @@ def _build_once(recipe, folder, compiler, retry):
     return path
 
 
-class _PassingFailure(BuildError):
-    """A failure that another attempt may not meet, and that is forgotten."""
-
-
-# What compilers say when the system kills a part of them, often for lack of
-# memory, or when the disk of their temporary files is full.
-_PASSING = ("Killed", "terminated program", "No space left on device")
 # A library takes less.
 _LEAST_SPACE = 16 * 2**20
 
@@ -317,11 +296,13 @@ def _build(recipe, folder, compiler):
     # interrupted build leaves nothing that looks complete.
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as scratch:
         try:
-            made = _compile(recipe, Path(scratch))
+            made = recipes.compile_library(
+                recipe, Path(scratch), f"library{recipe.target.suffix}"
+            )
         except BuildError as failure:
             if shutil.disk_usage(scratch).free > _LEAST_SPACE:
                 raise
-            raise _PassingFailure(
+            raise recipes.PassingFailure(
                 f"the disk of {folder.parent} is full: {failure}"
             ) from failure
         path = folder / f"{compiler}-{cache.content_key(made)}.so"
@@ -330,41 +311,3 @@ def _build(recipe, folder, compiler):
         made.rename(path)
     _announce(f"compiled in {time.perf_counter() - begin:.1f} s: {path}")
     return path
-
-
-def _compile(recipe, scratch):
-    def compile_one(numbered):
-        number, (source, flags) = numbered
-        made = scratch / f"{number}.o"
-        _run(
-            [*recipe.compiler, *flags, "-c", str(SOURCE / source)]
-            + ["-o", str(made)]
-        )
-        return str(made)
-
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        objects = list(pool.map(compile_one, enumerate(recipe.objects)))
-    made = scratch / "library.so"
-    _run([*recipe.compiler, "-shared", *objects, "-o", str(made), *recipe.link])
-    return made
-
-
-def _run(command):
-    try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, errors="replace"
-        )
-    except OSError as failure:
-        raise BuildError(f"{command[0]} does not run: {failure}") from failure
-    if answer.returncode:
-        lines = [line for line in answer.stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line] or lines
-        reason = errors[0] if errors else f"status {answer.returncode}"
-        if answer.returncode < 0:
-            reason = f"killed by signal {-answer.returncode}"
-        passing = answer.returncode < 0 or any(
-            words in answer.stderr for words in _PASSING
-        )
-        raise (_PassingFailure if passing else BuildError)(
-            f"`{shlex.join(command)}` failed: {reason}"
-        )

@@ -30,8 +30,7 @@ from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.tensorflow.loop import loop
 
-build.core()
-_operations = tf.load_op_library(str(build.library("tensorflow")))
+_operations = build.load("tensorflow", tf.load_op_library)
 
 
 def scan(decay, inputs, initial_state, reverse=False, resets=None):

@@ -1,6 +1,7 @@
 """PyTorch: time in blocks, or a loop over unbound steps."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import keras
 
@@ -29,6 +30,13 @@ def compiled():
     from keras_linrec.kernels.torch import native
 
     return native
+
+
+def by_sections(scan):
+    """A projected scan that keeps the states of a section of time."""
+    from keras_linrec.kernels.torch import sections
+
+    return partial(sections.projected_scan, scan)
 
 
 def vjp(function, tensors, cotangents):
@@ -91,9 +99,9 @@ def _operators_run(device):
         return False
     if device != "cuda":
         return True
-    from keras_linrec.kernels.torch.operators import cuda_library
+    from keras_linrec.kernels.torch.operators import has_cuda
 
-    return cuda_library() is not None
+    return has_cuda()
 
 
 def _is_differentiated_by_func():

@@ -1,8 +1,14 @@
-// Calls every function of the core under the sanitizers: in every mode, at
-// awkward sizes, from several threads at once and after a fork. Other tests
-// check the numbers; here they only have to be finite.
+// Calls every function of the core in every mode, at awkward sizes.
+//
+//     exercise          from several threads at once and after a fork, for the
+//                       sanitizers: the numbers only have to be finite
+//     exercise RESULTS  writes all results to a file, to be compared with those
+//                       on another system (tests/cross/run.py), and prints the
+//                       instruction set
+#ifndef _WIN32
 #include <sys/wait.h>
 #include <unistd.h>
+#endif
 
 #include <cmath>
 #include <cstdio>
@@ -23,13 +29,14 @@ struct Quantity {
 template <class Real>
 Quantity make(int parts, int64_t count, unsigned seed) {
   std::mt19937 generator(seed);
-  std::uniform_real_distribution<double> uniform(-0.7, 0.7);
+  // The same numbers from every C++ library, as its distributions are not.
+  const auto uniform = [&] { return generator() / 4294967296.0 * 1.4 - 0.7; };
   Quantity quantity;
   for (int p = 0; p < parts; p++) {
     std::vector<char> bytes(count * sizeof(Real));
     for (int64_t i = 0; i < count; i++)
       reinterpret_cast<Real*>(bytes.data())[i] =
-          static_cast<Real>(uniform(generator));
+          static_cast<Real>(uniform());
     quantity.parts.push_back(std::move(bytes));
   }
   return quantity;
@@ -54,6 +61,20 @@ void require_finite(const Quantity& quantity) {
       }
 }
 
+// Where results go: for each array the bytes in a number, the count of numbers,
+// and the numbers.
+std::FILE* results_file = nullptr;
+
+template <class Real>
+void write(const Quantity& quantity) {
+  for (const auto& part : quantity.parts) {
+    const int64_t sizes[] = {sizeof(Real),
+                             static_cast<int64_t>(part.size() / sizeof(Real))};
+    std::fwrite(sizes, sizeof sizes, 1, results_file);
+    std::fwrite(part.data(), 1, part.size(), results_file);
+  }
+}
+
 typedef int (*Function)(int, const int64_t*, const void* const*, void* const*);
 
 template <class Real>
@@ -70,7 +91,10 @@ void call(Function function, int flags, const std::vector<int64_t>& sizes,
     std::fprintf(stderr, "the core refused sizes\n");
     std::exit(1);
   }
-  for (Quantity* quantity : to) require_finite<Real>(*quantity);
+  for (Quantity* quantity : to) {
+    require_finite<Real>(*quantity);
+    if (results_file) write<Real>(*quantity);
+  }
 }
 
 template <class Real>
@@ -361,18 +385,37 @@ void everything() {
   }
 }
 
-}  // namespace
-
-int main() {
+int write_results(const char* path) {
+  results_file = std::fopen(path, "wb");
+  if (!results_file) return 1;
   everything<float>();
   everything<double>();
-  std::thread other([] { everything<float>(); });
-  everything<float>();
-  other.join();
+  std::puts(keras_linrec_instruction_set());
+  return std::fclose(results_file);
+}
+
+// In a child process, where there are any, and beside it.
+int exercise_after_a_fork() {
+#ifndef _WIN32
   const pid_t child = fork();
   everything<float>();
   if (child == 0) return 0;
   int status = 0;
   waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+#else
+  return 0;
+#endif
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count > 1) return write_results(arguments[1]);
+  everything<float>();
+  everything<double>();
+  std::thread other([] { everything<float>(); });
+  everything<float>();
+  other.join();
+  return exercise_after_a_fork();
 }

@@ -116,8 +116,8 @@ INLINE typename Types<Real>::Vector gelu(typename Types<Real>::Vector x,
   const Vector bell = vanishes ? Vector{} : curve;
   const Vector share = 4 / (4 + size), centred = 2 * share - 1;
   Vector series = Vector{} + Tail::coefficients[0];
-  _Pragma("GCC unroll 32") for (int k = 1; k < Tail::terms; k++) series =
-      series * centred + Tail::coefficients[k];
+  UNROLL for (int k = 1; k < Tail::terms; k++)
+    series = series * centred + Tail::coefficients[k];
   const Vector tail = bell * share * series;
   const Vector below = negative ? tail : 1 - tail;
   *slope = below + x * bell * Real(0.39894228040143267794);

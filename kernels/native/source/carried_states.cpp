@@ -4,6 +4,7 @@
 
 #include "parallel.h"
 #include "structured_arguments.h"
+#include "systems.h"
 
 namespace keras_linrec {
 namespace {

@@ -1,10 +1,10 @@
 // The causal convolution of sequences with responses, and its gradient: tiles
 // of sequences cut into jobs.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -12,6 +12,7 @@
 #include "fourier_plan.h"
 #include "outliers.h"
 #include "parallel.h"
+#include "systems.h"
 
 namespace keras_linrec {
 namespace {
@@ -54,17 +55,20 @@ class Memory {
     const size_t alignment = count * sizeof(Real) < page ? 64 : page;
     const size_t bytes =
         (count * sizeof(Real) + alignment - 1) / alignment * alignment;
-    numbers_ = static_cast<Real*>(std::aligned_alloc(alignment, bytes));
-    if (!numbers_ && bytes) throw std::bad_alloc();
+    alignment_ = std::align_val_t{alignment};
+    numbers_ = static_cast<Real*>(::operator new(bytes, alignment_));
     prepare_to_write(numbers_, bytes);
   }
   Memory(const Memory&) = delete;
-  Memory(Memory&& other) : numbers_(std::exchange(other.numbers_, nullptr)) {}
-  ~Memory() { std::free(numbers_); }
+  Memory(Memory&& other)
+      : numbers_(std::exchange(other.numbers_, nullptr)),
+        alignment_(other.alignment_) {}
+  ~Memory() { ::operator delete(numbers_, alignment_); }
   Real* at(int64_t number = 0) const { return numbers_ + number; }
 
  private:
   Real* numbers_;
+  std::align_val_t alignment_;
 };
 
 // The threads that so much work pays for.

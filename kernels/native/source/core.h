@@ -3,7 +3,11 @@
 #pragma once
 #include <cstdint>
 
+#ifdef _WIN32
+#define KERAS_LINREC_PUBLIC __declspec(dllexport)
+#else
 #define KERAS_LINREC_PUBLIC __attribute__((visibility("default")))
+#endif
 
 enum KerasLinrecFlags {
   kKerasLinrecComplex = 1,

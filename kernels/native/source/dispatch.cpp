@@ -4,6 +4,7 @@
 #include "core.h"
 #include "kernels.h"
 #include "parallel.h"
+#include "systems.h"
 
 namespace keras_linrec {
 
@@ -17,19 +18,12 @@ namespace {
 
 const InstructionSet& choose() {
 #ifdef KERAS_LINREC_X86
-  __builtin_cpu_init();
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
-                          __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512vl");
   // Tests ask for less than the processor supports.
   const char* limit = std::getenv("KERAS_LINREC_INSTRUCTION_SET");
   const bool only_baseline = limit && !std::strcmp(limit, baseline.name);
   const bool only_avx2 = limit && !std::strcmp(limit, avx2.name);
-  if (has_avx512 && !only_baseline && !only_avx2) return avx512;
-  if (has_avx2 && !only_baseline) return avx2;
+  if (supports_avx512() && !only_baseline && !only_avx2) return avx512;
+  if (supports_avx2() && !only_baseline) return avx2;
 #endif
   return baseline;
 }

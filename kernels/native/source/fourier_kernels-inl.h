@@ -10,7 +10,7 @@
 namespace keras_linrec {
 namespace {
 
-#define FOR_EACH_POINT(q) _Pragma("GCC unroll 8") for (int q = 0; q < radix; q++)
+#define FOR_EACH_POINT(q) UNROLL for (int q = 0; q < radix; q++)
 
 template <class Real>
 struct Complex {

@@ -7,6 +7,7 @@
 #include "parallel.h"
 #include "stepped_response.h"
 #include "structured_arguments.h"
+#include "systems.h"
 
 namespace keras_linrec {
 namespace {

@@ -116,13 +116,13 @@ INLINE void add_row_to_bands(const LaneSums& s, int64_t first, int64_t n) {
     const Group next[3] = {Group::load(states + left),
                            Group::load(states + row),
                            Group::load(states + row + lanes)};
-    for (int band = 0; band < 3; band++) {
+    UNROLL for (int band = 0; band < 3; band++) {
       before[band] = before[band] + slope * here[band];
       after[band] = after[band] + slope * next[band];
       here[band] = next[band];
     }
   }
-  for (int band = 0; band < 3; band++) {
+  UNROLL for (int band = 0; band < 3; band++) {
     add_group(s.before[band] + row, before[band]);
     add_group(s.after[band] + row, after[band]);
   }

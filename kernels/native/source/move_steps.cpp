@@ -5,6 +5,7 @@
 
 #include "arrays.h"
 #include "parallel.h"
+#include "systems.h"
 
 namespace keras_linrec {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "nonlinear_backward.h"
 #include "parallel.h"
+#include "systems.h"
 
 namespace keras_linrec {
 namespace nonlinear {

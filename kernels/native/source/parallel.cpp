@@ -1,11 +1,8 @@
 #include "parallel.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -15,15 +12,7 @@
 #include <vector>
 
 #include "processors.h"
-
-#ifdef __SSE2__
-#include <immintrin.h>
-#endif
-
-#ifdef __linux__
-#include <sched.h>
-#include <sys/mman.h>
-#endif
+#include "systems.h"
 
 namespace keras_linrec {
 namespace {
@@ -35,18 +24,6 @@ int requested_threads() {
   const char* text = std::getenv(variable);
   const long wanted = text ? std::strtol(text, nullptr, 10) : 0;
   return static_cast<int>(std::clamp(wanted, 0L, 1024L));
-}
-
-void bind_to(const std::vector<int>& processors) {
-#ifdef __linux__
-  if (processors.empty()) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (int processor : processors) CPU_SET(processor, &set);
-  sched_setaffinity(0, sizeof(set), &set);
-#else
-  (void)processors;
-#endif
 }
 
 std::exception_ptr failure_of(const std::function<void(int)>& work,
@@ -186,7 +163,7 @@ void forget_pool() {
 }
 
 void start_anew_after_forks() {
-  static const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
+  static const bool registered = (in_forked_children(forget_pool), true);
   (void)registered;
 }
 
@@ -203,23 +180,6 @@ Pool& pool() {
   return *current;
 }
 
-// Below the smallest normal number, numbers are zero on this thread, as they are
-// on those of XLA and TensorFlow. States that decay over zeros at the end of a
-// row become so small: with a quarter of the steps masked, PyTorch's training
-// step of RotRNN(128) at (16, 2048, 64) takes 180 ms with such numbers and 135
-// where `torch.set_flush_denormal` makes them zero.
-class FlushSubnormals {
-#ifdef __SSE2__
- public:
-  FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
-  FlushSubnormals(const FlushSubnormals&) = delete;
-  ~FlushSubnormals() { _mm_setcsr(before_); }
-
- private:
-  const unsigned before_;
-#endif
-};
-
 }  // namespace
 
 int threads() {
@@ -230,7 +190,7 @@ int threads() {
 
 void parallel(int wanted, const std::function<void(int)>& work) {
   const std::function<void(int)> flushing = [&](int thread) {
-    [[maybe_unused]] FlushSubnormals scope;
+    const FlushSubnormals scope;
     work(thread);
   };
   if (wanted <= 1) return flushing(0);
@@ -245,21 +205,6 @@ void use_openmp(void* parallel, void* index, void* most) {
   lent.index = reinterpret_cast<decltype(lent.index)>(index);
   lent.most = reinterpret_cast<decltype(lent.most)>(most);
   openmp_runs.store(true, std::memory_order_release);
-}
-
-void prepare_to_write(void* array, std::size_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr std::uintptr_t page = 1 << 21;
-  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(array);
-  const std::uintptr_t first = (begin + page - 1) & ~(page - 1);
-  const std::uintptr_t last = (begin + bytes) & ~(page - 1);
-  // If the system ignores the advice, that is no error.
-  if (last > first + page)
-    madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#else
-  (void)array;
-  (void)bytes;
-#endif
 }
 
 }  // namespace keras_linrec

@@ -1,7 +1,6 @@
 // Threads that are started once and wait for work.
 #pragma once
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -41,10 +40,5 @@ void for_each_job(int wanted, int64_t jobs, const Make& make, const Use& use) {
 // From now on, work runs on the threads of an OpenMP runtime: its
 // GOMP_parallel, omp_get_thread_num and omp_get_max_threads.
 void use_openmp(void* parallel, void* index, void* most);
-
-// Requests large pages for a big array that is about to be written for the
-// first time. The page faults of a new 64 MB array cost 25 to 100 ms with pages
-// of 4 KiB, and 2 ms with pages of 2 MB.
-void prepare_to_write(void* array, std::size_t bytes);
 
 }  // namespace keras_linrec

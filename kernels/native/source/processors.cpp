@@ -11,6 +11,8 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <sched.h>
+#elif defined(_WIN32)
+#include <windows.h>
 #endif
 
 namespace keras_linrec {
@@ -97,6 +99,10 @@ Processors allowed_processors() {
     if (all > count) return {all, std::move(places)};
     return {count, {}};
   }
+#elif defined(_WIN32)
+  DWORD_PTR allowed = 0, all = 0;
+  if (GetProcessAffinityMask(GetCurrentProcess(), &allowed, &all) && allowed)
+    return {__builtin_popcountll(allowed), {}};
 #endif
   const unsigned count = std::thread::hardware_concurrency();
   return {count ? static_cast<int>(count) : 1, {}};

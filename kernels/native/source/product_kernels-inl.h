@@ -29,16 +29,15 @@ void micro_kernel(const Product<Real>& p, int64_t first) {
     for (int64_t k = 0; k < p.inner; k++, a += p.a_inner, b += p.b_row) {
       const Vector left = *reinterpret_cast<const InMemory*>(b);
       const Vector right = *reinterpret_cast<const InMemory*>(b + width);
-#pragma GCC unroll 16
-      for (int i = 0; i < rows; i++) {
+      UNROLL for (int i = 0; i < rows; i++) {
         const Real weight = a[i * a_row];
         sum[i][0] += weight * left;
         sum[i][1] += weight * right;
       }
     }
   }
-  for (int i = 0; i < rows; i++)
-    for (int j = 0; j < 2; j++) {
+  UNROLL for (int i = 0; i < rows; i++)
+    UNROLL for (int j = 0; j < 2; j++) {
       InMemory* to = reinterpret_cast<InMemory*>(c + i * p.c_row + j * width);
       *to = p.add ? *to + sum[i][j] : sum[i][j];
     }

@@ -10,6 +10,7 @@
 #include "parallel.h"
 #include "projected_weights.h"
 #include "resets.h"
+#include "systems.h"
 
 namespace keras_linrec {
 namespace projected {

@@ -6,6 +6,7 @@
 #include "arrays.h"
 #include "parallel.h"
 #include "resets.h"
+#include "systems.h"
 
 namespace keras_linrec {
 namespace {

@@ -151,15 +151,14 @@ INLINE void scan_columns(const ScanRows<Real>& s, int64_t first, Lanes lanes) {
   constexpr int64_t width = Lanes::width;
   const Access<Lanes, complex> at{lanes};
   Number<typename Lanes::State, complex> decay[groups], state[groups];
-  for (int g = 0; g < groups; g++) {
+  UNROLL for (int g = 0; g < groups; g++) {
     state[g] = at.load(s.state, first + g * width);
     if (!per_step) decay[g] = at.load(s.decay, first + g * width);
   }
   const int64_t step = s.reverse ? -1 : 1;
   int64_t t = s.reverse ? s.time - 1 : 0;
   for (int64_t count = 0; count < s.time; count++, t += step) {
-#pragma GCC unroll 8
-    for (int g = 0; g < groups; g++) {
+    UNROLL for (int g = 0; g < groups; g++) {
       const int64_t column = first + g * width;
       if (per_step) decay[g] = at.load(s.decay, t * s.decay_stride + column);
       state[g] = multiply_add(decay[g], state[g],
@@ -167,7 +166,7 @@ INLINE void scan_columns(const ScanRows<Real>& s, int64_t first, Lanes lanes) {
       at.store(s.outputs, t * s.output_stride + column, state[g]);
     }
   }
-  for (int g = 0; g < groups; g++)
+  UNROLL for (int g = 0; g < groups; g++)
     at.store(s.state, first + g * width, state[g]);
 }
 
@@ -230,7 +229,7 @@ INLINE void scan_columns_backward(const ScanRowsBackward<Real>& s,
   constexpr int64_t width = Lanes::width;
   const Access<Lanes, complex> at{lanes};
   N decay[groups], carry[groups], sum[groups];
-  for (int g = 0; g < groups; g++) {
+  UNROLL for (int g = 0; g < groups; g++) {
     carry[g] = at.load(s.carry, first + g * width);
     if (per_step) continue;
     decay[g] = at.load(s.decay, first + g * width);
@@ -240,8 +239,7 @@ INLINE void scan_columns_backward(const ScanRowsBackward<Real>& s,
   const int64_t step = s.reverse ? 1 : -1;
   int64_t t = s.reverse ? 0 : s.time - 1;
   for (int64_t left = s.time; left > 0; left--, t += step) {
-#pragma GCC unroll 8
-    for (int g = 0; g < groups; g++) {
+    UNROLL for (int g = 0; g < groups; g++) {
       const int64_t column = first + g * width;
       N gradient =
           at.load(s.d_outputs, t * s.d_output_stride + column);
@@ -262,7 +260,7 @@ INLINE void scan_columns_backward(const ScanRowsBackward<Real>& s,
       carry[g] = conjugate_multiply(decay[g], gradient);
     }
   }
-  for (int g = 0; g < groups; g++) {
+  UNROLL for (int g = 0; g < groups; g++) {
     at.store(s.carry, first + g * width, carry[g]);
     if (!per_step) at.store(s.d_decay_sum, first + g * width, sum[g]);
   }

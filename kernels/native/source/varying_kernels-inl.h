@@ -152,13 +152,13 @@ INLINE void add_varying_row(const VaryingSums& s, int64_t first, int64_t n) {
   for (int64_t t = 0; t < s.steps; t++) {
     const Group slope = Group::load(s.slopes + t * stride + row);
     input = input + slope * Group::load(s.inputs + t * lanes + first);
-    for (int band = 0; band < 3; band++) {
+    UNROLL for (int band = 0; band < 3; band++) {
       const int64_t place = t * stride + places[band];
       base[band] = base[band] + slope * Group::load(s.solutions + place);
       step[band] = step[band] + slope * Group::load(s.betweens + place);
     }
   }
-  for (int band = 0; band < 3; band++) {
+  UNROLL for (int band = 0; band < 3; band++) {
     add_group(s.base[band] + row, base[band]);
     add_group(s.step[band] + row, step[band]);
   }
