@@ -110,8 +110,8 @@ def _tree(decay, inputs, initial_state, resets, reverse):
 
     In float32 the tree squares a rounded decay again and again, which doubles
     its error each time: at decays of 1 - 1e-6, 2^20 steps are off by 5e-5, at
-    1 - 1e-5 by 1e-4. A TPU takes float32, because it imitates float64 and its
-    compiler did not finish the tree of 2^20 steps within 20 minutes.
+    1 - 1e-5 by 1e-4. A TPU takes float32, because it imitates float64: in one
+    attempt the tree of 2^20 steps had not compiled after 20 minutes.
     """
     return lax.platform_dependent(
         *map(tuple, (decay, inputs, initial_state)),

@@ -6,6 +6,7 @@ core has the sequential part, and the functions below the rest.
 """
 
 import math
+from operator import matmul
 from typing import NamedTuple
 
 import keras
@@ -16,6 +17,7 @@ from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.torch.products import in_full_precision
 from keras_linrec.kernels.torch.tensors import number_flag
 
 
@@ -155,7 +157,7 @@ def _stages(dynamics, leak, given, outputs):
         start = state
         if shift:
             start = state + shift * step_size * stages[-1].slope
-        moved = _multiply(start, matrix)
+        moved = in_full_precision(_multiply, start, matrix)
         product = moved[..., -units:]
         slope, inner = _activated(
             dynamics.activation, leak, product + drive[..., :units]
@@ -183,13 +185,17 @@ def _gradients(dynamics, given, stages, d_slopes):
     d_drive, d_matrix, d_step_size = 0.0, 0.0, 0.0
     for stage, d_slope in zip(stages, d_slopes.unbind(2)):
         d_products = _repeated(d_slope, stage.factors) * stage.factors
-        d_matrix = d_matrix + _summed_product(stage.start, d_products)
+        d_matrix = d_matrix + in_full_precision(
+            _summed_product, stage.start, d_products
+        )
         d_drive = d_drive + _repeated(d_slope, stage.drive) * stage.drive
         d_step_size = d_step_size + (d_slope * stage.slope).sum(-1)
     d_recurrent, d_expansion = d_matrix, torch.zeros_like(given.expansion)
     if given.expansion.shape[1]:
-        d_recurrent = -d_matrix @ given.expansion.mT
-        d_expansion = -given.recurrent_kernel.mT @ d_matrix
+        d_recurrent = -in_full_precision(matmul, d_matrix, given.expansion.mT)
+        d_expansion = -in_full_precision(
+            matmul, given.recurrent_kernel.mT, d_matrix
+        )
     if not dynamics.trained_steps:
         d_step_size = torch.zeros_like(given.step_size)
     elif given.step_size.shape[1:] == (1, 1):
@@ -261,7 +267,7 @@ def _matrix(given):
     """The matrix that multiplies a state's row, computed from its factors."""
     if not given.expansion.shape[1]:
         return given.recurrent_kernel
-    matrix = -given.recurrent_kernel @ given.expansion
+    matrix = -in_full_precision(matmul, given.recurrent_kernel, given.expansion)
     matrix.diagonal(dim1=1, dim2=2).add_(1)
     return matrix
 
