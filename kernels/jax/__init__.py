@@ -157,10 +157,12 @@ def device_name():
 
 
 def trace(function, shape, dtype):
-    """Trace a function of one tensor."""
+    """Trace a function of one tensor, even if it was traced before."""
     import jax
 
-    jax.eval_shape(function, jax.ShapeDtypeStruct(shape, dtype))
+    jax.eval_shape(
+        lambda tensor: function(tensor), jax.ShapeDtypeStruct(shape, dtype)
+    )
 
 
 def vjp(function, tensors, cotangents):
