@@ -4,11 +4,13 @@ Zig (https://ziglang.org, or `pip install ziglang`) is Clang with the C and C++
 libraries of the other systems.
 """
 
+import struct
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from keras_linrec.kernels.native import BuildError
 from keras_linrec.kernels.native import recipes
 from keras_linrec.kernels.native.build import command
 from keras_linrec.kernels.native.systems import Target
@@ -58,15 +60,33 @@ def compile_for(target, adapter, folder, include=None):
             (*flags, "-isystem", str(include)),
             (str(core),) if compiled_for.system == "windows" else (),
         )
+    name = f"keras_linrec_{adapter}{compiled_for.suffix}"
     link_flags = [*recipe.link_flags, "-s"]
     if compiled_for.system == "linux":
         exports = recipes.SOURCE / "exports.map"
         link_flags.append(f"-Wl,--version-script={exports}")
+    if compiled_for.system == "macos":
+        # Otherwise the library contains the path that it was written to.
+        link_flags.append(f"-Wl,-install_name,@rpath/{name}")
     recipe = replace(recipe, link_flags=tuple(link_flags))
-    name = f"keras_linrec_{adapter}{compiled_for.suffix}"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = recipes.compile_library(recipe, Path(scratch), name)
+        if compiled_for.system == "windows":
+            _remove_time(made)
         return made.rename(folder / name)
+
+
+def _remove_time(path):
+    """Set the time in the header of a Windows library to zero.
+
+    Zig's linker has no option for that.
+    """
+    contents = bytearray(path.read_bytes())
+    (header,) = struct.unpack_from("<I", contents, 0x3C)
+    if contents[header : header + 4] != b"PE\0\0":
+        raise BuildError(f"{path.name} is not a Windows library")
+    struct.pack_into("<I", contents, header + 8, 0)
+    path.write_bytes(contents)
 
 
 def system_of(target):
