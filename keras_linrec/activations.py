@@ -72,7 +72,8 @@ def modrelu(x, bias):
 
     This is the real form (Mhammedi et al. 2017, section 3): the first half of
     `x` holds the real parts of the complex numbers z, the second half their
-    imaginary parts in the same order.
+    imaginary parts in the same order. A modulus whose square underflows, below
+    1e-19 in float32, counts as zero, and the result is zero.
 
     Args:
         x: float tensor, (..., 2 n).

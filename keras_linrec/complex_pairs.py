@@ -34,13 +34,6 @@ def reciprocal(a):
     return a[0] / square, -a[1] / square
 
 
-def matmul(a, b):
-    """`a @ b` for two matrices of the same field."""
-    if len(a) == 1:
-        return (a[0] @ b[0],)
-    return a[0] @ b[0] - a[1] @ b[1], a[0] @ b[1] + a[1] @ b[0]
-
-
 def adjoint(a):
     """The conjugate transpose of the last two axes."""
     return conjugate(tuple(ops.swapaxes(part, -1, -2) for part in a))

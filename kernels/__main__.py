@@ -1,11 +1,12 @@
-"""python -m keras_linrec.kernels [build [ADAPTER ...]]
+"""python -m keras_linrec.kernels [build [ADAPTER ...] | check]
 
 Without arguments, prints which kernels run on the current Keras backend, where
 their compiled libraries come from, and why the others do not run. `build`
 compiles the native code for every installed framework ahead of time, for
 example in a container image; `KERAS_LINREC_CACHE_DIR` names the folder that
 keeps it. Libraries that the package was installed with are not compiled again,
-unless `KERAS_LINREC_PREBUILT` is "no".
+unless `KERAS_LINREC_PREBUILT` is "no". `check` compares every kernel with its
+definition on this device and times it: a table for an issue.
 """
 
 import argparse
@@ -29,9 +30,14 @@ def main():
         help="core (all that PyTorch needs on a CPU), jax, tensorflow or "
         "cuda; by default, those of the installed frameworks",
     )
+    commands.add_parser("check", help="compare with definitions, and time")
     arguments = parser.parse_args()
     if arguments.command == "build":
         sys.exit(build(arguments.adapters or installed()))
+    if arguments.command == "check":
+        from keras_linrec.kernels import device_check
+
+        sys.exit(device_check.check())
     show()
 
 
@@ -42,7 +48,8 @@ def installed():
     adapters = ["core"]
     adapters += [name for name in ("jax", "tensorflow") if find_spec(name)]
     nvcc = builder.command("NVCC") or ("nvcc",)
-    if find_spec("torch") and shutil.which(nvcc[0]):
+    frameworks = find_spec("torch") or find_spec("jax")
+    if frameworks and shutil.which(nvcc[0]):
         adapters.append("cuda")
     return adapters
 

@@ -11,6 +11,8 @@ backward pass, and the native ones use it for second derivatives. It calls the
 differentiable scan, so derivatives of any order exist.
 """
 
+from functools import partial
+
 from keras import ops
 
 from keras_linrec.complex_pairs import conjugate
@@ -29,6 +31,7 @@ def adjoint(
     reverse,
     d_final_state=None,
     resets=None,
+    total=None,
 ):
     """Cotangents of `(decay, inputs, initial_state)`, each a tuple.
 
@@ -42,6 +45,8 @@ def adjoint(
         d_final_state: cotangents of the final state, (batch, channels) each,
             if the scan also returned the final state.
         resets: those of the forward pass, or `None`.
+        total: sums a sequence over rows and steps. Defaults to `None`, the
+            sum of Keras.
     """
     if d_final_state is not None:
         cotangents = _with_final(cotangents, d_final_state, reverse)
@@ -57,7 +62,8 @@ def adjoint(
     before = _previous(outputs, initial_state, reverse)
     d_decay = zero_at(resets, multiply(d_inputs, conjugate(before)))
     if _time_invariant(decay):
-        d_decay = tuple(ops.sum(part, axis=(0, 1)) for part in d_decay)
+        total = total or partial(ops.sum, axis=(0, 1))
+        d_decay = tuple(total(part) for part in d_decay)
     first = -1 if reverse else 0
     d_initial_state = multiply(
         _at(decay, first), tuple(part[:, first] for part in d_inputs)

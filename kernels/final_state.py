@@ -4,6 +4,7 @@ from keras import ops
 
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import powers
+from keras_linrec.kernels.full_precision import matmul
 
 # Steps in one product. Powers of the decay up to this exponent are computed by
 # squaring, which loses few digits.
@@ -42,8 +43,12 @@ def final_state(scan, decay, inputs, input_kernel, initial_state, reverse):
         tuple(ops.expand_dims(ops.flip(part[:-1], 0), 1) for part in power),
         tuple(ops.expand_dims(part, 0) for part in input_kernel),
     )
-    added = inputs @ ops.concatenate(
-        [ops.reshape(part, (-1, channels)) for part in weights], axis=1
+    # In full precision, because the weights are powers of the decay.
+    added = matmul(
+        inputs,
+        ops.concatenate(
+            [ops.reshape(part, (-1, channels)) for part in weights], axis=1
+        ),
     )
     added = tuple(ops.split(added, len(decay), axis=-1))
     entering = multiply(

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_linrec.kernels import tridiagonal
 from keras_linrec.kernels.discretization import discretise
+from keras_linrec.kernels.full_precision import matmul
 
 
 def impulse_response(
@@ -40,15 +41,18 @@ def impulse_response(
     rows, size, count = output_matrix, 1, 1
     while size * count < time:
         if size > 1 or count > 1:
-            delta = 2.0 * delta + delta @ delta
+            delta = 2.0 * delta + matmul(delta, delta)
         if size * size < time:
-            columns = ops.concatenate([columns, columns + delta @ columns], 2)
+            later = columns + matmul(delta, columns)
+            columns = ops.concatenate([columns, later], 2)
             size *= 2
         else:
-            rows = ops.concatenate([rows, rows + rows @ delta], 1)
+            later = rows + matmul(rows, delta)
+            rows = ops.concatenate([rows, later], 1)
             count *= 2
     features, channels, _ = output_matrix.shape
-    response = ops.reshape(rows @ columns, (features, count, channels, size))
+    response = matmul(rows, columns)
+    response = ops.reshape(response, (features, count, channels, size))
     response = ops.transpose(response, (0, 2, 1, 3))
     response = ops.reshape(response, (features, channels, count * size))
     return response[:, :, :time]

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_linrec import double_precision
 from keras_linrec.kernels import resets
+from keras_linrec.kernels.full_precision import matmul
 
 # Explicit Runge-Kutta methods in which stage i starts from h + shift_i dt
 # k_{i-1}: (shifts, weights of the slopes k_i).
@@ -140,9 +141,9 @@ def next_state(dynamics, state, drive, weights, step_size, modulus_bias):
 def _products(state, weights):
     """W h and A h as rows; A h is zero if there is no A."""
     recurrent_kernel, expansion = weights
-    product = state @ recurrent_kernel
+    product = matmul(state, recurrent_kernel)
     if expansion.shape[0]:
-        return state - product @ expansion, 0.0
+        return state - matmul(product, expansion), 0.0
     if recurrent_kernel.shape[1] == state.shape[1]:
         return product, 0.0
     linear, product = ops.split(product, 2, axis=-1)

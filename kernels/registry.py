@@ -16,6 +16,7 @@ from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import reference
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.self_test import relative_error
+from keras_linrec.kernels.self_test import tolerance
 from keras_linrec.settings import KERNELS
 
 # The kernels of this process and the results of their self-tests, by name.
@@ -193,7 +194,7 @@ def _check(name):
         # gradients (`torch.func`). A kernel that cannot be checked now runs
         # unchecked, and is checked at the next opportunity.
         return Availability(True)
-    _checked[name] = _in_a_thread(partial(_run_check, kernel))
+    _checked[name] = _in_a_thread(partial(_run_check, name, kernel))
     return _checked[name]
 
 
@@ -208,10 +209,11 @@ def _in_a_thread(check):
         return pool.submit(check).result()
 
 
-def _run_check(kernel):
+def _run_check(name, kernel):
+    platform = platform_of(name)
     try:
         with backends.current().checking():
-            error = _error_here(kernel)
+            error = error_on(platform, kernel)
     except Exception as failure:
         return Availability(
             False,
@@ -219,7 +221,7 @@ def _run_check(kernel):
             "choose another kernel, or report it with this message",
             failed=True,
         )
-    if not error < 1e-5:
+    if not error < tolerance(name, platform):
         return Availability(
             False,
             f"its self-test gave wrong numbers (relative error {error:.1e}); "
@@ -229,10 +231,15 @@ def _run_check(kernel):
     return Availability(True)
 
 
-def _error_here(kernel):
-    """The error of the operations that `resolver.py` runs on this platform."""
+def platform_of(name):
+    """The platform on which a kernel runs here."""
+    backend = backends.current()
+    return backend.native_platform() if name == "native" else backend.platform()
+
+
+def error_on(platform, kernel):
+    """The error of the operations that `resolver.py` runs on a platform."""
     vjp = backends.current().vjp
-    platform = backends.current().platform()
     if platform == "cpu":
         return relative_error(kernel, vjp)
     nonlinear_scan = kernel.nonlinear_scan if platform == "cuda" else None

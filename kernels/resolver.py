@@ -1,5 +1,6 @@
 """How an operation runs: `resolve` alone decides."""
 
+import threading
 from contextlib import contextmanager
 from functools import partial
 from numbers import Integral
@@ -84,8 +85,7 @@ def _kernel(case):
         return registry.portable(), "for a file, which runs anywhere"
     if not case.operators:
         return registry.portable(), "custom operators do not run here"
-    on_pallas = case.platform != "cpu" and keras.backend.backend() == "jax"
-    if on_pallas and case.operation == "linear_scan":
+    if case.operation == "linear_scan" and _uses_pallas(case):
         # A GPU program takes about a microsecond per step, however few states
         # there are. A tree of products over time does more work in fewer steps.
         # Estimated, not measured.
@@ -95,11 +95,21 @@ def _kernel(case):
             return "associative", "few states and many steps"
     requested = settings.requested_kernel()
     name = registry.choose(requested)
-    if name == "native" and case.resets and case.platform != "cpu":
-        return registry.portable(), "this device's kernels take no resets"
+    if name == "native" and case.platform != "cpu":
+        if keras.backend.backend() == "tensorflow":
+            return registry.portable(), "the native kernels run on the CPU"
+        if case.resets:
+            return registry.portable(), "this device's kernels take no resets"
     if name == requested:
         return name, "requested"
     return name, "the fastest that runs here"
+
+
+def _uses_pallas(case):
+    """Whether the native kernels of a case are those of Pallas."""
+    if keras.backend.backend() != "jax":
+        return False
+    return backends.current().uses_pallas(case.platform)
 
 
 def _form(case, kernel):
@@ -121,6 +131,8 @@ def _form(case, kernel):
             return "blocks", "only the final state is needed"
         if is_short:
             return "products", "a few steps"
+        if case.platform == "cuda" and _has_sections(case):
+            return "sections", "states of a section of time stay in the cache"
         if case.platform != "cpu":
             return "products", "no fused kernel for this device yet"
         return "fused", ""
@@ -162,13 +174,13 @@ def _form(case, kernel):
     if case.platform == "cuda":
         if case.pairs:
             return "loop", "an activation of pairs"
-        if case.gelu and keras.backend.backend() == "jax":
+        if case.gelu and _uses_pallas(case):
             return "loop", "Triton has no error function"
-        # On PyTorch a thread block reads the recurrent matrix at each step.
-        # Beyond this number of units a product of all rows is faster, despite
-        # its launches. On JAX the matrix has to fit into half of the registers.
+        # In CUDA a thread block reads the recurrent matrix at each step. Beyond
+        # this number of units a product of all rows is faster, despite its
+        # launches. In Pallas the matrix has to fit into half of the registers.
         # Both thresholds are estimates, not measurements.
-        if keras.backend.backend() == "jax":
+        if _uses_pallas(case):
             width = 2 ** max(4, (case.channels - 1).bit_length())
             itemsize = 8 if case.dtype == "float64" else 4
             is_large = case.matrices * width**2 * itemsize > 2**17
@@ -207,6 +219,13 @@ def _fused(
     return "fused", ""
 
 
+def _has_sections(case):
+    """Whether a projected scan can keep the states of some steps only."""
+    known = isinstance(case.time, int) and isinstance(case.batch, int)
+    has_form = hasattr(backends.current(), "by_sections")
+    return has_form and known and case.operators
+
+
 def _blocks(kernel):
     """A projected scan that returns the final state alone."""
 
@@ -237,6 +256,7 @@ _FORMS = {
         "products": lambda kernel: partial(
             projection.projected_scan, kernel.scan
         ),
+        "sections": lambda kernel: backends.current().by_sections(kernel.scan),
         "blocks": _blocks,
     },
     "nonlinear_scan": {
@@ -277,14 +297,21 @@ _FORMS = {
     },
 }
 
-# The lists in which calls of `explain` collect decisions.
-_listeners = []
+
+class _Listeners(threading.local):
+    """The lists in which this thread's calls of `explain` collect decisions."""
+
+    def __init__(self):
+        self.lists = []
+
+
+_listeners = _Listeners()
 
 
 def implementation(case):
     """The function that computes a case from the operation's arguments."""
     decision = resolve(case)
-    for listener in _listeners:
+    for listener in _listeners.lists:
         listener.append(decision)
     kernel = registry.load(decision.kernel)
     if not case.not_time:
@@ -363,8 +390,8 @@ def explain(what, shape, dtype="float32", **options):
 @contextmanager
 def _listening():
     decisions = []
-    _listeners.append(decisions)
+    _listeners.lists.append(decisions)
     try:
         yield decisions
     finally:
-        _listeners.remove(decisions)
+        _listeners.lists.remove(decisions)

@@ -10,6 +10,25 @@ from keras_linrec import activations
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 
+# How far a compiled kernel may be off, by platform. `checking` of each backend
+# computes the test's products at the highest precision of the platform: float32
+# on CPUs and GPUs, six products of bfloat16 parts on a TPU, whose elementary
+# functions also have fewer digits.
+_COMPILED = {"cpu": 1e-5, "cuda": 1e-5, "tpu": 1e-4}
+# How far a portable kernel may be off. It consists of the framework's own
+# operations, so an error of this size is the precision of its products, which
+# `checking` cannot raise everywhere: these cases are off by up to 7e-3 with
+# operands rounded to bfloat16, and by 1e-3 with TF32. A wrong kernel is off by
+# more than 0.1.
+_PORTABLE = 3e-2
+
+
+def tolerance(name, platform):
+    """The largest error of the kernel `name` that counts as rounding."""
+    if name != "native":
+        return _PORTABLE
+    return _COMPILED.get(platform, min(_COMPILED.values()))
+
 
 def relative_error(kernel, vjp, is_whole=True):
     """The largest error of outputs and gradients, relative to their maximum.
@@ -37,6 +56,11 @@ def relative_error(kernel, vjp, is_whole=True):
     errors = [_error(vjp, *case(kernel)) for case in cases]
     # A NaN anywhere must not pass as a small error.
     return max(errors, key=lambda error: np.inf if error != error else error)
+
+
+def scan_error(kernel, vjp, sizes):
+    """The error of a complex scan of (batch, time, channels), and gradients."""
+    return _error(vjp, *_scan_case(kernel, sizes))
 
 
 def _error(vjp, function, arrays, cotangents, expected):
@@ -79,9 +103,10 @@ def _loop(decay, inputs, state, order):
     return outputs, before
 
 
-def _scan_case(kernel):
+def _scan_case(kernel, sizes=(2, 5, 3)):
     """Complex, a decay per step, backward in time."""
-    sequences, states = [(2, 5, 3)] * 2, [(2, 3)] * 2
+    batch, time, channels = sizes
+    sequences, states = [sizes] * 2, [(batch, channels)] * 2
     arrays = _numbers(*sequences, *sequences, *states)
     cotangents = _numbers(*sequences, *states)
 
@@ -94,7 +119,7 @@ def _scan_case(kernel):
     decay, inputs, state = (
         _complex(*arrays[i : i + 2]) for i in range(0, 6, 2)
     )
-    order = range(4, -1, -1)
+    order = range(time - 1, -1, -1)
     outputs, before = _loop(decay, inputs, state, order)
     d_outputs, carry = (
         _complex(*cotangents[i : i + 2]) for i in range(0, 4, 2)

@@ -17,6 +17,8 @@ from step to step, and for derivatives of any order.
 
 from keras import ops
 
+from keras_linrec.kernels.full_precision import matmul
+
 
 def from_above(tensor, axis=-2):
     """Move each entry along an axis one down; the first becomes zero."""
@@ -140,13 +142,13 @@ def solve(bands, right):
             ones = ops.ones((columns, 1), dtype)
 
             def entries(left, right):
-                return -((left * right) @ ones)[:, :, 0]
+                return -matmul(left * right, ones)[:, :, 0]
 
             return (
                 entries(adjoint, from_below(found, axis=0)),
                 entries(adjoint, found),
                 entries(from_below(adjoint, axis=0), found),
-                ops.ones((1, systems), dtype) @ adjoint,
+                matmul(ops.ones((1, systems), dtype), adjoint),
             )
 
         return ops.transpose(solution, (1, 0, 2)), gradient

@@ -6,8 +6,10 @@
 This compiles what is committed, for every target, and writes into `dist/`: a
 wheel for each target with the compiled core and adapters, one without for any
 platform, and the sdist. A library that needs more than its wheel's tag promises
-is an error. The first run downloads a gigabyte of frameworks' headers into
-`.cache/release/` and takes half an hour on two cores; `--targets` selects some.
+is an error. The kernels for NVIDIA GPUs, in the wheels of Linux and Windows,
+are compiled by `nvcc`; `--without-cuda` leaves them out. The first run
+downloads a gigabyte of frameworks' headers into `.cache/release/` and takes
+half an hour on two cores; `--targets` selects some.
 
     .venv/bin/python release/wheels.py --targets x86_64-linux-gnu.2.17 --twice
 
@@ -19,6 +21,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,10 +32,12 @@ import frameworks
 import inspection
 import notices
 
+from keras_linrec.kernels.native import build as native_build
 from keras_linrec.kernels.native import cache
 from keras_linrec.kernels.native import cross
 from keras_linrec.kernels.native import prebuilt
 from keras_linrec.kernels.native import recipes
+from keras_linrec.kernels.native import systems
 
 ROOT = Path(__file__).parent.parent
 # A wheel's tag for each of `cross.TARGETS`.
@@ -51,10 +56,11 @@ WITH_TENSORFLOW = "x86_64-linux-gnu.2.17"
 _FOLDER = "keras_linrec/kernels/native/libraries"
 
 
-def build(targets, folder, downloads):
+def build(targets, folder, downloads, with_cuda=True):
     """Write the sdist and all wheels into a folder; returns their paths."""
     date = _date()
     with tempfile.TemporaryDirectory() as scratch:
+        cuda = _compile_cuda(Path(scratch)) if with_cuda else None
         plain, sdist = _python_only(Path(scratch))
         files = archives.read_wheel(plain)
         made = [
@@ -66,7 +72,7 @@ def build(targets, folder, downloads):
             libraries = Path(scratch, target)
             libraries.mkdir()
             with_libraries = _with_libraries(
-                files, target, libraries, downloads
+                files, target, libraries, downloads, cuda
             )
             made.append(
                 archives.write_wheel(folder, with_libraries, TAGS[target], date)
@@ -99,11 +105,23 @@ def _python_only(scratch):
     return next(scratch.glob("*.whl")), next(scratch.glob("*.tar.gz"))
 
 
-def _with_libraries(files, target, folder, downloads):
+def _compile_cuda(scratch):
+    """The path of the kernels for NVIDIA GPUs, the same for every system."""
+    _say("cuda")
+    recipe = recipes.cuda_recipe(systems.here(), ("nvcc",))
+    made = native_build.compile_library(recipe, scratch, "cuda")
+    return made.rename(scratch / "keras_linrec_cuda.fatbin")
+
+
+def _with_libraries(files, target, folder, downloads, cuda):
     """The files of a wheel, with the libraries and notices of a target."""
     libraries, tensorflow_include = _compile(target, folder, downloads)
+    system = cross.system_of(target)
+    if cuda and system.system in ("linux", "windows"):
+        shutil.copy(cuda, folder)
+        libraries.append(_entry("cuda", folder / cuda.name))
     contents = {
-        "target": cross.system_of(target),
+        "target": system,
         "compiler": f"Zig {_zig_version()}, {target}",
         "libraries": libraries,
     }
@@ -133,21 +151,11 @@ def _compile(target, folder, downloads):
         problems = inspection.problems(path, tag)
         if problems:
             sys.exit(f"{path.name} for {tag}: {'; '.join(problems)}")
-        libraries.append(
-            {
-                "adapter": adapter,
-                "file": path.name,
-                "sources": recipes.sources_key(adapter),
-                "content": cache.content_key(path),
-                **more,
-            }
-        )
+        libraries.append({**_entry(adapter, path), **more})
 
     headers = frameworks.ffi_headers(downloads)
     for adapter in ("core", "jax"):
         add(adapter, cross.compile_for(target, adapter, folder, headers))
-    # A library of CUDA's kernels, which no processor or system differs in,
-    # belongs here: "cuda", for the wheels of Linux and Windows.
     if target == WITH_TENSORFLOW:
         for version in frameworks.TENSORFLOW:
             framework, tag = frameworks.tensorflow(version, downloads)
@@ -156,6 +164,16 @@ def _compile(target, folder, downloads):
             minor = version.rpartition(".")[0]
             add("tensorflow", path, tag, version=minor)
     return libraries, include
+
+
+def _entry(adapter, path):
+    """What `prebuilt.LIST` says of a library."""
+    return {
+        "adapter": adapter,
+        "file": path.name,
+        "sources": recipes.sources_key(adapter),
+        "content": cache.content_key(path),
+    }
 
 
 def _zig_version():
@@ -209,15 +227,17 @@ def main():
         "--downloads", type=Path, default=ROOT / ".cache" / "release"
     )
     parser.add_argument("--twice", action="store_true")
+    parser.add_argument("--without-cuda", action="store_true")
     options = parser.parse_args()
     for folder in (options.folder, options.downloads):
         folder.mkdir(parents=True, exist_ok=True)
-    paths = build(options.targets, options.folder, options.downloads)
+    choices = options.downloads, not options.without_cuda
+    paths = build(options.targets, options.folder, *choices)
     print(_table(paths))
     if options.twice:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["ZIG_GLOBAL_CACHE_DIR"] = f"{folder}/zig"
-            again = build(options.targets, Path(folder), options.downloads)
+            again = build(options.targets, Path(folder), *choices)
             differing = [
                 one.name
                 for one, other in zip(paths, again)

@@ -20,3 +20,22 @@ def seed():
     import keras
 
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Forget all checks of kernels and warnings, before and after a test."""
+    import keras_linrec
+    from keras_linrec.kernels import registry
+
+    def forget():
+        registry._checked.clear()
+        registry._loaded.clear()
+        registry._chosen.clear()
+        registry._warn_once.cache_clear()
+        keras_linrec.config.set_kernel(None)
+
+    forget()
+    yield monkeypatch
+    monkeypatch.undo()
+    forget()

@@ -21,7 +21,7 @@ STOREYS = (
     ("config", "saving"),
     ("kernels",),
     ("ops",),
-    ("constraints", "initializers"),
+    ("constraints", "initializers", "optimizers"),
     ("layers",),
     ("models",),
     ("analysis", "export", "nlp"),

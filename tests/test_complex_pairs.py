@@ -16,7 +16,6 @@ FUNCTIONS = {
     "multiply_add": lambda a, b, c: a * b + c,
     "conjugate": np.conj,
     "reciprocal": lambda a: 1 / a,
-    "matmul": lambda a, b: a @ b,
     "adjoint": lambda a: np.conj(np.swapaxes(a, -1, -2)),
 }
 

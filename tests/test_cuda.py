@@ -1,4 +1,4 @@
-"""PyTorch's CUDA kernels of the linear scan: emulated, and on any GPU."""
+"""The linear scan of the CUDA core, called as PyTorch calls it."""
 
 import keras
 import numpy as np
@@ -8,26 +8,32 @@ from autodiff import relative_error
 from definitions import scan as definition
 
 if keras.backend.backend() != "torch":
-    pytest.skip("CUDA kernels are for PyTorch", allow_module_level=True)
+    pytest.skip("here PyTorch calls the CUDA core", allow_module_level=True)
 
 import torch
-from cuda_emulation import compiled_by_nvcc
-from cuda_emulation import emulation as emulation
+from cuda_stand_in import stand_in as stand_in
 
+import keras_linrec
+from keras_linrec.kernels import backends
+from keras_linrec.kernels import sections
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.native.call_encoding import RESETS
+from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.reference import scan as plain_scan
 from keras_linrec.kernels.torch import cuda
+from keras_linrec.kernels.torch.tensors import empty_like
+from keras_linrec.kernels.torch.tensors import flatten
 
 
-def system(time, per_step, leading=(), batch=2, channels=3):
+def system(time, per_step, batch=2, channels=3):
     """Complex decay, inputs, initial state, and cotangents of the results."""
     rng = np.random.default_rng([time, per_step])
 
     def normal(*shape):
-        return rng.standard_normal((*leading, *shape, 2)) @ [1, 1j]
+        return rng.standard_normal((*shape, 2)) @ [1, 1j]
 
     shape = (batch, time, channels) if per_step else (channels,)
-    radius = rng.uniform(0.5, 0.999, (*leading, *shape))
+    radius = rng.uniform(0.5, 0.999, shape)
     return (
         radius * np.exp(2j * np.pi * rng.uniform(size=radius.shape)),
         normal(batch, time, channels),
@@ -47,6 +53,34 @@ def parts(array, field, dtype, device="cpu"):
 def whole(tensors):
     arrays = [tensor.cpu().double().numpy() for tensor in tensors]
     return arrays[0] if len(arrays) == 1 else arrays[0] + 1j * arrays[1]
+
+
+def scan(decay, inputs, initial_state, reverse=False, flags=0):
+    """Outputs and final state, of quantities without further axes."""
+    outputs, final = empty_like(inputs), empty_like(initial_state)
+    nothing = inputs[0].new_empty((0, 0))
+    cuda.call(
+        "scan",
+        flags | flags_of(decay, reverse, nothing),
+        (1, *inputs[0].shape),
+        flatten([decay, inputs, nothing, initial_state]),
+        [*outputs, *final],
+    )
+    return outputs, final
+
+
+def scan_backward(decay, outputs, initial_state, *cotangents, reverse=False):
+    """Cotangents of decay, inputs and initial state."""
+    results = [empty_like(a) for a in (decay, outputs, initial_state)]
+    nothing = outputs[0].new_empty((0, 0))
+    cuda.call(
+        "scan_backward",
+        flags_of(decay, reverse, nothing),
+        (1, *outputs[0].shape),
+        flatten([decay, outputs, nothing, initial_state, *cotangents]),
+        flatten(results),
+    )
+    return results
 
 
 def gradients(decay, inputs, initial_state, d_outputs, d_final, reverse):
@@ -69,22 +103,22 @@ def gradients(decay, inputs, initial_state, d_outputs, d_final, reverse):
     return [whole(result) for result in results]
 
 
-def check(library, arrays, field, reverse, dtype, device="cpu"):
+def check(arrays, field, reverse, dtype, device="cpu"):
     """Compare the forward and backward pass with float64."""
-    tolerance = 1e-12 if dtype == torch.float64 else 5e-5
+    # What remains is the rounding of the results, and of the outputs as the
+    # gradient reads them.
+    tolerance = 1e-12 if dtype == torch.float64 else 3e-7
     if field == "real":
         arrays = tuple(array.real for array in arrays)
     # Rounded beforehand, so that only the arithmetic differs.
     tensors = [parts(array, field, dtype, device) for array in arrays]
     arrays = [whole(tensor) for tensor in tensors]
-    decay, inputs, state, d_outputs, d_final = tensors
+    decay, inputs, state, *cotangents = tensors
     expected = definition.linear_scan(*arrays[:3], reverse)
-    outputs, final = cuda.scan(library, decay, inputs, state, reverse)
+    outputs, final = scan(decay, inputs, state, reverse)
     assert relative_error(whole(outputs), expected[0]) < tolerance
     assert relative_error(whole(final), expected[1]) < tolerance
-    got = cuda.scan_backward(
-        library, decay, outputs, state, d_outputs, d_final, reverse
-    )
+    got = scan_backward(decay, outputs, state, *cotangents, reverse=reverse)
     for one, other in zip(got, gradients(*arrays, reverse), strict=True):
         assert relative_error(whole(one), other) < tolerance
 
@@ -93,15 +127,11 @@ def check(library, arrays, field, reverse, dtype, device="cpu"):
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
 @pytest.mark.parametrize("field", ["real", "complex"])
-def test_the_emulation_equals_the_definition(
-    emulation, monkeypatch, field, per_step, reverse, dtype
-):
-    for time in (1, 5, 100):
-        arrays = system(time, per_step)
-        # Of seven chunks for five steps, two are empty.
-        for chunks in (1, 2, 7):
-            monkeypatch.setattr(cuda, "_chunks", lambda *_, n=chunks: n)
-            check(emulation, arrays, field, reverse, dtype)
+def test_it_equals_the_definition(stand_in, field, per_step, reverse, dtype):
+    for time in (1, 5, 100, 3000):
+        check(system(time, per_step), field, reverse, dtype)
+    # Channels in two tiles, the second of which is not full.
+    check(system(40, per_step, channels=37), field, reverse, dtype)
 
 
 def test_the_gradients_used_here_are_those_of_the_definition():
@@ -118,39 +148,68 @@ def test_the_gradients_used_here_are_those_of_the_definition():
         assert relative_error(one, other) < 1e-6
 
 
+@pytest.mark.parametrize("distance", [1e-5, 1e-6], ids=str)
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
-def test_leading_axes_are_independent_systems(emulation, per_step):
-    arrays = system(20, per_step, leading=(2, 3))
-    tensors = [parts(a, "complex", torch.float64) for a in arrays]
+def test_a_million_steps_with_decays_close_to_one(stand_in, per_step, distance):
+    time = 2**20
+    ones = torch.ones(1, time, 1)
+    decay = torch.full_like(ones if per_step else ones[0, 0], 1 - distance)
+    nothing = torch.zeros(1, 1)
+    outputs, _ = scan([decay], [ones], [nothing])
+    number = float(decay.flatten()[0])
+    states = -np.expm1(np.arange(1, time + 1) * np.log(number)) / (1 - number)
+    assert relative_error(outputs[0].numpy().ravel(), states) < 1e-6
+    d_decay, d_inputs, _ = scan_backward(
+        [decay], outputs, [nothing], [ones], [nothing]
+    )
+    assert relative_error(d_inputs[0].numpy().ravel(), states[::-1]) < 1e-6
+    slopes = states[::-1] * np.concatenate([[0.0], states[:-1]])
+    expected = slopes if per_step else slopes.sum(keepdims=True)
+    assert relative_error(d_decay[0].numpy().ravel(), expected) < 1e-6
+
+
+def test_the_order_of_blocks_and_threads_changes_nothing(stand_in):
+    arrays = system(100_000, True, channels=1)
+    tensors = [parts(a, "complex", torch.float32) for a in arrays]
     decay, inputs, state, *cotangents = tensors
-    outputs, final = cuda.scan(emulation, decay, inputs, state)
-    whole_batch = (
-        (outputs, final),
-        cuda.scan_backward(emulation, decay, outputs, state, *cotangents),
-    )
-    for index in np.ndindex(2, 3):
-        decay, inputs, state, *cotangents = (
-            tuple(part[index] for part in tensor) for tensor in tensors
-        )
-        outputs, final = cuda.scan(emulation, decay, inputs, state)
-        alone = (
-            (outputs, final),
-            cuda.scan_backward(emulation, decay, outputs, state, *cotangents),
-        )
-        for many, few in zip(whole_batch, alone):
-            for got, expected in zip(many, few):
-                for one, other in zip(got, expected):
-                    torch.testing.assert_close(one[index], other)
+
+    def run(**properties):
+        stand_in(**properties)
+        outputs, final = scan(decay, inputs, state)
+        results = scan_backward(decay, outputs, state, *cotangents)
+        return flatten([*outputs, *final, *flatten(results)])
+
+    expected = run(processors=1)
+    for properties in ({}, {"backwards": 1}, {"processors": 2}):
+        for one, other in zip(run(**properties), expected, strict=True):
+            assert torch.equal(one, other)
+    stand_in()
 
 
-def test_no_rows_give_empty_outputs_and_no_gradient(emulation):
-    decay, inputs = (torch.ones(3),), (torch.ones(0, 4, 3),)
-    state = (torch.ones(0, 3),)
-    outputs, final = cuda.scan(emulation, decay, inputs, state)
+def test_a_zero_state_survives_decays_whose_product_overflows(stand_in):
+    time = 3000
+    inputs = torch.zeros(1, time, 1)
+    decay = torch.full((1, time, 1), 4.0)
+    decay[0, -1] = 0.5
+    state = torch.zeros(1, 1)
+    outputs, final = scan([decay], [inputs], [state])
+    assert not outputs[0].any() and not final[0].any()
+
+
+def test_nan_stays_in_its_row_and_in_later_steps(stand_in):
+    inputs = torch.ones(2, 3000, 3)
+    inputs[1, 1500, 2] = torch.nan
+    outputs, _ = scan([torch.full((3,), 0.5)], [inputs], [torch.zeros(2, 3)])
+    bad = outputs[0].isnan()
+    assert bad[1, 1500:, 2].all() and bad.sum() == 1500
+
+
+def test_no_rows_give_empty_outputs_and_no_gradient(stand_in):
+    decay, inputs = [torch.ones(3)], [torch.ones(0, 4, 3)]
+    state = [torch.ones(0, 3)]
+    outputs, final = scan(decay, inputs, state)
     assert outputs[0].shape == (0, 4, 3) and final[0].shape == (0, 3)
-    d_decay, _, _ = cuda.scan_backward(
-        emulation, decay, outputs, state, inputs, state
-    )
+    d_decay, _, _ = scan_backward(decay, outputs, state, inputs, state)
     assert d_decay[0].tolist() == [0.0, 0.0, 0.0]
 
 
@@ -159,55 +218,113 @@ def test_no_rows_give_empty_outputs_and_no_gradient(emulation):
     [[torch.bfloat16] * 3, [torch.float32, torch.float64, torch.float32]],
     ids=["half", "mixed"],
 )
-def test_other_dtypes_are_refused(emulation, dtypes):
+def test_other_dtypes_are_refused(stand_in, dtypes):
     shapes = (3,), (2, 4, 3), (2, 3)
     given = [
-        (torch.ones(shape, dtype=dtype),)
-        for shape, dtype in zip(shapes, dtypes)
+        [torch.ones(shape, dtype=dtype)] for shape, dtype in zip(shapes, dtypes)
     ]
     with pytest.raises(TypeError, match="keras_linrec.scan`.*Received: dtypes"):
-        cuda.scan(emulation, *given)
+        scan(*given)
     _, sequences, state = given
     with pytest.raises(TypeError, match="scan_backward`.*Received: dtypes"):
-        cuda.scan_backward(emulation, *given, sequences, state)
+        scan_backward(*given, sequences, state)
 
 
-def test_tensors_on_two_devices_are_refused(emulation):
-    decay, inputs = (torch.ones(3),), (torch.ones(2, 4, 3),)
-    state = (torch.ones(2, 3, device="meta"),)
+def test_tensors_on_two_devices_are_refused(stand_in):
+    decay, inputs = [torch.ones(3)], [torch.ones(2, 4, 3)]
+    state = [torch.ones(2, 3, device="meta")]
     with pytest.raises(ValueError, match="Received: devices=.*cpu.*meta"):
-        cuda.scan(emulation, decay, inputs, state)
+        scan(decay, inputs, state)
 
 
-@pytest.mark.parametrize(
-    ("states", "time", "expected"),
-    [
-        # Enough rows and channels, so that time is not cut.
-        (2**17, 10_000, 1),
-        # As many chunks as give 2**17 threads.
-        (2**11, 16_384, 64),
-        # A single row: about as many chunks as steps in each chunk.
-        (16, 20_000, 200),
-        (16, 1, 1),
-        (0, 5, 3),
-    ],
-)
-def test_time_is_cut_to_fill_the_gpu(states, time, expected):
-    assert cuda._chunks(states, time) == expected
+def test_resets_are_refused(stand_in):
+    given = [torch.ones(3)], [torch.ones(2, 4, 3)], [torch.ones(2, 3)]
+    with pytest.raises(ValueError, match="does not run on GPUs.*flags=128"):
+        scan(*given, flags=RESETS)
 
 
-@pytest.mark.rest
-def test_nvcc_compiles_it(tmp_path):
-    library = compiled_by_nvcc(tmp_path / "cuda.so")
-    assert all(getattr(library, name) for name in cuda.Library.FUNCTIONS)
+def test_a_launch_that_fails_says_why(stand_in):
+    given = [torch.ones(3)], [torch.ones(2, 4, 3)], [torch.ones(2, 3)]
+    stand_in(shared_memory=100)
+    with pytest.raises(RuntimeError, match="scan_float_real: invalid arg"):
+        scan(*given)
+    stand_in()
+    scan(*given)
+
+
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+def test_the_operators_run_on_it(stand_in, monkeypatch, per_step):
+    from keras_linrec.kernels.torch import gradients
+    from keras_linrec.kernels.torch import operators
+
+    arrays = system(20, per_step)
+    tensors = [parts(array, "complex", torch.float64) for array in arrays]
+    decay, inputs, state, *cotangents = tensors
+
+    def run():
+        """Results and gradients; of two systems at once, too."""
+        arguments = [part.clone().requires_grad_() for part in flatten(tensors)]
+        given = [arguments[2 * i : 2 * i + 2] for i in range(3)]
+        results = flatten(gradients.scan(*given))
+        slopes = torch.autograd.grad(
+            results, flatten(given), flatten(cotangents)
+        )
+        pairs = [
+            [torch.stack([part, 2 * part]) for part in quantity]
+            for quantity in (decay, inputs, state)
+        ]
+        mapped = flatten(torch.vmap(gradients.scan)(*pairs))
+        return [*results, *slopes, *mapped]
+
+    expected = run()
+    monkeypatch.setitem(operators._CALLS, "cpu", cuda.call)
+    for one, other in zip(run(), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_layers_run_on_it(stand_in, monkeypatch):
+    """As on a GPU: in sections, by the kernels of the CUDA core."""
+    from keras_linrec.kernels.torch import operators
+
+    inputs = torch.randn(2, 40, 3, generator=torch.manual_seed(1))
+    units = (
+        keras_linrec.layers.RotRNN(4, state_size=8, num_heads=2),
+        (keras_linrec.layers.LDStack(4, state_size=6)),
+    )
+
+    def run(layer):
+        given = inputs.clone().requires_grad_()
+        outputs = layer(given)
+        weights = [weight.value for weight in layer.trainable_weights]
+        slopes = torch.autograd.grad(
+            (outputs**2).sum(), [given, *weights], materialize_grads=True
+        )
+        return [outputs, *slopes]
+
+    expected = [run(layer) for layer in units]
+    calls = []
+
+    def call(name, *given):
+        calls.append(name)
+        cuda.call(name, *given)
+
+    facts = {"platform": "cuda", "operators": True, "unrolled": False}
+    monkeypatch.setattr(backends.current(), "describe", lambda tensor: facts)
+    monkeypatch.setitem(operators._CALLS, "cpu", call)
+    monkeypatch.setattr(sections, "_BYTES", 16 * 2 * 16 * 4)
+    for layer, results in zip(units, expected):
+        calls.clear()
+        for one, other in zip(run(layer), results, strict=True):
+            arrays = (part.detach().numpy() for part in (one, other))
+            assert relative_error(*arrays) < 2e-5
+        assert set(calls) == {"scan", "scan_backward"}
 
 
 @pytest.mark.parametrize("field", ["real", "complex"])
-def test_on_a_gpu(tmp_path, field):
+def test_on_a_gpu(field):
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU here")
-    library = compiled_by_nvcc(tmp_path / "cuda.so")
-    for time, per_step, reverse in ((1, False, False), (5000, True, True)):
+    for time, per_step, reverse in ((1, False, False), (50_000, True, True)):
         for dtype in (torch.float32, torch.float64):
             arrays = system(time, per_step, batch=3, channels=5)
-            check(library, arrays, field, reverse, dtype, "cuda")
+            check(arrays, field, reverse, dtype, "cuda")

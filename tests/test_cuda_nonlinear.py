@@ -1,19 +1,15 @@
-"""PyTorch's CUDA kernels of nonlinear scans: emulated, and on any GPU."""
-
-import ctypes
+"""The nonlinear scan of the CUDA core, called as PyTorch calls it."""
 
 import keras
 import numpy as np
 import pytest
 from autodiff import relative_error
-from needs_native import require_native
 
 if keras.backend.backend() != "torch":
-    pytest.skip("CUDA kernels are for PyTorch", allow_module_level=True)
+    pytest.skip("here PyTorch calls the CUDA core", allow_module_level=True)
 
 import torch
-from cuda_emulation import compiled_by_nvcc
-from cuda_emulation import emulation as emulation
+from cuda_stand_in import stand_in as stand_in
 from nonlinear_cases import ACTIVATIONS
 from nonlinear_cases import random_operands
 
@@ -26,17 +22,6 @@ from keras_linrec.kernels.torch.loop import loop
 
 # batch, time, features, units. The third has spare rows and split sums.
 SIZES = [(1, 5, 1, 1), (3, 20, 4, 17), (6, 4, 5, 35)]
-
-
-@pytest.fixture
-def gpu(emulation):
-    """`gpu(shared_memory, processors, backwards)` sets up the emulated GPU."""
-
-    def emulate(*numbers):
-        emulation.emulate(*map(ctypes.c_int64, numbers))
-
-    yield emulate
-    emulate(2**16, 4, 0)
 
 
 def operands_of(dynamics, sizes, linear, rank, dtype, leading=(), device="cpu"):
@@ -57,13 +42,13 @@ def by_plain_form(dynamics, operands, cotangents):
     return [part.detach() for part in (*results, *gradients)]
 
 
-def by_kernels(library, dynamics, operands, cotangents):
+def by_kernels(dynamics, operands, cotangents):
     """Outputs, final state and gradients by the kernels."""
     flags, leak = nonlinear_flags(dynamics, Operands(*operands))
-    outputs, final = cuda.nonlinear_scan(library, flags, leak, True, operands)
+    outputs, final = cuda.nonlinear_scan(flags, leak, True, operands)
     upstream = [part.to(outputs.dtype) for part in cotangents]
     gradients = cuda.nonlinear_scan_backward(
-        library, flags, leak, operands, outputs, *upstream
+        flags, leak, operands, outputs, *upstream
     )
     return [outputs, final, *gradients]
 
@@ -78,9 +63,9 @@ def random_cotangents(operands):
     ]
 
 
-def check(library, dynamics, operands, tolerance):
+def check(dynamics, operands, tolerance):
     cotangents = random_cotangents(operands)
-    got = by_kernels(library, dynamics, operands, cotangents)
+    got = by_kernels(dynamics, operands, cotangents)
     expected = by_plain_form(dynamics, operands, cotangents)
     names = "outputs", "final_state", *Operands._fields
     for name, one, other in zip(names, got, expected, strict=True):
@@ -106,31 +91,27 @@ def forms(solver):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("solver", [None, "euler", "rk2", "rk4"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_the_emulation_equals_the_plain_form(
-    emulation, activation, solver, sizes
-):
+def test_it_equals_the_plain_form(stand_in, activation, solver, sizes):
     for linear, gated, rank in forms(solver):
         dynamics = Dynamics(ACTIVATIONS[activation], solver, gated)
         operands = operands_of(dynamics, sizes, linear, rank, torch.float64)
-        check(emulation, dynamics, operands, 1e-12)
+        check(dynamics, operands, 1e-12)
 
 
-def test_the_emulation_is_right_in_float32(emulation):
+def test_it_is_right_in_float32(stand_in):
     dynamics = Dynamics(keras.activations.tanh, "rk2", gated=True)
     operands = operands_of(dynamics, (3, 100, 4, 34), True, 0, torch.float32)
-    check(emulation, dynamics, operands, 3e-6)
+    check(dynamics, operands, 3e-6)
 
 
-def test_a_blocks_memory_and_the_order_of_its_threads_change_nothing(
-    emulation, gpu
-):
+def test_a_blocks_memory_and_the_order_of_its_threads_change_nothing(stand_in):
     dynamics = Dynamics(keras.activations.tanh, "rk2", gated=True)
     operands = operands_of(dynamics, (6, 5, 3, 35), True, 0, torch.float64)
     cotangents = random_cotangents(operands)
 
     def run(*device):
-        gpu(*device)
-        return by_kernels(emulation, dynamics, operands, cotangents)
+        stand_in(*device)
+        return by_kernels(dynamics, operands, cotangents)
 
     expected = run(2**20, 100, 0)
     # One row per block or four; the matrix inside or outside shared memory, or
@@ -143,7 +124,7 @@ def test_a_blocks_memory_and_the_order_of_its_threads_change_nothing(
                     assert torch.equal(one, other)
 
 
-def test_it_takes_leading_axes_and_need_not_give_outputs(emulation):
+def test_it_takes_leading_axes_and_need_not_give_outputs(stand_in):
     dynamics = Dynamics(keras.activations.tanh, "euler")
     operands = operands_of(
         dynamics, (2, 6, 3, 4), True, 0, torch.float64, leading=(2, 3)
@@ -151,13 +132,11 @@ def test_it_takes_leading_axes_and_need_not_give_outputs(emulation):
     flags, leak = nonlinear_flags(
         dynamics, Operands(*(part[0, 0] for part in operands))
     )
-    outputs, final = cuda.nonlinear_scan(emulation, flags, leak, True, operands)
-    nothing, alone = cuda.nonlinear_scan(
-        emulation, flags, leak, False, operands
-    )
+    outputs, final = cuda.nonlinear_scan(flags, leak, True, operands)
+    nothing, alone = cuda.nonlinear_scan(flags, leak, False, operands)
     assert nothing.shape == (2, 3, 2, 0, 4) and torch.equal(alone, final)
     gradients = cuda.nonlinear_scan_backward(
-        emulation, flags, leak, operands, outputs, nothing, final
+        flags, leak, operands, outputs, nothing, final
     )
     for index in np.ndindex(2, 3):
         one = [part[index] for part in operands]
@@ -170,30 +149,28 @@ def test_it_takes_leading_axes_and_need_not_give_outputs(emulation):
             torch.testing.assert_close(here, there, msg=name)
 
 
-def test_nan_propagates(emulation):
+def test_nan_propagates(stand_in):
     for activation in ACTIVATIONS.values():
         dynamics = Dynamics(activation)
         operands = operands_of(dynamics, (2, 5, 3, 4), False, 0, torch.float32)
         operands.inputs[0, 2] = torch.nan
         flags, leak = nonlinear_flags(dynamics, operands)
-        outputs, _ = cuda.nonlinear_scan(emulation, flags, leak, True, operands)
+        outputs, _ = cuda.nonlinear_scan(flags, leak, True, operands)
         assert outputs[0, 2:].isnan().all()
         assert not outputs[1].isnan().any()
 
 
-def test_no_rows_give_no_gradient(emulation):
+def test_no_rows_give_no_gradient(stand_in):
     dynamics = Dynamics(keras.activations.tanh)
     operands = operands_of(dynamics, (0, 5, 3, 4), False, 0, torch.float32)
     cotangents = random_cotangents(operands)
-    outputs, _, *gradients = by_kernels(
-        emulation, dynamics, operands, cotangents
-    )
+    outputs, _, *gradients = by_kernels(dynamics, operands, cotangents)
     assert outputs.shape == (0, 5, 4)
     assert not any(part.any() for part in gradients)
 
 
 def test_other_dtypes_are_refused(
-    emulation,
+    stand_in,
 ):
     dynamics = Dynamics(keras.activations.tanh, "euler")
     operands = operands_of(dynamics, (2, 5, 3, 4), True, 0, torch.float32)
@@ -202,27 +179,23 @@ def test_other_dtypes_are_refused(
     mixed = [*operands[:-1], operands[-1].double()]
     for refused in (half, mixed):
         with pytest.raises(TypeError, match="nonlinear_scan`.*Received: dty"):
-            cuda.nonlinear_scan(emulation, flags, leak, True, refused)
+            cuda.nonlinear_scan(flags, leak, True, refused)
 
 
-def test_autocast_does_not_round(emulation):
+def test_autocast_does_not_round(stand_in):
     dynamics = Dynamics(keras.activations.tanh, "euler")
     operands = operands_of(dynamics, (2, 5, 3, 4), True, 0, torch.float32)
     cotangents = random_cotangents(operands)
-    expected = by_kernels(emulation, dynamics, operands, cotangents)
+    expected = by_kernels(dynamics, operands, cotangents)
     with torch.autocast("cpu", torch.bfloat16):
-        got = by_kernels(emulation, dynamics, operands, cotangents)
+        got = by_kernels(dynamics, operands, cotangents)
     for one, other in zip(got, expected):
         assert torch.equal(one, other)
 
 
-def test_the_operators_on_a_gpu_return_the_promised_shapes(
-    emulation, monkeypatch
-):
-    require_native()
+def test_the_operators_on_a_gpu_return_the_promised_shapes(stand_in):
     from keras_linrec.kernels.torch import operators
 
-    monkeypatch.setattr(operators, "cuda_library", lambda: emulation)
     dynamics = Dynamics(keras.activations.leaky_relu, "rk2")
     operands = list(operands_of(dynamics, (2, 5, 3, 4), True, 0, torch.float32))
     call = *nonlinear_flags(dynamics, Operands(*operands)), True, operands
@@ -255,10 +228,9 @@ def test_the_operators_on_a_gpu_return_the_promised_shapes(
         torch.testing.assert_close(one, other)
 
 
-def test_on_a_gpu(tmp_path):
+def test_on_a_gpu():
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU here")
-    library = compiled_by_nvcc(tmp_path / "cuda.so")
     # Matrices that fit into shared memory and one that does not; one row per
     # block, and several.
     for sizes in ((3, 50, 4, 33), (500, 9, 4, 128), (3, 9, 4, 300)):
@@ -269,4 +241,4 @@ def test_on_a_gpu(tmp_path):
                     dynamics, sizes, True, 0, dtype, device="cuda"
                 )
                 tolerance = 1e-11 if dtype == torch.float64 else 1e-5
-                check(library, dynamics, operands, tolerance)
+                check(dynamics, operands, tolerance)

@@ -192,7 +192,7 @@ REFUSED = {
         lambda: ResidualBlock(layers.Dense(3)),
         "has no method `step`",
     ),
-    "masking": (layers.Masking, "skip masked steps"),
+    "masking": (layers.Masking, "drop_masks=True"),
     "convolution": (lambda: layers.Conv1D(4, 2), "it mixes time steps"),
     "strides": (lambda: layers.Conv1D(4, 1, 2), "it mixes time steps"),
     "norm_over_time": (
@@ -217,6 +217,48 @@ REFUSED = {
         "with a time axis and tensors without one",
     ),
 }
+
+
+def masked_signals(generator):
+    inputs = keras.Input((None, 3))
+    hidden = layers.Masking()(inputs)
+    hidden = RotRNN(4, state_size=4, num_heads=2)(hidden)
+    hidden = layers.Dense(4, activation="gelu")(hidden)
+    pooled = layers.GlobalAveragePooling1D()(hidden)
+    model = keras.Model(inputs, layers.Dense(2)(pooled))
+    return model, generator.standard_normal((2, 6, 3)).astype("float32")
+
+
+def masked_tokens(generator):
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            layers.Embedding(9, 4, mask_zero=True),
+            RotRNN(4, state_size=4, num_heads=2, return_sequences=False),
+        ]
+    )
+    return model, generator.integers(1, 9, (2, 6)).astype("int32")
+
+
+@pytest.mark.parametrize("make", [masked_signals, masked_tokens])
+def test_a_masked_model_streams_without_its_masks(make, tmp_path):
+    model, sequences = make(np.random.default_rng(0))
+    export_step(model, drop_masks=True).save(tmp_path / "step.keras")
+    step = keras.models.load_model(tmp_path / "step.keras")
+    states = step.initial_states(2)
+    for t in range(6):
+        outputs, *states = step([sequences[:, t], *states])
+    np.testing.assert_allclose(
+        array(outputs), array(model(sequences)), atol=1e-5
+    )
+
+
+def test_an_output_that_is_a_mask_is_refused():
+    inputs = keras.Input((None, 3))
+    hidden = RotRNN(4, state_size=4, num_heads=2)(inputs)
+    model = keras.Model(inputs, [hidden, keras.ops.not_equal(inputs, 0.0)])
+    with pytest.raises(ValueError, match="a mask"):
+        export_step(model, drop_masks=True)
 
 
 @pytest.mark.parametrize(("make", "reason"), REFUSED.values(), ids=REFUSED)

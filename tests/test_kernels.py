@@ -21,23 +21,6 @@ from keras_linrec.kernels import resolver
 from keras_linrec.kernels.native import UnsupportedPlatform
 
 
-@pytest.fixture
-def fresh(monkeypatch):
-    """Forget all checks and warnings, before and after a test."""
-
-    def forget():
-        registry._checked.clear()
-        registry._loaded.clear()
-        registry._chosen.clear()
-        registry._warn_once.cache_clear()
-        keras_linrec.config.set_kernel(None)
-
-    forget()
-    yield monkeypatch
-    monkeypatch.undo()
-    forget()
-
-
 def count(record, reason):
     """The number of warnings that contain the reason."""
     return sum(reason in str(warning.message) for warning in record)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -11,8 +12,11 @@ from autodiff import relative_error
 from needs_native import require_native
 
 import keras_linrec
+from keras_linrec import kernels
+from keras_linrec.kernels import backends
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
+from keras_linrec.kernels import resolver
 
 native = require_native()
 
@@ -228,3 +232,34 @@ def test_a_nonlinear_scan_checks_sizes_that_were_not_known():
     assert run(tf.ones((2, 9, 2)), tf.ones((2, 9))).shape == (2, 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match="`j` should be 9"):
         run(tf.ones((2, 9, 2)), tf.ones((2, 3)))
+
+
+def test_what_is_placed_on_the_cpu_runs_there_beside_a_gpu(fresh):
+    real = tf.config.get_visible_devices
+    fresh.setattr(
+        tf.config,
+        "get_visible_devices",
+        lambda kind=None: ["a GPU"] if kind == "GPU" else real(kind),
+    )
+    chosen = {}
+
+    def scan(place):
+        @tf.function(autograph=False)
+        def run(inputs):
+            with tf.device(place):
+                decay = tf.fill([3], 0.5)
+                return keras_linrec.ops.linear_scan(decay, inputs)[0]
+
+        with resolver._listening() as decisions:
+            outputs = run(tf.ones((1, 3, 3)))
+        chosen[place] = decisions[0].kernel
+        return outputs
+
+    assert kernels.available()["native"]
+    assert scan("/CPU:0")[0, :, 0].numpy().tolist() == [1.0, 1.5, 1.75]
+    scan("/GPU:0")
+    assert chosen == {"/CPU:0": "native", "/GPU:0": registry.portable()}
+    described = backends.current().describe
+    there = SimpleNamespace(device="/job:localhost/device:GPU:0")
+    assert described(there)["platform"] == "cuda"
+    assert described(tf.ones(1))["platform"] == "cpu"

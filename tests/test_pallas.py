@@ -233,6 +233,32 @@ def test_several_systems_in_float64_lower_for_a_gpu(monkeypatch):
         traced.lower(lowering_platforms=("cuda",))
 
 
+def test_with_float64_switched_on_it_lowers_for_a_tpu(monkeypatch):
+    """float64 itself in portable form, as a TPU's kernels have none."""
+    monkeypatch.setattr(pallas, "_platform", lambda: "tpu")
+
+    def text_for(dtype):
+        arrays = system("complex", 600, False, channels=300)
+        arrays = [jnp.asarray(array, dtype) for array in arrays]
+        run_scan = run(pallas.scan, False)
+        gradient = jax.jit(jax.grad(lambda a: weighted(run_scan, a)))
+        lowered = gradient.trace(arrays).lower(lowering_platforms=("tpu",))
+        return lowered.as_text()
+
+    with jax.enable_x64(True):
+        assert "tpu_custom_call" in text_for("float32")
+        assert "tpu_custom_call" not in text_for("float64")
+
+
+@pytest.mark.parametrize("empty", ["batch", "channels"])
+def test_a_scan_without_numbers_has_none(empty):
+    arrays = tensors(system("complex", 4, False, **{empty: 0}))
+    gradients = jax.grad(lambda a: weighted(run(pallas.scan, False), a))(arrays)
+    for array, gradient in zip(arrays, gradients, strict=True):
+        assert gradient.shape == array.shape
+        assert not np.any(gradient)
+
+
 @decays
 def test_on_an_accelerator(per_step):
     if jax.default_backend() == "cpu":

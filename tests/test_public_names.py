@@ -24,6 +24,7 @@ def test_public_names_are_these():
         "layers",
         "models",
         "ops",
+        "optimizers",
     } <= set(public(keras_linrec))
     classes = [n for n in public(keras_linrec.layers) if n[0].isupper()]
     assert classes == [
@@ -95,6 +96,7 @@ def test_classes_are_registered_under_the_packages_name():
         keras_linrec.models.ResidualBlock,
         keras_linrec.models.SequenceClassifier,
         keras_linrec.models.SequenceRegressor,
+        keras_linrec.optimizers.ParameterGroups,
     ):
         name = keras.saving.get_registered_name(cls)
         assert name == f"keras_linrec>{cls.__name__}"

@@ -12,7 +12,8 @@ from keras_linrec.kernels import registry
 from keras_linrec.kernels.resolver import Case
 from keras_linrec.kernels.resolver import resolve
 
-JAX = keras.backend.backend() == "jax"
+BACKEND = keras.backend.backend()
+JAX = BACKEND == "jax"
 # Units of a nonlinear scan on a GPU.
 MOST = 128 if JAX else 512
 LONG = {"batch": 2, "time": 100, "channels": 8}
@@ -21,6 +22,12 @@ LONG = {"batch": 2, "time": 100, "channels": 8}
 @pytest.fixture(autouse=True)
 def native():
     require_native()
+
+
+# TensorFlow has no native kernels on GPUs.
+PORTABLE = BACKEND == "tensorflow"
+SECTIONS = "products" if PORTABLE else "sections"
+FUSED = "loop" if PORTABLE else "fused"
 
 
 def chosen(operation, **facts):
@@ -41,7 +48,9 @@ def chosen(operation, **facts):
         ("projected_scan", {"keep_all": False, "time": None}, "blocks"),
         ("projected_scan", {"keep_all": False, "time": "n"}, "fused"),
         ("projected_scan", {"keep_all": False, "per_step": True}, "fused"),
-        ("projected_scan", {"platform": "cuda"}, "products"),
+        ("projected_scan", {"platform": "cuda"}, SECTIONS),
+        ("projected_scan", {"platform": "cuda", "time": None}, "products"),
+        ("projected_scan", {"platform": "tpu"}, "products"),
         ("carried_states", {}, "fused"),
         ("carried_states", {"time": None}, "blocks"),
         ("carried_states", {"platform": "cuda"}, "blocks"),
@@ -59,19 +68,21 @@ def chosen(operation, **facts):
         ("nonlinear_scan", {"resets": True}, "fused"),
         ("nonlinear_scan", {"known_activation": False}, "loop"),
         ("nonlinear_scan", {"platform": "tpu"}, "loop"),
-        ("nonlinear_scan", {"platform": "cuda"}, "fused"),
+        ("nonlinear_scan", {"platform": "cuda"}, FUSED),
         ("nonlinear_scan", {"platform": "cuda", "pairs": True}, "loop"),
         (
             "nonlinear_scan",
             {"platform": "cuda", "gelu": True},
-            "loop" if keras.backend.backend() == "jax" else "fused",
+            "loop" if JAX else FUSED,
         ),
-        ("nonlinear_scan", {"platform": "cuda", "channels": MOST}, "fused"),
+        ("nonlinear_scan", {"platform": "cuda", "channels": MOST}, FUSED),
         ("nonlinear_scan", {"platform": "cuda", "channels": MOST + 1}, "loop"),
     ],
 )
 def test_the_form_follows_the_case(operation, facts, form):
-    assert chosen(operation, **facts) == ("native", form)
+    on_cpu = facts.get("platform", "cpu") == "cpu"
+    kernel = "native" if on_cpu or not PORTABLE else "associative"
+    assert chosen(operation, **facts) == (kernel, form)
 
 
 def test_resets_are_for_the_core_and_for_portable_kernels():

@@ -16,6 +16,7 @@ from units import UNITS
 from units import array
 from units import sequences
 
+from keras_linrec import kernels
 from keras_linrec import models
 
 THREADS, ROUNDS = 8, 12
@@ -143,3 +144,17 @@ def test_texts_are_generated_while_the_model_is_called():
             assert_close(model(inputs), expected, 1e-6)
 
         in_threads(work)
+
+
+def test_an_explanation_is_of_its_own_thread_alone():
+    names = ("rotrnn", "lipschitz_rnn") * (THREADS // 2)
+    layers = [built(name) for name in names]
+    alone = [kernels.explain(layer, (2, 7, 3)) for layer in layers]
+
+    def repeatedly(index):
+        return [
+            kernels.explain(layers[index], (2, 7, 3)) for _ in range(ROUNDS)
+        ]
+
+    for explanations, expected in zip(in_threads(repeatedly), alone):
+        assert explanations == [expected] * ROUNDS

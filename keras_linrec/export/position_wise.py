@@ -104,14 +104,19 @@ def masks(layer):
     )
 
 
+def is_mask(operation):
+    """Whether an operation computes the mask of a layer, or part of it."""
+    return type(operation) is _comparison()
+
+
 def reason_against(operation):
     """Why a layer cannot run one step at a time."""
     if isinstance(operation, layers.Bidirectional):
         return "it reads the sequence from its end"
     if masks(operation):
         return (
-            "it masks time steps. Stream with a model without it, and skip "
-            "masked steps, which leaves the states unchanged"
+            "it masks time steps. Set `drop_masks=True`, and skip masked "
+            "steps, which leaves the states unchanged"
         )
     return (
         "it is not known to treat every time step alike. If it does, name its "
@@ -147,6 +152,11 @@ def _operations():
 @cache
 def _indexing():
     return _class_behind(lambda x: x[:, -1])
+
+
+@cache
+def _comparison():
+    return _class_behind(lambda x: ops.not_equal(x, 0))
 
 
 def _class_behind(function):

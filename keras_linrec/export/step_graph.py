@@ -12,6 +12,7 @@ from keras_linrec.export.one_step import has_states
 from keras_linrec.export.one_step import keeps_time
 from keras_linrec.export.position_wise import is_known
 from keras_linrec.export.position_wise import is_last_step
+from keras_linrec.export.position_wise import is_mask
 from keras_linrec.export.position_wise import masks
 from keras_linrec.export.position_wise import mixes_steps
 from keras_linrec.export.position_wise import reason_against
@@ -30,6 +31,10 @@ class _Timed:
     tensor: keras.KerasTensor
 
 
+# In place of a mask, and of everything computed from it.
+_DROPPED = object()
+
+
 class StepGraph:
     """Builds the one-step form of a model from its graph.
 
@@ -37,15 +42,17 @@ class StepGraph:
         name: string, the name of the model.
         position_wise: tuple of classes of layers that the user declares to be
             position-wise.
+        drop_masks: whether masks are left out, instead of refused.
 
     Attributes:
         states, new_states: lists of symbolic tensors, the states before and
             after a step.
     """
 
-    def __init__(self, name, position_wise):
+    def __init__(self, name, position_wise, drop_masks=False):
         self.name = name
         self.position_wise = position_wise
+        self.drop_masks = drop_masks
         self.states = []
         self.new_states = []
         self.steps = {}
@@ -59,16 +66,28 @@ class StepGraph:
             tensors = [keras.KerasTensor(shape, model.input_dtype, name="step")]
         inputs, inside = zip(*map(_input_of_step, tensors))
         outputs = self._apply(model, inside if len(inside) > 1 else inside[0])
-        return inputs, [*map(_of_step, keras.tree.flatten(outputs))]
+        outputs = keras.tree.flatten(outputs)
+        if _has_dropped(outputs):
+            raise ValueError(
+                "`model` should not return a mask, or what is computed from "
+                f"it, with drop_masks=True. Received: the model '{self.name}'"
+            )
+        return inputs, [*map(_of_step, outputs)]
 
     def _apply(self, operation, *args, **kwargs):
         """The outputs of an operation for one step."""
+        if self.drop_masks:
+            kwargs = {k: v for k, v in kwargs.items() if v is not _DROPPED}
+            if is_mask(operation) or _has_dropped(args):
+                return _DROPPED
+            if isinstance(operation, keras.layers.Masking):
+                return args[0]
         if not any(_has_time(part) for part in _leaves(args, kwargs)):
             return operation(*args, **kwargs)
         # Refuse masks first: in a functional model the operations that compute
         # them come in any order.
         for layer in getattr(operation, "layers", ()):
-            if masks(layer):
+            if masks(layer) and not self.drop_masks:
                 self._refuse(layer, reason_against(layer))
         if isinstance(operation, keras.Sequential):
             (outputs,) = args
@@ -147,6 +166,9 @@ class StepGraph:
         self._require_position_wise(operation, args, kwargs)
         args, kwargs = keras.tree.map_structure(_tensor, (args, kwargs))
         outputs = operation(*args, **kwargs)
+        if masks(operation):
+            # Keras attaches the mask to the tensor; a product has none.
+            outputs = outputs * 1
         for part in keras.tree.flatten(outputs):
             if len(part.shape) < 2 or part.shape[1] != 1:
                 self._refuse(
@@ -257,6 +279,10 @@ def _parts(layer):
 
 def _leaves(args, kwargs):
     return keras.tree.flatten([args, kwargs])
+
+
+def _has_dropped(parts):
+    return any(part is _DROPPED for part in parts)
 
 
 def _has_time(part):

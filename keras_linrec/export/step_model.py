@@ -6,9 +6,10 @@ from keras import ops
 
 from keras_linrec.export.step_graph import StepGraph
 from keras_linrec.models.saved_whole import SavedWhole
+from keras_linrec.validation import require_bool
 
 
-def export_step(model, position_wise=()):
+def export_step(model, position_wise=(), drop_masks=False):
     """Convert a sequence model into a model of one time step.
 
     The returned model takes one time step and the states before it. It
@@ -33,6 +34,10 @@ def export_step(model, position_wise=()):
             integer dtype or an unknown length.
         position_wise: classes of layers that treat every time step alike, in
             addition to the Keras layers known to do so. Defaults to `()`.
+        drop_masks: whether to leave out `Masking` layers and the masks of
+            `Embedding`, so that every step counts. A stream has no padding;
+            skip a masked step, and the states stay as they are. Defaults to
+            `False`, which raises for a model with masks.
 
     Returns:
         A `keras.Model`. Called with the list `[inputs, *states]`, where
@@ -74,7 +79,8 @@ def export_step(model, position_wise=()):
             "`model` should be built: give it a `keras.Input`, or call it "
             f"once. Received: the model '{model.name}', built=False"
         )
-    graph = StepGraph(model.name, tuple(position_wise))
+    require_bool("drop_masks", drop_masks)
+    graph = StepGraph(model.name, tuple(position_wise), drop_masks)
     inputs, outputs = graph.follow(model)
     if not graph.states:
         raise ValueError(

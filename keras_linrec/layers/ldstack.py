@@ -13,6 +13,7 @@ from keras_linrec.layers.ldstack_conversion import warn_of_condition
 from keras_linrec.layers.linear_dynamical_system import LinearDynamicalSystem
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops import packing
+from keras_linrec.ops import precision
 from keras_linrec.ops.inverse import inverse
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bools
@@ -396,7 +397,9 @@ trained in a linear layer |
                 system = system._replace(feedthrough=feedthrough)
             state = None
             if states is not None:
-                state = modal.into_channels(states[index] @ inverse_basis)
+                state = modal.into_channels(
+                    precision.matmul(states[index], inverse_basis)
+                )
             outputs, state = system.run(
                 inputs,
                 state,
@@ -404,7 +407,9 @@ trained in a linear layer |
                 reset_mask=resets,
             )
             state = modal.from_channels(state)
-            final_states.append(state @ basis if needed else state)
+            if needed:
+                state = precision.matmul(state, basis)
+            final_states.append(state)
             if is_last:
                 if self.one_state:
                     final_states = final_states[-1:]

@@ -10,13 +10,14 @@ from keras_linrec.double_precision import sin
 from keras_linrec.initializers import DecayLog
 from keras_linrec.layers.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
+from keras_linrec.layers.for_signals import DecaysForSignals
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
 from keras_linrec.validation import require_ordered
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LRU(DiagonalLayer):
+class LRU(DecaysForSignals, DiagonalLayer):
     """Linear recurrent unit - Orvieto et al. 2023.
 
     The layer is linear in its inputs and states, unless `activation` applies a
@@ -114,6 +115,8 @@ number | D |
     >>> tuple(output.shape)
     (2, 4)
     """
+
+    _DECAYS = ("r_min", "r_max")
 
     def __init__(
         self,

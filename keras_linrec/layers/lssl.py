@@ -8,6 +8,7 @@ from keras import ops
 from keras_linrec import activations
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.initializers import HiPPO
+from keras_linrec.layers.for_signals import TimescalesForSignals
 from keras_linrec.layers.lssl_response import Systems
 from keras_linrec.layers.lssl_response import respond
 from keras_linrec.layers.lssl_response import respond_to_step
@@ -27,7 +28,7 @@ from keras_linrec.validation import require_ordered
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LSSL(SpectrumOfTransition, SequenceLayer):
+class LSSL(TimescalesForSignals, SpectrumOfTransition, SequenceLayer):
     """Linear state-space layer - Gu et al. 2021.
 
     Each input feature u drives a system of its own,

@@ -13,6 +13,7 @@ from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops.householder import reflection_factors
 from keras_linrec.ops.householder import reflection_product
 from keras_linrec.ops.householder import unitary_matrix
+from keras_linrec.ops.precision import matmul
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
@@ -390,9 +391,9 @@ with zeros above row j; (units, reflections - 1) if reflections == n |
 def _times(state, recurrent_kernel):
     """h^T W^T, with W^T as a matrix or by its factors."""
     if not isinstance(recurrent_kernel, tuple):
-        return state @ recurrent_kernel
+        return matmul(state, recurrent_kernel)
     right, left = recurrent_kernel
-    return state - (state @ right) @ left
+    return state - matmul(matmul(state, right), left)
 
 
 @keras.saving.register_keras_serializable("keras_linrec")

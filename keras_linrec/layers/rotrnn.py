@@ -14,8 +14,10 @@ from keras_linrec.initializers import DecayLog
 from keras_linrec.layers.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.diagonal_layer import fed_through
+from keras_linrec.layers.for_signals import DecaysForSignals
 from keras_linrec.layers.precise_layer import one_by_one
 from keras_linrec.layers.precise_layer import serialized
+from keras_linrec.ops import precision
 from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
 from keras_linrec.ops.rotation import rotation_matrix
@@ -41,7 +43,7 @@ class StepConstants(NamedTuple):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class RotRNN(DiagonalLayer):
+class RotRNN(DecaysForSignals, DiagonalLayer):
     """Rotational recurrent layer - Biegun et al. 2024.
 
     The layer is linear in its inputs and states, unless `activation` applies a
@@ -161,6 +163,8 @@ number | D |
     >>> tuple(output.shape)
     (2, 4)
     """
+
+    _DECAYS = ("gamma_min", "gamma_max")
 
     def __init__(
         self,
@@ -312,13 +316,13 @@ number | D |
 
     def _input_projection(self, rotation):
         """(xi P^T B)^T as complex numbers, (features, channels)."""
-        kernel = self._scaled_input_kernel() @ rotation
+        kernel = precision.matmul(self._scaled_input_kernel(), rotation)
         return tuple(map(_side_by_side, complex_from_pairs(kernel)))
 
     def _output_projection(self, rotation, output_kernel):
         """(C P)^T for the real part of complex numbers, (channels, units)."""
         shape = (self.num_heads, self.head_size, self.output_units)
-        kernel = ops.einsum(
+        kernel = precision.einsum(
             "hkj,hku->huj", rotation, ops.reshape(output_kernel, shape)
         )
         real, imag = (
@@ -329,7 +333,7 @@ number | D |
 
     def to_channels(self, states, rotation):
         shape = (-1, self.num_heads, self.head_size)
-        rotated = ops.einsum(
+        rotated = precision.einsum(
             "bhk,hkj->bhj", ops.reshape(states[0], shape), rotation
         )
         channels = self.num_heads * -(-self.head_size // 2)
@@ -344,7 +348,7 @@ number | D |
             tuple(ops.reshape(part, shape) for part in channels),
             self.head_size,
         )
-        heads = ops.einsum("bhj,hkj->bhk", rotated, rotation)
+        heads = precision.einsum("bhj,hkj->bhk", rotated, rotation)
         return [ops.reshape(heads, (-1, self.state_size))]
 
     # Both ways.
@@ -413,7 +417,7 @@ number | D |
         )
         turned = pairs_from_complex(turned, self.head_size)
         return StepConstants(
-            turned @ ops.swapaxes(rotation, -1, -2),
+            precision.matmul(turned, ops.swapaxes(rotation, -1, -2)),
             _side_by_side(self._scaled_input_kernel()),
         )
 
@@ -421,7 +425,7 @@ number | D |
         transition, input_matrix = constants or self.step_constants()
         shape = (-1, self.num_heads, self.head_size)
         heads = ops.reshape(states[0], shape)
-        heads = ops.einsum("bhk,hkj->bhj", heads, transition)
+        heads = precision.einsum("bhk,hkj->bhj", heads, transition)
         state = ops.reshape(heads, (-1, self.state_size))
         state = state + inputs @ input_matrix
         outputs = state @ ops.convert_to_tensor(self.output_kernel)

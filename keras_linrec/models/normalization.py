@@ -8,8 +8,8 @@ from keras_linrec.validation import require_choice
 NORMALIZATIONS = ("layer", "rms", "batch")
 # Of the moving statistics, which average over many steps of each batch and are
 # precise after few batches. With Keras' 0.99 they lagged: on spoken digits
-# (examples/spoken_digits.py), 73% after three epochs where the statistics of
-# the batch gave 98%.
+# (speech-rotrnn of examples/reproduce.py), 73% after three epochs where the
+# statistics of the batch gave 98%.
 MOMENTUM = 0.9
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 from keras import ops
 
+from keras_linrec.ops.precision import matmul
 from keras_linrec.ops.symmetric_skew import symmetric_skew
 
 # r of `contractive_pair`, by solver: a step contracts if A leaves room for W r
@@ -94,18 +95,19 @@ def contractive_pair(
     nu = ops.sqrt(nu + _LEAST_NU**2)
     symmetric = linear + ops.transpose(linear)
     skew = linear - ops.transpose(linear)
-    own = beta[0] * skew - (1.0 - beta[0]) * symmetric @ symmetric
+    square = matmul(symmetric, symmetric)
+    own = beta[0] * skew - (1.0 - beta[0]) * square
     share = room / 4.0 * (1.0 / nu + room * step_size / 2.0)
     exponent = step_size * (
-        alpha * own - ops.transpose(recurrent) @ (share * recurrent)
+        alpha * own - matmul(ops.transpose(recurrent), share * recurrent)
     )
     shrinkage = _into_unit_ball(exponent)
     exponent = shrinkage * exponent
-    mean = identity + 0.5 * exponent + exponent @ exponent / 6.0
+    mean = identity + 0.5 * exponent + matmul(exponent, exponent) / 6.0
     decay = 1.0 / (1.0 + alpha * gamma[0] * step_size)
-    recurrent = decay * ops.sqrt(shrinkage) * (recurrent @ mean)
+    recurrent = decay * ops.sqrt(shrinkage) * matmul(recurrent, mean)
     scale = decay / ops.sqrt(1.0 + room * step_size * nu / 2.0)
-    change = (scale - 1.0) * identity + scale * (exponent @ mean)
+    change = (scale - 1.0) * identity + scale * matmul(exponent, mean)
     return change / step_size - 0.5 * recurrent, recurrent
 
 
@@ -115,6 +117,6 @@ def _into_unit_ball(matrix):
     largest = ops.stop_gradient(ops.max(ops.abs(matrix)))
     size = ops.where(largest > 1.0, largest, ops.ones_like(largest))
     matrix = matrix / size
-    gram = ops.transpose(matrix) @ matrix
-    total = ops.sum(ops.square(gram @ gram))
+    gram = matmul(ops.transpose(matrix), matrix)
+    total = ops.sum(ops.square(matmul(gram, gram)))
     return (size**-8.0 + total) ** -0.125 / size

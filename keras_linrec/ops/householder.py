@@ -4,10 +4,10 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.complex_pairs import adjoint
-from keras_linrec.complex_pairs import matmul
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
+from keras_linrec.ops import precision
 from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.ops.scan_checks import require_rank
 from keras_linrec.ops.scan_checks import require_shape
@@ -52,7 +52,9 @@ def reflection_product(reflectors):
     require_rank("reflectors", reflectors, 2, "(n, m)")
     expansion, contraction = reflection_factors(reflectors)
     identity = np.eye(reflectors.shape[0], dtype="float32")
-    return ops.cast(identity, expansion.dtype) - expansion @ contraction
+    return ops.cast(identity, expansion.dtype) - precision.matmul(
+        expansion, contraction
+    )
 
 
 def reflection_factors(reflectors):
@@ -63,7 +65,7 @@ def reflection_factors(reflectors):
     """
     (unit,) = unit_columns((reflectors,))
     (inverse,) = _inverse_of_triangle((unit,))
-    return unit, inverse @ ops.transpose(unit)
+    return unit, precision.matmul(inverse, ops.transpose(unit))
 
 
 def unitary_matrix(reflectors, phases):
@@ -102,7 +104,7 @@ def unitary_matrix(reflectors, phases):
     dtype = accumulation_dtype(reflectors, phases)
     unit = unit_columns(ops.split(ops.cast(reflectors, dtype), 2, axis=0))
     inverse = _inverse_of_triangle(unit)
-    real, imag = matmul(matmul(unit, inverse), adjoint(unit))
+    real, imag = _matmul(_matmul(unit, inverse), adjoint(unit))
     size = real.shape[0]
     real = ops.cast(np.eye(size, dtype="float32"), dtype) - real
     phases = ops.cast(phases, dtype)
@@ -139,6 +141,15 @@ def unit_columns(parts):
     return tuple(part / length for part in parts)
 
 
+def _matmul(a, b):
+    """`a @ b` for two matrices of the same field."""
+    if len(a) == 1:
+        return (precision.matmul(a[0], b[0]),)
+    real = precision.matmul(a[0], b[0]) - precision.matmul(a[1], b[1])
+    imag = precision.matmul(a[0], b[1]) + precision.matmul(a[1], b[0])
+    return real, imag
+
+
 def _inverse_of_triangle(unit):
     """T^-1 = 2 (I + N)^-1, N = 2 striu(U* U), for columns of length 1.
 
@@ -148,7 +159,7 @@ def _inverse_of_triangle(unit):
     above = np.triu(np.full((count, count), 2.0, "float32"), 1)
     triangle = tuple(
         ops.cast(above, part.dtype) * part
-        for part in matmul(adjoint(unit), unit)
+        for part in _matmul(adjoint(unit), unit)
     )
     return tuple(2.0 * part for part in _inverse(triangle))
 
@@ -170,7 +181,7 @@ def _inverse(triangle):
         beside = ops.cast(beside.astype("float32"), identity.dtype)
         change = tuple(beside * part for part in triangle)
         if size > 1:
-            change = matmul(matmul(inverse, change), inverse)
+            change = _matmul(_matmul(inverse, change), inverse)
         inverse = tuple(x - c for x, c in zip(inverse, change))
         size *= 2
     return inverse
@@ -180,7 +191,7 @@ def _inverse_of_halves(triangle, half):
     upper = _inverse(tuple(part[:half, :half] for part in triangle))
     lower = _inverse(tuple(part[half:, half:] for part in triangle))
     beside = tuple(part[:half, half:] for part in triangle)
-    corner = matmul(matmul(upper, beside), lower)
+    corner = _matmul(_matmul(upper, beside), lower)
     return tuple(
         ops.concatenate(
             [

@@ -6,6 +6,7 @@ where float32 would retain few digits of the difference.
 
 from keras import ops
 
+from keras_linrec.ops import precision
 from keras_linrec.ops.discretization import discretise
 from keras_linrec.ops.scan import kernel_for
 from keras_linrec.ops.transition_powers import TransitionPowers
@@ -94,14 +95,15 @@ def krylov_response(
     columns, rows = input_vector[:, :, None], output_matrix
     for doubling in range(column_doublings + row_doublings):
         if doubling < column_doublings:
-            advanced = columns + delta @ columns
+            advanced = columns + precision.matmul(delta, columns)
             columns = ops.concatenate([columns, advanced], axis=2)
         else:
-            rows = ops.concatenate([rows, rows + rows @ delta], axis=1)
+            later = rows + precision.matmul(rows, delta)
+            rows = ops.concatenate([rows, later], axis=1)
         if 2 ** (doubling + 1) < time:
             delta = doubled(delta)
     count = -(-time // 2 ** (column_doublings + row_doublings))
-    response = _all_rows(rows, delta, count) @ columns
+    response = precision.matmul(_all_rows(rows, delta, count), columns)
     size = 2**column_doublings
     response = ops.reshape(response, (features, -1, channels, size))
     response = ops.transpose(response, (0, 2, 1, 3))
@@ -178,7 +180,8 @@ def _all_rows(rows, delta, count):
             # The adjoint runs from the last row to the first.
             later = ops.flip(adjoint[:-1], axis=0)
             before = ops.transpose(_by_feature(known[:-1]), (0, 2, 1))
-            return adjoint[-1], before @ _by_feature(later)
+            d_delta = precision.matmul(before, _by_feature(later))
+            return adjoint[-1], d_delta
 
         return _by_feature(all_rows), gradient
 
@@ -195,7 +198,7 @@ def _iterates(delta, rows, count, additions=None):
     """
 
     def step(last, addition):
-        after = last + last @ delta
+        after = last + precision.matmul(last, delta)
         if additions is None:
             return after, last
         after = after + addition

@@ -10,6 +10,8 @@ import math
 import keras
 from keras import ops
 
+from keras_linrec.ops import precision
+
 # Sufficient for condition numbers up to 1e4 at 256 rows.
 _STEPS = 40
 
@@ -55,15 +57,21 @@ def by_iteration(matrix):
     balanced = matrix * scale
     fixed = ops.stop_gradient(balanced)
     twice = 2.0 * ops.eye(matrix.shape[-1], dtype=matrix.dtype)
+
+    def improved(matrix, guess):
+        rest = twice - precision.matmul(matrix, guess)
+        return precision.matmul(guess, rest)
+
     guess = ops.fori_loop(
-        0, _STEPS, lambda _, x: x @ (twice - fixed @ x), _start(fixed)
+        0, _STEPS, lambda _, guess: improved(fixed, guess), _start(fixed)
     )
     guess = ops.stop_gradient(guess)
     # Each step squares the error. Only these two steps are differentiated, so
     # derivatives up to the third order are exact.
     for _ in range(2):
-        guess = guess @ (twice - balanced @ guess)
-    residual = ops.max(ops.abs(fixed @ guess - 0.5 * twice), axis=(-2, -1))
+        guess = improved(balanced, guess)
+    identity = precision.matmul(fixed, guess)
+    residual = ops.max(ops.abs(identity - 0.5 * twice), axis=(-2, -1))
     converged = ops.stop_gradient(residual)[..., None, None] < 0.01
     return ops.where(
         converged,

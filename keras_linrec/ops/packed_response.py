@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.ops import packing
+from keras_linrec.ops import precision
 from keras_linrec.ops.transition_powers import TransitionPowers
 from keras_linrec.ops.transition_powers import advanced
 
@@ -110,7 +111,7 @@ def _forced_response(columns, output_matrix, chunks, chunk_ids):
     Returns:
         A tensor (batch, chunks, size, features, channels).
     """
-    response = ops.einsum("fcn,fni->fci", output_matrix, columns)
+    response = precision.einsum("fcn,fni->fci", output_matrix, columns)
     size = columns.shape[-1]
     source = np.arange(size)[:, None] - np.arange(size)
     earlier = np.maximum(source, 0).astype("int32")
@@ -125,11 +126,11 @@ def _forced_response(columns, output_matrix, chunks, chunk_ids):
 def _free_response(powers, output_matrix, entering, chunk_ids, state_ids):
     """The response of each chunk's outputs to the state before the chunk."""
     rows = output_matrix[None]
-    rows = rows + ops.einsum(
+    rows = rows + precision.einsum(
         "jfcn,fnk->jfck", rows, powers.transition_minus_identity
     )
     for delta in powers.intra_chunk:
-        more = rows + ops.einsum("jfcn,fnk->jfck", rows, delta)
+        more = rows + precision.einsum("jfcn,fnk->jfck", rows, delta)
         rows = ops.concatenate([rows, more], axis=0)
     response = ops.einsum("rfcn,mbfn->bmrfc", rows, entering[:-1])
     connected = chunk_ids == state_ids[:, :-1, None]

@@ -3,6 +3,9 @@
 import keras
 from keras import ops
 
+from keras_linrec.kernels.full_precision import einsum as einsum
+from keras_linrec.kernels.full_precision import matmul as matmul
+
 
 def accumulation_dtype(*tensors):
     """float64 if any tensor is float64, else float32."""

@@ -4,6 +4,7 @@ import math
 
 from keras import ops
 
+from keras_linrec.ops.precision import matmul
 from keras_linrec.validation import require_tensors
 
 # On matrices of norm 2, the Taylor polynomial of degree 16 is exact to 4e-10.
@@ -57,7 +58,8 @@ def rotation_matrix(matrix):
     squarings = ops.cast(squarings, skew.dtype)
     result = _taylor(skew * ops.power(2.0, -squarings))
     for count in range(_SQUARINGS):
-        result = ops.where(count < squarings, result @ result, result)
+        square = matmul(result, result)
+        result = ops.where(count < squarings, square, result)
     result = _orthonormalise(result)
     return ops.where(squarings <= _SQUARINGS, result, math.nan)
 
@@ -66,16 +68,16 @@ def _taylor(matrix):
     """sum_k matrix^k / k!, by Horner's scheme in matrix^4."""
     size = matrix.shape[-1]
     identity = ops.eye(size, dtype=matrix.dtype)
-    square = matrix @ matrix
-    cube = square @ matrix
-    fourth = square @ square
+    square = matmul(matrix, matrix)
+    cube = matmul(square, matrix)
+    fourth = matmul(square, square)
     total = identity * (1.0 / math.factorial(_DEGREE))
     for low in range(_DEGREE - 4, -1, -4):
         digits = sum(
             power * (1.0 / math.factorial(low + offset))
             for offset, power in enumerate((identity, matrix, square, cube))
         )
-        total = digits + fourth @ total
+        total = digits + matmul(fourth, total)
     return total
 
 
@@ -85,8 +87,8 @@ def _orthonormalise(matrix):
     Squaring s times amplifies rounding by 2^s. A stream multiplies by P and
     P^T at every step, so these errors would accumulate.
     """
-    gram = ops.swapaxes(matrix, -1, -2) @ matrix
-    return 1.5 * matrix - 0.5 * (matrix @ gram)
+    gram = matmul(ops.swapaxes(matrix, -1, -2), matrix)
+    return 1.5 * matrix - 0.5 * matmul(matrix, gram)
 
 
 def complex_from_pairs(vectors):

@@ -7,6 +7,7 @@ Fourier transform nor blocks of powers support.
 from keras import ops
 
 from keras_linrec.ops import packing
+from keras_linrec.ops import precision
 
 
 def stepwise_response(
@@ -61,7 +62,7 @@ def stepwise_response(
     def step(state, now):
         inputs, runs, resets = now
         state = ops.where(resets[:, None, None], 0.0, state)
-        change = ops.einsum("fnm,bfm->bfn", delta, state)
+        change = precision.einsum("fnm,bfm->bfn", delta, state)
         change = change + inputs[:, :, None] * input_vector
         state = ops.where(runs[:, None, None], state + change, state)
         return state, ops.einsum("fcn,bfn->bfc", output_matrix, state)

@@ -9,6 +9,7 @@ import math
 from keras import ops
 
 from keras_linrec.ops import packing
+from keras_linrec.ops import precision
 
 # If the number of steps is known at run time only: the steps in a chunk, and
 # the number of times chunks may double, which reaches 4 million steps.
@@ -109,21 +110,21 @@ def rows_of_powers(deltas, vectors, count):
     rows = vectors[None]
     for delta in deltas:
         more = rows[: count - ops.shape(rows)[0]]
-        more = more + ops.einsum("jfmn,fnk->jfmk", more, delta)
+        more = more + precision.einsum("jfmn,fnk->jfmk", more, delta)
         rows = ops.concatenate([rows, more], axis=0)
     return rows
 
 
 def doubled(delta):
     """Abar^(2k) - I from Abar^k - I."""
-    return 2.0 * delta + delta @ delta
+    return 2.0 * delta + precision.matmul(delta, delta)
 
 
 def advanced(delta, states, columns=""):
     """Abar x for states (..., features, N), or (..., features, N, columns)."""
     # Not `matmul`: with operands of ranks 4 and 3, TensorFlow 2.20 and 2.21
     # write beyond their buffer (tensorflow#117700).
-    return states + ops.einsum(
+    return states + precision.einsum(
         f"fnm,...fm{columns}->...fn{columns}", delta, states
     )
 
@@ -140,7 +141,9 @@ def chunked_response(powers, input_vector, output_matrix):
         A tensor (features, channels, time).
     """
     rows = powers.rows(output_matrix)
-    response = ops.einsum("jfmn,fni->fmji", rows, powers.columns(input_vector))
+    response = precision.einsum(
+        "jfmn,fni->fmji", rows, powers.columns(input_vector)
+    )
     shape = ops.shape(output_matrix)[:2]
     response = ops.reshape(response, (*shape, powers.count * powers.size))
     return response[:, :, : powers.time]

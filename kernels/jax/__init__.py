@@ -1,14 +1,18 @@
 """JAX: an in-place loop for the CPU, a tree of products for accelerators."""
 
-from contextlib import nullcontext
+from contextlib import suppress
+from functools import partial
 
 from keras_linrec import settings
+from keras_linrec.kernels import projected_scan
 from keras_linrec.kernels.jax import sequence_parallel
 from keras_linrec.kernels.jax import trace_contexts
 from keras_linrec.kernels.jax.loop import loop as loop
 from keras_linrec.kernels.jax.scan import associative as associative
 from keras_linrec.kernels.jax.scan import portable as portable
 from keras_linrec.kernels.jax.scan import sequential as sequential
+from keras_linrec.kernels.native import BuildError
+from keras_linrec.kernels.native import UnsupportedPlatform
 
 settings.compiler_scope = trace_contexts.portable_kernels
 settings.sequence_parallel = trace_contexts.sequence_parallel
@@ -25,9 +29,23 @@ def compiled():
         from keras_linrec.kernels.jax import native
 
         return native
+    if platform() == "cuda":
+        with suppress(BuildError, UnsupportedPlatform):
+            from keras_linrec.kernels.jax import cuda
+
+            return cuda
     from keras_linrec.kernels.jax import pallas
 
     return pallas
+
+
+def uses_pallas(platform_of_case):
+    """Whether the native kernels of a platform are those of Pallas."""
+    if platform_of_case == "cpu":
+        return False
+    # For a GPU that is not here, the kernel that any of them has.
+    here = platform_of_case == platform()
+    return not here or compiled().__name__.endswith(".pallas")
 
 
 def platform():
@@ -36,6 +54,11 @@ def platform():
 
     name = jax.default_backend()
     return "cuda" if name == "gpu" else name
+
+
+def native_platform():
+    """The platform of the compiled kernels."""
+    return platform()
 
 
 def describe(tensor):
@@ -71,6 +94,16 @@ def values_of(tensor):
     return np.asarray(tensor) if is_here else None
 
 
+def by_sections(scan):
+    """A projected scan that keeps the states of a section of time."""
+    if trace_contexts.current_devices() is not None:
+        # Devices have sections of their own.
+        return partial(projected_scan.projected_scan, scan)
+    from keras_linrec.kernels.jax import sections
+
+    return partial(sections.projected_scan, scan)
+
+
 def exporting():
     """Whether an export scope is open.
 
@@ -88,15 +121,48 @@ def over_devices(kernel):
 
 
 def checking():
-    """The scope in which a kernel is checked."""
-    return nullcontext()
+    """The scope in which a kernel is checked: with products in float32."""
+    import jax
+
+    return jax.default_matmul_precision("highest")
+
+
+def in_full_precision(function, *tensors):
+    """A product of float32 arrays, and its gradients, in float32.
+
+    Args:
+        function: a function of arrays that computes one product.
+        *tensors: its arguments.
+    """
+    import jax
+
+    # The transposes of a product inherit its precision.
+    with jax.default_matmul_precision("highest"):
+        return function(*tensors)
+
+
+def program(function):
+    """A function of tensors as users run it: compiled."""
+    import jax
+
+    return jax.jit(function)
+
+
+def device_name():
+    """The device that programs run on by default, in words."""
+    import jax
+
+    devices = jax.devices()
+    return f"{len(devices)} x {devices[0].device_kind} ({platform()})"
 
 
 def trace(function, shape, dtype):
-    """Trace a function of one tensor."""
+    """Trace a function of one tensor, even if it was traced before."""
     import jax
 
-    jax.eval_shape(function, jax.ShapeDtypeStruct(shape, dtype))
+    jax.eval_shape(
+        lambda tensor: function(tensor), jax.ShapeDtypeStruct(shape, dtype)
+    )
 
 
 def vjp(function, tensors, cotangents):
@@ -108,7 +174,4 @@ def vjp(function, tensors, cotangents):
         outputs, pull_back = jax.vjp(function, tensors)
         return [*outputs, *pull_back(cotangents)[0]]
 
-    # The self-test judges the recurrence, not the platform's default precision
-    # of products.
-    with jax.default_matmul_precision("highest"):
-        return run(tensors, cotangents)
+    return run(tensors, cotangents)

@@ -26,11 +26,10 @@ def require_bounded(tensor, message):
 def _checked(message, tensor):
     """Return the tensor, because JAX drops a check whose result is unused."""
     (tensor,) = native_or_portable(
-        _Check(message),
+        ((None, _Check(message)),),
         _unchecked,
         [jax.ShapeDtypeStruct(tensor.shape, tensor.dtype)],
         [tensor],
-        platform=None,
     )
     return tensor
 

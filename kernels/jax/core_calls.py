@@ -26,10 +26,15 @@ def _register(path):
             jax.ffi.pycapsule(getattr(library, f"{name}_xla")),
             platform="cpu",
         )
+    return library
 
 
 require_ffi()
-build.load("jax", _register)
+library = build.load("jax", _register)
+
+# For functions that run on NVIDIA GPUs, what makes their form there of a
+# `CoreCall` and the tree of its arguments: `cuda.py` adds them.
+on_cuda = {}
 
 # The module that has all functions, for errors.
 FUNCTIONS = "keras_linrec.kernels.jax.native"
@@ -59,16 +64,19 @@ def call(name, results, arguments, rows=None, aliases=None, **attributes):
     if rows is not None:
         rows = _spread(rows[0], arguments), _spread(rows[1], results)
     attributes = tuple(sorted(attributes.items()))
-    native = _CoreCall(
+    native = CoreCall(
         name, tuple(flat), rows, tuple((aliases or {}).items()), attributes
     )
     portable = _PortableCall(name, given_tree, tuple(flat), attributes)
-    outputs = native_or_portable(native, portable, flat, given)
+    natives = (("cpu", native),)
+    if name in on_cuda:
+        natives += (("cuda", on_cuda[name](native, given_tree)),)
+    outputs = native_or_portable(natives, portable, flat, given)
     return jax.tree.unflatten(tree, outputs)
 
 
 @dataclass(frozen=True)
-class _CoreCall:
+class CoreCall:
     """A call of the core on flat arrays."""
 
     name: str

@@ -19,25 +19,25 @@ _native_or_portable = Primitive("keras_linrec_native_or_portable")
 _native_or_portable.multiple_results = True
 
 
-def native_or_portable(native, portable, results, arguments, platform="cpu"):
-    """The results of `native` where it can run, and of `portable` elsewhere.
+def native_or_portable(natives, portable, results, arguments):
+    """The results of a native function where it can run, else of `portable`.
 
     Args:
-        native, portable: functions of arrays that return a list of arrays;
-            they are traced when a program is lowered. They compare equal for
-            equal calls, so that JAX can reuse a compiled program.
+        natives: tuple of pairs, a platform and a function that runs on it;
+            the platform `None` is any. None runs in a file, nor in a program
+            for several platforms.
+        portable: function. It and the others take arrays and return a list of
+            arrays; they are traced when a program is lowered. They compare
+            equal for equal calls, so that JAX can reuse a compiled program.
         results: the shapes and dtypes of the results, as
             `jax.ShapeDtypeStruct`s.
         arguments: list of arrays.
-        platform: the platform on which `native` runs, `None` for all. It
-            never runs in a file. Defaults to `"cpu"`.
     """
     return _native_or_portable.bind(
         *arguments,
-        native=native,
+        natives=natives,
         portable=portable,
         results=tuple(jax.core.ShapedArray(r.shape, r.dtype) for r in results),
-        platform=platform,
     )
 
 
@@ -58,13 +58,15 @@ def _program(parameters):
     return jax.jit(partial(_native_or_portable.bind, **dict(parameters)))
 
 
-def _lower(context, *arguments, native, portable, results, platform):
+def _lower(context, *arguments, natives, portable, results):
     module = context.module_context
     settings = getattr(module, "lowering_parameters", None)
-    for_file = getattr(settings, "for_export", False)
-    here = platform is None or tuple(module.platforms) == (platform,)
-    here = here and not for_file
-    lower = mlir.lower_fun(native if here else portable, multiple_results=True)
+    chosen = portable
+    if not getattr(settings, "for_export", False):
+        for platform, native in natives:
+            if platform is None or tuple(module.platforms) == (platform,):
+                chosen = native
+    lower = mlir.lower_fun(chosen, multiple_results=True)
     return lower(context, *arguments)
 
 
@@ -82,18 +84,18 @@ class _Mapped:
         return jax.vmap(self.function, self.axes)(*arguments)
 
 
-def _batch(arguments, axes, *, native, portable, results, platform):
+def _batch(arguments, axes, *, natives, portable, results):
     (size,) = {
         argument.shape[axis]
         for argument, axis in zip(arguments, axes)
         if axis is not None
     }
+    axes = tuple(axes)
     outputs = native_or_portable(
-        _Mapped(native, tuple(axes)),
-        _Mapped(portable, tuple(axes)),
+        tuple((name, _Mapped(native, axes)) for name, native in natives),
+        _Mapped(portable, axes),
         [result.update(shape=(size, *result.shape)) for result in results],
         arguments,
-        platform,
     )
     return outputs, [0] * len(outputs)
 

@@ -3,8 +3,9 @@
 A program of the grid processes a block of channels of one row over time, keeps
 the state in registers, and reads every number once. On a TPU, where a program
 has little memory, time is cut into blocks along the grid's last axis. Programs
-along this axis run one after another and pass on the state in the output for
-the final state, whose block stays the same. On a GPU all programs run
+along this axis run one after another and pass on the state, and the remainder
+that float32 has no digits for (`compensated.py`), in outputs whose blocks stay
+the same. On a GPU all programs run
 concurrently, so a program processes all time steps.
 
 XLA's interpreter runs the same kernels on a CPU, slowly, for the tests.
@@ -22,8 +23,11 @@ from jax.experimental.pallas import triton
 
 from keras_linrec.complex_pairs import conjugate
 from keras_linrec.complex_pairs import multiply
-from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.jax.compensated import add
+from keras_linrec.kernels.jax.compensated import multiply_add
+from keras_linrec.kernels.jax.compensated import with_remainder
+from keras_linrec.kernels.jax.float64_scope import float64_scope
 from keras_linrec.kernels.jax.pallas_nonlinear import (
     nonlinear_scan as nonlinear_scan,
 )
@@ -45,27 +49,29 @@ def scan(
     def tree(*arguments):
         return with_final_state(associative)(*arguments, reverse, resets)
 
-    if resets is not None:
-        # The kernels take none.
+    if resets is not None or inputs[0].size == 0:
+        # The kernels take no resets, and a block has at least one number.
         return tree(decay, inputs, initial_state)
     if interpret:
         return _scan(bool(reverse), True, decay, inputs, initial_state)
 
     kernel = partial(_scan, bool(reverse), False)
+    # A TPU's kernels have no float64, which XLA imitates outside of them.
+    on_tpu = kernel if inputs[0].dtype == np.float32 else tree
     # Even if there is a GPU, part of a program may run on the CPU.
     return lax.platform_dependent(
-        decay, inputs, initial_state, cuda=kernel, tpu=kernel, default=tree
+        decay, inputs, initial_state, cuda=kernel, tpu=on_tpu, default=tree
     )
 
 
 def _forward(reverse, interpret, decay, inputs, initial_state):
     plan = _plan(decay, inputs, reverse)
-    outputs, final_state = _call(
+    outputs, final_state, _ = _call(
         partial(_scan_kernel, plan),
         plan,
         interpret,
         ((_decay, decay), (_sequence, inputs), (_state, initial_state)),
-        (_sequence, _state),
+        (_sequence, _state, _state),
     )
     return outputs, _without_axis(final_state)
 
@@ -80,7 +86,8 @@ def _backward(reverse, interpret, kept, cotangents):
     d_outputs, d_final_state = cotangents
     # The gradient starts where the scan ended.
     plan = _plan(decay, outputs, not reverse)
-    d_decay, d_inputs, d_initial_state = _call(
+    per_step = plan.per_step
+    d_decay, d_inputs, d_initial_state, *_ = _call(
         partial(_gradient_kernel, plan),
         plan,
         interpret,
@@ -91,9 +98,15 @@ def _backward(reverse, interpret, kept, cotangents):
             (_sequence, d_outputs),
             (_state, d_final_state),
         ),
-        (_sequence if plan.per_step else _state, _sequence, _state),
+        (
+            _sequence if per_step else _state,
+            _sequence,
+            _state,
+            _state,
+            *([] if per_step else [_state]),
+        ),
     )
-    if not plan.per_step:
+    if not per_step:
         # Each row has its own sum.
         d_decay = tuple(jnp.sum(part, axis=(0, 1)) for part in d_decay)
     return d_decay, d_inputs, _without_axis(d_initial_state)
@@ -240,17 +253,18 @@ def _call(kernel, plan, interpret, arguments, results):
     def on_tuples(*references):
         kernel(*_cut(references, count))
 
-    outputs = pl.pallas_call(
+    params = triton.CompilerParams(num_warps=1)
+    run = pl.pallas_call(
         on_tuples,
         out_shapes,
         grid=plan.grid,
         in_specs=in_specs,
         out_specs=out_specs,
         interpret=interpret,
-        compiler_params=(
-            None if _platform() == "tpu" else triton.CompilerParams(num_warps=1)
-        ),
-    )(*arrays)
+        compiler_params=None if _platform() == "tpu" else params,
+    )
+    with float64_scope(arrays[0].dtype == np.float64):
+        outputs = run(*arrays)
     return _cut([part[..., : plan.channels] for part in outputs], count)
 
 
@@ -293,14 +307,23 @@ def _write_whole(references, values):
         reference[...] = value
 
 
-def _resumed(plan, start, references):
-    """The value that the last block of time left in an output, or `start`."""
+def _resumed(plan, start, number, remainder):
+    """The number that the last block of time left in two outputs.
+
+    In the first block, the number that `start` refers to, or zero.
+    """
+    if start is None:
+        begin = tuple(jnp.zeros(part.shape, part.dtype) for part in number)
+    else:
+        begin = _whole(start)
+    begin = with_remainder(begin)
     if plan.blocks == 1:
-        return start
+        return begin
     first = pl.program_id(2) == 0
+    left = _whole(number), _whole(remainder)
     return tuple(
-        jnp.where(first, value, reference[...])
-        for value, reference in zip(start, references)
+        tuple(jnp.where(first, *both) for both in zip(*pair))
+        for pair in zip(begin, left)
     )
 
 
@@ -334,7 +357,9 @@ def _for_each_step(count, load, take, carry):
     return lax.fori_loop(turns * _STEPS_AHEAD, count, one, carry)
 
 
-def _scan_kernel(plan, decay, inputs, initial_state, outputs, final_state):
+def _scan_kernel(
+    plan, decay, inputs, initial_state, outputs, final_state, remainder
+):
     count = _count(plan)
     decay_at = _reader(plan, decay)
 
@@ -344,11 +369,13 @@ def _scan_kernel(plan, decay, inputs, initial_state, outputs, final_state):
 
     def take(step, loaded, state):
         state = multiply_add(loaded[0], state, loaded[1])
-        _write(outputs, plan.index(step, count), state)
+        _write(outputs, plan.index(step, count), state[0])
         return state
 
-    state = _resumed(plan, _whole(initial_state), final_state)
-    _write_whole(final_state, _for_each_step(count, load, take, state))
+    state = _resumed(plan, initial_state, final_state, remainder)
+    state = _for_each_step(count, load, take, state)
+    _write_whole(final_state, state[0])
+    _write_whole(remainder, state[1])
 
 
 def _gradient_kernel(
@@ -361,6 +388,8 @@ def _gradient_kernel(
     d_decay,
     d_inputs,
     d_initial_state,
+    remainder,
+    total_remainder=None,
 ):
     count = _count(plan)
     decay_at = _reader(plan, decay)
@@ -373,26 +402,29 @@ def _gradient_kernel(
     def take(step, loaded, carry):
         (decay, d_output, before), (carry, total) = loaded, carry
         step = plan.index(step, count)
-        d_input = tuple(d + c for d, c in zip(d_output, carry))
-        _write(d_inputs, step, d_input)
+        d_input = add(carry, d_output)
+        _write(d_inputs, step, d_input[0])
+        d_decay_now = multiply(d_input[0], conjugate(before))
         if plan.per_step:
-            _write(d_decay, step, multiply(d_input, conjugate(before)))
+            _write(d_decay, step, d_decay_now)
         else:
-            total = multiply_add(d_input, conjugate(before), total)
-        return multiply(conjugate(decay), d_input), total
+            total = add(total, d_decay_now)
+        zeros = tuple(jnp.zeros_like(part) for part in d_output)
+        return multiply_add(conjugate(decay), d_input, zeros), total
 
-    carry = _resumed(plan, _whole(d_final_state), d_initial_state)
+    carry = _resumed(plan, d_final_state, d_initial_state, remainder)
     total = ()
     if not plan.per_step:
-        zeros = tuple(jnp.zeros_like(part) for part in carry)
-        total = _resumed(plan, zeros, d_decay)
+        total = _resumed(plan, None, d_decay, total_remainder)
     carry = _for_each_step(count - 1, load, take, (carry, total))
     # The state before the block's first step is not among its outputs.
     last = load(count - 1, _whole(entering))
     carry, total = take(count - 1, last, carry)
-    _write_whole(d_initial_state, carry)
+    _write_whole(d_initial_state, carry[0])
+    _write_whole(remainder, carry[1])
     if not plan.per_step:
-        _write_whole(d_decay, total)
+        _write_whole(d_decay, total[0])
+        _write_whole(total_remainder, total[1])
 
 
 def _reader(plan, decay):

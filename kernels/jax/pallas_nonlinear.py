@@ -18,6 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from keras_linrec.kernels import nonlinear_recurrence
+from keras_linrec.kernels.full_precision import matmul
 from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
@@ -32,6 +33,9 @@ def nonlinear_scan(dynamics, operands, keep_all=True, interpret=False):
     operands = Operands(*operands)
     plain = partial(_plain, dynamics)
     kernel = partial(_scan, dynamics, interpret)
+    if operands.inputs.size == 0:
+        # A program of the grid has at least one row.
+        return plain(*operands)
     if interpret:
         return kernel(*operands)
     return lax.platform_dependent(*operands, cuda=kernel, default=plain)
@@ -46,7 +50,7 @@ def _plain(dynamics, *operands):
 def _forward(dynamics, interpret, *operands):
     operands = Operands(*operands)
     width = _width(operands)
-    drive = _drive(operands)
+    drive = drive_of(operands)
     batch, time, _ = drive.shape
     return _call(
         partial(_scan_kernel, dynamics),
@@ -78,16 +82,26 @@ def _backward(dynamics, interpret, kept, cotangents):
         operands,
         interpret,
         (
-            _padded(_factors(dynamics, operands, before), width),
+            _padded(factors_of(dynamics, operands, before), width),
             *(_padded(cotangent, width) for cotangent in cotangents),
         ),
         ((*outputs.shape[:2], width), (outputs.shape[0], width)),
     )
+    gradients = gradients_of_steps(dynamics, operands, before, d_states)
+    return (*gradients[:-1], d_initial_state)
+
+
+def gradients_of_steps(dynamics, operands, before, d_states):
+    """Cotangents of the operands, given all states and their cotangents.
+
+    So the steps are independent of one another. The last of the results, of
+    the initial state, is zero.
+    """
 
     def steps(operands):
         states, drive = (
             part.reshape(-1, part.shape[-1])
-            for part in (before, _drive(operands))
+            for part in (before, drive_of(operands))
         )
         states = nonlinear_recurrence.next_state(
             dynamics,
@@ -99,10 +113,8 @@ def _backward(dynamics, interpret, kept, cotangents):
         )
         return states.reshape(before.shape)
 
-    # All states and their cotangents are known, so that the steps are
-    # independent here.
     (gradients,) = jax.vjp(steps, operands)[1](d_states)
-    return (*gradients[:-1], d_initial_state)
+    return gradients
 
 
 def _plain_backward(dynamics, _, kept, cotangents):
@@ -115,13 +127,13 @@ _scan = twice_differentiable(
 )
 
 
-def _factors(dynamics, operands, before):
+def factors_of(dynamics, operands, before):
     """Derivatives of the slopes with respect to h A and h R, times the step.
 
     For all steps at once: (batch, stages, time, parts, units).
     """
-    matrices = _matrices(operands)
-    drive = jnp.split(_drive(operands), 1 + dynamics.gated, axis=-1)
+    matrices = matrices_of(operands)
+    drive = jnp.split(drive_of(operands), 1 + dynamics.gated, axis=-1)
     step_size = operands.step_size[..., None] if dynamics.solver else 1.0
     slope, factors = 0.0, []
     for shift in METHODS[dynamics.solver or "euler"][0]:
@@ -129,7 +141,7 @@ def _factors(dynamics, operands, before):
         # Elementwise, so that the pull-back of ones gives each derivative.
         slope, pull_back = jax.vjp(
             lambda *products: _slope(dynamics, drive, products),
-            *(start @ matrix for matrix in matrices),
+            *(matmul(start, matrix) for matrix in matrices),
         )
         slopes = pull_back(jnp.ones_like(slope))
         factors.append(jnp.stack([step_size * s for s in slopes], axis=2))
@@ -154,7 +166,7 @@ def _slope(dynamics, drive, products):
     return jax.nn.sigmoid(product + drive[1]) * change
 
 
-def _drive(operands):
+def drive_of(operands):
     return operands.inputs @ operands.input_kernel + operands.bias
 
 
@@ -165,10 +177,10 @@ def _parts(operands):
     return operands.recurrent_kernel.shape[1] // operands.initial_state.shape[1]
 
 
-def _matrices(operands):
+def matrices_of(operands):
     recurrent_kernel, expansion = operands[3:5]
     if expansion.shape[0]:
-        product = recurrent_kernel @ expansion
+        product = matmul(recurrent_kernel, expansion)
         return [jnp.eye(len(product), dtype=product.dtype) - product]
     return jnp.split(recurrent_kernel, _parts(operands), axis=1)
 
@@ -196,7 +208,7 @@ def _call(kernel, operands, interpret, arguments, results):
     matrices = jnp.stack(
         [
             jnp.pad(matrix, [(0, width - units)] * 2)
-            for matrix in _matrices(operands)
+            for matrix in matrices_of(operands)
         ]
     )
     threads = max(matrices.nbytes // _BYTES_A_THREAD, 32)

@@ -8,6 +8,7 @@ from keras_linrec.complex_pairs import carried_add
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.jax.float64_scope import float64_scope
 from keras_linrec.kernels.resets import unused_at
 
 
@@ -105,6 +106,33 @@ def _loop(decay, inputs, initial_state, resets, reverse):
 
 
 def _tree(decay, inputs, initial_state, resets, reverse):
+    """Products of decays, and sums, in a tree over time, in float64.
+
+    In float32 the tree squares a rounded decay again and again, which doubles
+    its error each time: at decays of 1 - 1e-6, 2^20 steps are off by 5e-5, at
+    1 - 1e-5 by 1e-4. A TPU takes float32, because it imitates float64: in one
+    attempt the tree of 2^20 steps had not compiled after 20 minutes.
+    """
+    return lax.platform_dependent(
+        *map(tuple, (decay, inputs, initial_state)),
+        resets,
+        tpu=partial(_tree_of, reverse=reverse),
+        default=partial(_wide_tree, reverse=reverse),
+    )
+
+
+def _wide_tree(decay, inputs, initial_state, resets, reverse):
+    dtype = inputs[0].dtype
+    with float64_scope(True):
+        wide = [
+            tuple(part.astype("float64") for part in parts)
+            for parts in (decay, inputs, initial_state)
+        ]
+        outputs = _tree_of(*wide, resets, reverse)
+        return tuple(part.astype(dtype) for part in outputs)
+
+
+def _tree_of(decay, inputs, initial_state, resets, reverse):
     decay = tuple(jnp.broadcast_to(part, inputs[0].shape) for part in decay)
     first = -1 if reverse else 0
     entering = multiply(

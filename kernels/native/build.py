@@ -196,17 +196,11 @@ def _recipe(adapter):
         )
     if adapter == "core":
         return recipes.core_recipe(target, cxx())
-    kernels = "keras_linrec.kernels"
     if adapter == "cuda":
-        cuda = importlib.import_module(f"{kernels}.torch.cuda")
-        return recipes.Recipe(
-            adapter=adapter,
-            target=target,
-            compiler=command("NVCC") or ("nvcc",),
-            variable="NVCC",
-            objects=(("cuda.cu", cuda.nvcc_flags()),),
-        )
-    framework = importlib.import_module(f"{kernels}.{adapter}.build_flags")
+        return recipes.cuda_recipe(target, command("NVCC") or ("nvcc",))
+    framework = importlib.import_module(
+        f"keras_linrec.kernels.{adapter}.build_flags"
+    )
     package, compile_flags, link_flags = framework.flags()
     return recipes.adapter_recipe(
         adapter,

@@ -18,12 +18,27 @@ from keras_linrec.kernels.native.systems import Target
 
 SOURCE = Path(__file__).parent / "source"
 
-_ADAPTERS = ("cuda", "jax", "tensorflow")
+_ADAPTERS = ("jax", "tensorflow")
 _COMMON = ("-std=c++17", "-O3")
+# Machine code for the generations of GPUs from Turing to Blackwell, which also
+# runs on later GPUs of the same generation; drivers of newer ones compile the
+# PTX of the oldest, which all of them can.
+_CAPABILITIES = (75, 80, 86, 89, 90, 100, 120)
+CUDA_FLAGS = (
+    *_COMMON,
+    "--threads=0",
+    f"-gencode=arch=compute_{_CAPABILITIES[0]},code=compute_{_CAPABILITIES[0]}",
+    *(
+        f"-gencode=arch=compute_{number},code=sm_{number}"
+        for number in _CAPABILITIES
+    ),
+)
 # The sources of the core, beside `kernels.cpp` for each instruction set.
 _CORE_SOURCES = (
     "carried_states.cpp",
     "causal_convolution.cpp",
+    "cuda_calls.cpp",
+    "cuda_driver.cpp",
     "impulse_response.cpp",
     "move_steps.cpp",
     "nonlinear_scan.cpp",
@@ -48,7 +63,8 @@ class Recipe:
     variable: str
     # (source, flags) of each object.
     objects: tuple
-    link_flags: tuple = ()
+    # None if the only object is what is wanted: nvcc's file of kernels.
+    link_flags: tuple | None = ()
     notes: tuple = ()
 
     def key(self):
@@ -65,6 +81,8 @@ def sources_key(adapter):
     for path in sorted(SOURCE.iterdir()):
         owner = path.stem.split("_")[0]
         owner = owner if owner in _ADAPTERS else "core"
+        if path.suffix == ".cu":
+            owner = "cuda"
         # The core's headers count for the adapters too.
         if owner == adapter or (owner == "core" and path.suffix == ".h"):
             digest.update(path.read_bytes())
@@ -85,7 +103,8 @@ def core_recipe(target, compiler, flags=()):
         compiler=tuple(compiler),
         variable="CXX",
         objects=(*kernels, *others),
-        link_flags=("-pthread",),
+        # Old versions of Linux' C library have `dlopen` in a library apart.
+        link_flags=("-pthread", *["-ldl"] * (target.system == "linux")),
     )
 
 
@@ -102,6 +121,18 @@ def adapter_recipe(
         objects=((f"{adapter}.cpp", flags),),
         link_flags=(*target.adapter_link_flags, *link_flags),
         notes=tuple(notes),
+    )
+
+
+def cuda_recipe(target, compiler):
+    """The recipe of the kernels for NVIDIA GPUs, one file for all systems."""
+    return Recipe(
+        adapter="cuda",
+        target=target,
+        compiler=tuple(compiler),
+        variable="NVCC",
+        objects=(("cuda_kernels.cu", CUDA_FLAGS),),
+        link_flags=None,
     )
 
 
@@ -124,14 +155,17 @@ def compile_library(recipe, scratch, name):
     def compile_one(numbered):
         number, (source, flags) = numbered
         made = scratch / f"{number}.o"
+        kind = "-fatbin" if recipe.link_flags is None else "-c"
         run_command(
-            [*recipe.compiler, *flags, "-c", str(SOURCE / source)]
+            [*recipe.compiler, *flags, kind, str(SOURCE / source)]
             + ["-o", str(made)]
         )
         return str(made)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         objects = list(pool.map(compile_one, enumerate(recipe.objects)))
+    if recipe.link_flags is None:
+        return Path(objects[0])
     made = scratch / name
     run_command(
         [*recipe.compiler, "-shared", *objects, "-o", str(made)]

@@ -1,6 +1,6 @@
 """TensorFlow: time in blocks, or a `tf.while_loop` over the steps."""
 
-from contextlib import nullcontext
+from contextlib import contextmanager
 
 from keras_linrec import settings
 from keras_linrec.kernels.tensorflow.loop import loop as loop
@@ -32,9 +32,25 @@ def platform():
     return "cuda" if tf.config.get_visible_devices("GPU") else "cpu"
 
 
+def native_platform():
+    """The platform of the compiled kernels."""
+    return "cpu"
+
+
 def describe(tensor):
     """The fields of a `Case` that depend on a call's tensors."""
-    return {"platform": platform()}
+    return {"platform": "cpu" if _is_on_cpu(tensor) else platform()}
+
+
+def _is_on_cpu(tensor):
+    """Whether `tf.device`, or the data, place a call on the CPU."""
+    import tensorflow as tf
+
+    if platform() == "cpu":
+        return True
+    device = getattr(tensor, "device", "")
+    # The arguments of a `tf.function` have no device, unlike what is computed.
+    return "CPU" in (device or tf.zeros(()).device).upper()
 
 
 def choose(condition, if_true, if_false):
@@ -74,9 +90,53 @@ def over_devices(kernel):
     return kernel
 
 
+@contextmanager
 def checking():
-    """The scope in which a kernel is checked."""
-    return nullcontext()
+    """The scope in which a kernel is checked: with products in float32."""
+    from tensorflow.config import experimental as config
+
+    allowed = config.tensor_float_32_execution_enabled()
+    config.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        config.enable_tensor_float_32_execution(allowed)
+
+
+def in_full_precision(function, *tensors):
+    """A product of float32 tensors that is not computed in TF32.
+
+    Args:
+        function: a function of tensors that computes one product.
+        *tensors: its arguments.
+    """
+    import tensorflow as tf
+
+    dtype = tensors[0].dtype
+    if platform() == "cpu" or dtype != tf.float32:
+        return function(*tensors)
+    # TensorFlow has no precision for a single product; one in float64 is
+    # precise whatever the switch says, and so are its gradients.
+    wide = (tf.cast(tensor, tf.float64) for tensor in tensors)
+    return tf.cast(function(*wide), dtype)
+
+
+def program(function):
+    """A function of tensors as users run it: in a graph."""
+    import tensorflow as tf
+
+    return tf.function(function, autograph=False)
+
+
+def device_name():
+    """The device that graphs run on by default, in words."""
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return "cpu"
+    details = tf.config.experimental.get_device_details(gpus[0])
+    return f"{len(gpus)} x {details.get('device_name', 'GPU')} (cuda)"
 
 
 def trace(function, shape, dtype):

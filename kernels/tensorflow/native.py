@@ -15,7 +15,6 @@ from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import varying_response as varying
 from keras_linrec.kernels.adjoint import adjoint
-from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import varying_block
@@ -30,12 +29,6 @@ from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.tensorflow.loop import loop
-
-if tf.config.get_visible_devices("GPU"):
-    raise UnsupportedPlatform(
-        "TensorFlow's native kernels run on the CPU only, and TensorFlow sees "
-        "a GPU: `tf.config.set_visible_devices([], 'GPU')` hides it"
-    )
 
 _operations = build.load("tensorflow", tf.load_op_library)
 

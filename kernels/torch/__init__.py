@@ -1,11 +1,16 @@
 """PyTorch: time in blocks, or a loop over unbound steps."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import keras
 
 from keras_linrec import settings
+from keras_linrec.kernels.torch import products
 from keras_linrec.kernels.torch.loop import loop as loop
+from keras_linrec.kernels.torch.products import (
+    in_full_precision as in_full_precision,
+)
 from keras_linrec.kernels.torch.scan import associative as associative
 from keras_linrec.kernels.torch.scan import sequential as sequential
 
@@ -27,6 +32,13 @@ def compiled():
     return native
 
 
+def by_sections(scan):
+    """A projected scan that keeps the states of a section of time."""
+    from keras_linrec.kernels.torch import sections
+
+    return partial(sections.projected_scan, scan)
+
+
 def vjp(function, tensors, cotangents):
     """Outputs of a function of a list, then its arguments' gradients."""
     import torch
@@ -45,6 +57,11 @@ def platform():
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def native_platform():
+    """The platform of the compiled kernels."""
+    return platform()
 
 
 def describe(tensor):
@@ -82,9 +99,9 @@ def _operators_run(device):
         return False
     if device != "cuda":
         return True
-    from keras_linrec.kernels.torch.operators import cuda_library
+    from keras_linrec.kernels.torch.operators import has_cuda
 
-    return cuda_library() is not None
+    return has_cuda()
 
 
 def _is_differentiated_by_func():
@@ -160,13 +177,32 @@ def over_devices(kernel):
 
 @contextmanager
 def checking():
-    """The scope in which a kernel is checked."""
+    """The scope in which a kernel is checked: with products in float32."""
     import torch
 
     # Keras traces shapes on PyTorch's meta device, which has no values, and
     # inference mode has no gradients to check.
-    with keras.device(platform()), torch.inference_mode(False):
+    with (
+        keras.device(platform()),
+        torch.inference_mode(False),
+        products.in_float32(),
+    ):
         yield
+
+
+def program(function):
+    """A function of tensors as users run it: eagerly."""
+    return function
+
+
+def device_name():
+    """The device of tensors that are created without one, in words."""
+    import torch
+
+    if platform() == "cpu":
+        return "cpu"
+    count = torch.cuda.device_count()
+    return f"{count} x {torch.cuda.get_device_name()} (cuda)"
 
 
 def trace(function, shape, dtype):

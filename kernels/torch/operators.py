@@ -18,12 +18,12 @@ from typing import List  # noqa: UP035
 import torch
 from torch import Tensor
 
+from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native import cuda as native_cuda
 from keras_linrec.kernels.native import varying_block
-from keras_linrec.kernels.native.call_encoding import RESETS
-from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import convolution_shapes
@@ -73,14 +73,15 @@ lend_threads()
 
 
 @cache
-def cuda_library():
-    """The library for GPUs, or `None`, with a warning, if it does not build.
+def has_cuda():
+    """Whether the CUDA core runs here; if not, there is a warning.
 
     The operators for the CPU do not depend on it.
     """
     try:
-        return cuda.Library(build.library("cuda"))
-    except (build.BuildError, OSError) as failure:
+        native_cuda.core()
+        return True
+    except (build.BuildError, UnsupportedPlatform, OSError) as failure:
         warnings.warn(
             f"The kernel 'native' does not run on this GPU: {failure}. The "
             "kernel 'associative' replaces it there: the results are the same, "
@@ -88,10 +89,10 @@ def cuda_library():
             RuntimeWarning,
             stacklevel=2,
         )
-        return None
+        return False
 
 
-def _operator(describe, settings=1):
+def _operator(describe, settings=1, devices="cpu"):
     """Makes an operator that runs the core's function of the same name.
 
     It decorates a function that takes the operator's arguments and returns its
@@ -104,6 +105,8 @@ def _operator(describe, settings=1):
             leading axes that all tensors have, and the shapes that each
             argument should have after these axes: a list of lists.
         settings: the number of leading arguments that are not tensors.
+        devices: the types of the devices that it runs on, where the CUDA core
+            has the same function as the C++ core. Defaults to `"cpu"`.
     """
 
     def make(results_of):
@@ -121,11 +124,12 @@ def _operator(describe, settings=1):
             flags, sizes = check(*given)
             arguments = flatten(given[settings:])
             results = results_of(*given)
-            _call_core(name, flags, sizes, arguments, results)
+            call = _CALLS[arguments[0].device.type]
+            call(name, flags, sizes, arguments, flatten(results))
             return results
 
         operator = torch.library.custom_op(
-            f"keras_linrec::{name}", run, mutates_args=(), device_types="cpu"
+            f"keras_linrec::{name}", run, mutates_args=(), device_types=devices
         )
         operator.register_fake(results_of)
         operator.check = check
@@ -148,12 +152,7 @@ def _call_core(name, flags, sizes, arguments, results):
     )
 
 
-def _refuse_resets(flags):
-    if flags & RESETS:
-        raise NotImplementedError(
-            "The CUDA kernels take no resets: `resolver.py` chooses others. "
-            f"Received: flags={flags}"
-        )
+_CALLS = {"cpu": _call_core, "cuda": cuda.call}
 
 
 # The scan.
@@ -164,7 +163,7 @@ def _describe_scan(flags, decay, sequences, *_):
     return flags, sizes, axes, scan_shapes(flags, *sizes)
 
 
-@_operator(_describe_scan)
+@_operator(_describe_scan, devices=("cpu", "cuda"))
 def scan(
     flags: int,
     decay: Tensors,
@@ -176,21 +175,7 @@ def scan(
     return empty_like([*inputs, *initial_state])
 
 
-@scan.register_kernel("cuda")
-def scan_on_cuda(flags, decay, inputs, resets, initial_state):
-    scan.check(flags, decay, inputs, resets, initial_state)
-    _refuse_resets(flags)
-    results = cuda.scan(
-        cuda_library(),
-        decay,
-        inputs,
-        initial_state,
-        reverse=bool(flags & REVERSE),
-    )
-    return flatten(results)
-
-
-@_operator(_describe_scan)
+@_operator(_describe_scan, devices=("cpu", "cuda"))
 def scan_backward(
     flags: int,
     decay: Tensors,
@@ -202,16 +187,6 @@ def scan_backward(
 ) -> Tensors:
     """Cotangents of the arguments of `scan` but the resets."""
     return empty_like([*decay, *outputs, *initial_state])
-
-
-@scan_backward.register_kernel("cuda")
-def scan_backward_on_cuda(flags, decay, outputs, resets, *others):
-    scan_backward.check(flags, decay, outputs, resets, *others)
-    _refuse_resets(flags)
-    results = cuda.scan_backward(
-        cuda_library(), decay, outputs, *others, reverse=bool(flags & REVERSE)
-    )
-    return flatten(results)
 
 
 # The projected scan.
@@ -512,7 +487,7 @@ def nonlinear_scan(
 @nonlinear_scan.register_kernel("cuda")
 def nonlinear_scan_on_cuda(*given):
     nonlinear_scan.check(*given)
-    return cuda.nonlinear_scan(cuda_library(), *given)
+    return cuda.nonlinear_scan(*given)
 
 
 def _describe_nonlinear_backward(flags, leak, operands, outputs, d_outputs, _):
@@ -542,4 +517,4 @@ def nonlinear_scan_backward(
 @nonlinear_scan_backward.register_kernel("cuda")
 def nonlinear_scan_backward_on_cuda(*given):
     nonlinear_scan_backward.check(*given)
-    return cuda.nonlinear_scan_backward(cuda_library(), *given)
+    return cuda.nonlinear_scan_backward(*given)

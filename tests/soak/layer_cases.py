@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from defined_calls import Call
 from defined_calls import defined_call
+from drawn_cases import rounded
 from drawn_layers import FEATURES
 from drawn_layers import chance
 from drawn_layers import draw_common
@@ -125,10 +126,10 @@ def draw_call(generator, case):
     takes_deltas = takes_marks and drawn.unit.takes_time_deltas
     states = mask = resets = deltas = None
     if chance(generator, 0.5):
+        # Keras' wrapper casts states to the compute dtype.
+        dtype = "float32" if takes_marks else case.setting.outputs
         states = [
-            generator.standard_normal((batch, *sizes))
-            .astype("float32")
-            .astype("float64")
+            rounded(generator.standard_normal((batch, *sizes)), dtype)
             for sizes in case.state_shapes
         ]
     if chance(generator, 0.5):

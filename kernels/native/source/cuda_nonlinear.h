@@ -1,9 +1,6 @@
 // The nonlinear scan on a GPU: the work of one block of threads.
 //
-// A block processes a few rows of the batch over all steps, in phases: all
-// threads finish one phase before any begins the next, and they communicate
-// through shared memory. So a block can be tested without a GPU, as one loop
-// after another that any C++ compiler compiles.
+// A block processes a few rows of the batch over all steps.
 //
 // Whatever does not depend on the previous step is computed in large products
 // before and after: the inputs' part is an argument, and of the gradient only
@@ -13,103 +10,16 @@
 #include <cstdint>
 
 #include "activation_kernels.h"
-#include "cuda_kernels.h"
+#include "cuda_block.h"
 #include "runge_kutta.h"
-
-#ifdef __CUDACC__
-#include <cuda_pipeline.h>
-#else
-#include <cstring>
-#include <vector>
-#endif
 
 namespace keras_linrec {
 namespace cuda {
-
-#ifndef __CUDACC__
-// The emulated GPU: its properties, whether its threads run from the last to
-// the first, and whether fetched data arrives at once or at the last moment. No
-// result may depend on the latter two.
-struct Emulation {
-  int64_t shared_memory = 1 << 16, processors = 4, backwards = 0;
-  struct Copy {
-    void* to;
-    const void* from;
-    size_t size;
-  };
-  std::vector<Copy> under_way;
-};
-inline Emulation emulation;
-#endif
-
-struct Block {
-  int64_t index;
-  unsigned char* memory;
-
-  // Calls work(item) for each item, shared among the threads.
-  template <class Work>
-  KERAS_LINREC_DEVICE void each(int count, Work work) const {
-    share(count, work);
-#ifdef __CUDA_ARCH__
-    __syncthreads();
-#endif
-  }
-  // All fetched data has arrived afterwards.
-  template <class Work>
-  KERAS_LINREC_DEVICE void each_and_receive(int count, Work work) const {
-    share(count, work);
-#ifdef __CUDA_ARCH__
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
-    __syncthreads();
-#elif !defined(__CUDACC__)
-    for (const auto& copy : emulation.under_way)
-      std::memcpy(copy.to, copy.from, copy.size);
-    emulation.under_way.clear();
-#endif
-  }
-  // Shared memory is filled asynchronously while the threads go on.
-  template <class Real>
-  KERAS_LINREC_DEVICE void fetch(const Real* from, Real& to) const {
-#ifdef __CUDA_ARCH__
-    __pipeline_memcpy_async(&to, from, sizeof(Real));
-#elif !defined(__CUDACC__)
-    if (emulation.backwards)
-      to = *from;
-    else
-      emulation.under_way.push_back({&to, from, sizeof(Real)});
-#endif
-  }
-
- private:
-  template <class Work>
-  KERAS_LINREC_DEVICE void share(int count, const Work& work) const {
-#ifdef __CUDA_ARCH__
-    for (int item = threadIdx.x; item < count; item += blockDim.x) work(item);
-#elif !defined(__CUDACC__)
-    for (int item = 0; item < count; item++)
-      work(emulation.backwards ? count - 1 - item : item);
-#endif
-  }
-};
 
 // One number for each row of a block, read together.
 template <class Real, int rows>
 struct alignas(rows * sizeof(Real) < 16 ? rows * sizeof(Real) : 16) Row {
   Real of[rows];
-};
-
-// Hands out shared memory piece by piece; with a null base it only counts.
-struct Memory {
-  unsigned char* begin;
-  int64_t used = 0;
-
-  template <class Type>
-  KERAS_LINREC_DEVICE Type* take(int64_t count) {
-    Type* taken = begin ? reinterpret_cast<Type*>(begin + used) : nullptr;
-    used += count * sizeof(Type);
-    return taken;
-  }
 };
 
 struct NonlinearSizes {
@@ -169,6 +79,9 @@ struct SplitProduct {
 // matrix that is read from shared memory if it fits.
 template <class Real, int rows>
 struct NonlinearPass {
+  // The compiler limits the registers of each thread accordingly.
+  static constexpr int most_threads = 1024;
+
   NonlinearSizes sizes;
   SplitProduct<Real, rows> product;
   bool resident = true;
@@ -361,7 +274,6 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
     const NonlinearSizes& s = this->sizes;
     const Method& method = s.method;
     const int units = s.units, columns = s.columns(), stages = method.stages;
-    const int64_t all_rows = s.groups * s.batch;
     Memory memory{block.memory};
     const Shared shared = place(memory);
     const Real* weights = this->place_matrix(block, transposed, memory);
@@ -370,13 +282,13 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
     const auto fetch = [&](int64_t turn, int unit, int row) {
       const int64_t t = s.time - 1 - turn / stages;
       const int64_t stage = stages - 1 - turn % stages;
-      const int64_t place = this->row_at(block, row) * s.time + t;
+      const int64_t place = this->row_at(block, row);
       for (int column = unit; column < columns; column += units)
         block.fetch(
-            factors + (stage * all_rows * s.time + place) * columns + column,
+            factors + ((place * stages + stage) * s.time + t) * columns + column,
             shared.factors[(turn & 1) * columns + column].of[row]);
       if (s.kept && turn % stages == 0)
-        block.fetch(d_outputs + place * units + unit,
+        block.fetch(d_outputs + (place * s.time + t) * units + unit,
                     shared.d_outputs[(t & 1) * units + unit].of[row]);
     };
     block.each(this->product.sums(), [&](int item) {
@@ -410,8 +322,8 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
               d_slope * shared.factors[(turn & 1) * columns + column].of[row];
         if (turn + 1 < s.time * stages) fetch(turn + 1, unit, row);
         if (!this->live(block, row)) return;
-        const int64_t place = this->row_at(block, row) * s.time + t;
-        d_slopes[(stage * all_rows * s.time + place) * units + unit] = d_slope;
+        const int64_t place = this->row_at(block, row) * stages + stage;
+        d_slopes[(place * s.time + t) * units + unit] = d_slope;
       });
       this->product(block, shared.d_products, weights, shared.sums);
     }

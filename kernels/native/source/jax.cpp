@@ -1,6 +1,11 @@
 // The core as XLA FFI handlers, for JAX. Shapes are read from the buffers, so
 // that a call with symbolic sizes runs with any. `jax.vmap` adds leading axes
 // to every buffer, which become the core's groups.
+#include <array>
+#include <string>
+#include <vector>
+
+#include "cuda_core.h"
 #include "xla_calls.h"
 
 namespace {
@@ -25,27 +30,34 @@ struct Arrays : keras_linrec::Buffers {
     return product;
   }
 
+  // The flags with the number type.
+  int with_type(int64_t flags) const {
+    const bool wide = arguments[0].element_type() == ffi::DataType::F64;
+    return static_cast<int>(flags) | (wide ? kKerasLinrecFloat64 : 0);
+  }
+
   template <Core core>
   ffi::Error run(int64_t flags, const int64_t* sizes) const {
-    const bool wide = arguments[0].element_type() == ffi::DataType::F64;
-    return keras_linrec::run(
-        "keras_linrec", core,
-        static_cast<int>(flags) | (wide ? kKerasLinrecFloat64 : 0), sizes, from,
-        to);
+    return keras_linrec::run("keras_linrec", core, with_type(flags), sizes,
+                             from, to);
   }
 };
 
 size_t parts_of(int64_t flags) { return flags & kKerasLinrecComplex ? 2 : 1; }
+
+// Groups, batch, time, channels.
+std::array<int64_t, 4> scan_sizes(const Arrays& arrays, int64_t flags) {
+  const size_t inputs = parts_of(flags);
+  return {arrays.groups(inputs, 3), arrays.axis(inputs, 3),
+          arrays.axis(inputs, 2), arrays.axis(inputs, 1)};
+}
 
 template <Core core>
 ffi::Error scan(ffi::RemainingArgs arguments, ffi::RemainingRets results,
                 int64_t flags) {
   const Arrays arrays(arguments, results);
   if (arrays.error.failure()) return arrays.error;
-  const size_t inputs = parts_of(flags);
-  const int64_t sizes[] = {arrays.groups(inputs, 3), arrays.axis(inputs, 3),
-                           arrays.axis(inputs, 2), arrays.axis(inputs, 1)};
-  return arrays.run<core>(flags, sizes);
+  return arrays.run<core>(flags, scan_sizes(arrays, flags).data());
 }
 
 template <Core core>
@@ -184,6 +196,115 @@ ffi::Error nonlinear_scan(ffi::RemainingArgs arguments,
   return arrays.run<core>(flags, sizes);
 }
 
+// The CUDA core, on the stream of the program.
+
+typedef int (*CudaCore)(int, const int64_t*, const void* const*, void* const*,
+                        void*, void*);
+typedef int64_t (*Scratch)(int, const int64_t*);
+
+// What a call of the CUDA core takes besides its arrays.
+struct Queue {
+  void* scratch;
+  void* stream;
+};
+
+template <CudaCore core>
+ffi::Error queue(const Arrays& arrays, int flags, const int64_t* sizes,
+                 const Queue& where) {
+  if (!where.scratch)
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted,
+                      "keras_linrec: out of the GPU's memory");
+  const int status = core(flags, sizes, arrays.from.data(), arrays.to.data(),
+                          where.scratch, where.stream);
+  if (status == kKerasLinrecDone) return ffi::Error::Success();
+  return ffi::Error::Internal(std::string("keras_linrec: ") +
+                              keras_linrec_cuda_message());
+}
+
+// The memory and the stream of a program on a GPU. Its next kernels may reuse
+// the memory, since they run after ours.
+struct OnGpu {
+  void* stream;
+  ffi::ScratchAllocator& memory;
+
+  Queue operator()(int64_t bytes) {
+    return {memory.Allocate(bytes, alignof(double)).value_or(nullptr), stream};
+  }
+};
+
+// For the tests, in which the driver's GPU is the CPU.
+struct OnCpu {
+  std::vector<double> memory;
+
+  Queue operator()(int64_t bytes) {
+    memory.resize(bytes / sizeof(double) + 1);
+    return {memory.data(), nullptr};
+  }
+};
+
+template <CudaCore core, Scratch bytes>
+struct CudaScan {
+  template <class Where>
+  static ffi::Error run(Where&& where, ffi::RemainingArgs arguments,
+                        ffi::RemainingRets results, int64_t flags) {
+    const Arrays arrays(arguments, results);
+    if (arrays.error.failure()) return arrays.error;
+    const auto sizes = scan_sizes(arrays, flags);
+    const int typed = arrays.with_type(flags);
+    return queue<core>(arrays, typed, sizes.data(),
+                       where(bytes(typed, sizes.data())));
+  }
+};
+
+template <CudaCore core>
+struct CudaNonlinearScan {
+  template <class Where>
+  static ffi::Error run(Where&& where, ffi::RemainingArgs arguments,
+                        ffi::RemainingRets results, int64_t flags,
+                        int64_t leak) {
+    constexpr bool backward = core == keras_linrec_cuda_nonlinear_scan_backward;
+    constexpr size_t sequences = 0, d_outputs = 2, last_state = 3;
+    const Arrays arrays(arguments, results);
+    if (arrays.error.failure()) return arrays.error;
+    const auto outputs =
+        (backward ? arrays.arguments[d_outputs] : arrays.results[0])
+            .dimensions();
+    const int64_t sizes[] = {arrays.groups(last_state, 2),
+                             arrays.axis(last_state, 2),
+                             arrays.axis(sequences, 2),
+                             arrays.axis(last_state, 1),
+                             outputs[outputs.size() - 2] > 0,
+                             leak};
+    return queue<core>(arrays, arrays.with_type(flags), sizes, where(8));
+  }
+};
+
+template <class Call, class... Attributes>
+ffi::Error on_gpu(void* stream, ffi::ScratchAllocator memory,
+                  ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                  Attributes... attributes) {
+  return Call::run(OnGpu{stream, memory}, arguments, results, attributes...);
+}
+
+template <class Call, class... Attributes>
+ffi::Error on_cpu(ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                  Attributes... attributes) {
+  return Call::run(OnCpu{}, arguments, results, attributes...);
+}
+
+auto cuda_scan_binding() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::PlatformStream<void*>>()
+      .Ctx<ffi::ScratchAllocator>()
+      .RemainingArgs()
+      .RemainingRets()
+      .Attr<int64_t>("flags");
+}
+
+auto cuda_activated_binding() {
+  return cuda_scan_binding().Attr<int64_t>("leak");
+}
+
 auto scan_binding() {
   return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<int64_t>(
       "flags");
@@ -216,10 +337,21 @@ auto impulse_response_binding() {
 
 }  // namespace
 
-#define HANDLER(name, function, binding)                    \
-  extern "C" KERAS_LINREC_PUBLIC XLA_FFI_Error* name##_xla( \
-      XLA_FFI_CallFrame* frame);                            \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name##_xla, function<name>, binding())
+#define SYMBOL(symbol, binding, ...)                                        \
+  extern "C" KERAS_LINREC_PUBLIC XLA_FFI_Error* symbol(XLA_FFI_CallFrame*); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(symbol, (__VA_ARGS__), binding())
+#define HANDLER(name, function, binding) \
+  SYMBOL(name##_xla, binding, function<name>)
+#define CUDA_SCAN(name)                                                      \
+  SYMBOL(name##_xla, cuda_scan_binding,                                      \
+         on_gpu<CudaScan<name, name##_scratch>, int64_t>);                   \
+  SYMBOL(name##_on_cpu_xla, scan_binding,                                    \
+         on_cpu<CudaScan<name, name##_scratch>, int64_t>)
+#define CUDA_NONLINEAR_SCAN(name)                                  \
+  SYMBOL(name##_xla, cuda_activated_binding,                       \
+         on_gpu<CudaNonlinearScan<name>, int64_t, int64_t>);       \
+  SYMBOL(name##_on_cpu_xla, activated_binding,                     \
+         on_cpu<CudaNonlinearScan<name>, int64_t, int64_t>)
 
 HANDLER(keras_linrec_scan, scan, scan_binding);
 HANDLER(keras_linrec_scan_backward, scan, scan_binding);
@@ -247,3 +379,7 @@ HANDLER(keras_linrec_move_steps, move_steps, scan_binding);
 HANDLER(keras_linrec_nonlinear_scan, nonlinear_scan, activated_binding);
 HANDLER(keras_linrec_nonlinear_scan_backward, nonlinear_scan,
         activated_binding);
+CUDA_SCAN(keras_linrec_cuda_scan);
+CUDA_SCAN(keras_linrec_cuda_scan_backward);
+CUDA_NONLINEAR_SCAN(keras_linrec_cuda_nonlinear_scan);
+CUDA_NONLINEAR_SCAN(keras_linrec_cuda_nonlinear_scan_backward);

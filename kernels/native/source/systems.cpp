@@ -4,7 +4,10 @@
 #include <cpuid.h>
 #include <immintrin.h>
 #endif
-#ifndef _WIN32
+#ifdef _WIN32
+#include <windows.h>
+#else
+#include <dlfcn.h>
 #include <pthread.h>
 #endif
 #ifdef __linux__
@@ -128,6 +131,21 @@ void prepare_to_write(void* array, std::size_t bytes) {
   (void)bytes;
 #endif
 }
+
+#ifdef _WIN32
+void* open_library(const char* path) { return LoadLibraryA(path); }
+void* function_in(void* library, const char* name) {
+  return reinterpret_cast<void*>(
+      GetProcAddress(static_cast<HMODULE>(library), name));
+}
+#else
+void* open_library(const char* path) {
+  return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+void* function_in(void* library, const char* name) {
+  return dlsym(library, name);
+}
+#endif
 
 FlushSubnormals::FlushSubnormals() : before_(arithmetic()) {
   set_arithmetic(before_ | flush_bits);

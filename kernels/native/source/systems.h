@@ -25,6 +25,11 @@ void bind_to(const std::vector<int>& processors);
 // of 4 KiB, and 2 ms with pages of 2 MB. Linux alone takes such requests.
 void prepare_to_write(void* array, std::size_t bytes);
 
+// The library at a path, or of a name that the system finds, or null; and the
+// address of one of its functions, or null. It is never unloaded.
+void* open_library(const char* path);
+void* function_in(void* library, const char* name);
+
 // Below the smallest normal number, numbers are zero on this thread, as they are
 // on those of XLA and TensorFlow. States that decay over zeros at the end of a
 // row become so small: with a quarter of the steps masked, PyTorch's training

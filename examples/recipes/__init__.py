@@ -1,0 +1,1 @@
+"""The recipes of `reproduce.py`, and what carries them out."""

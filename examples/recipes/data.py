@@ -1,0 +1,167 @@
+"""The tasks by name, and where their data come from.
+
+Each function of `TASKS` takes the options of the command line and the seed of
+the run, and the arguments that its recipe gives; it returns a `Task`.
+"""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+from addition_task import additions
+from common import refuse
+from common import require_archive
+from copy_memory import SYMBOLS
+from copy_memory import copies
+from digits import read_task
+from recipes.tasks import DrawnTask
+from recipes.tasks import FixedTask
+from recipes.tasks import TextTask
+from recipes.vowels import vowels
+
+SPEECH_ARRAYS = ("samples", "lengths", "labels", "speakers", "takes", "rate")
+SPEECH_FILE = f"a NumPy .npz file with the arrays {', '.join(SPEECH_ARRAYS)}"
+TEST_TAKES = range(5)
+
+
+def addition(options, seed, steps):
+    """The sum of two marked numbers among many."""
+    return DrawnTask(
+        lambda count, generator: additions(count, steps, generator),
+        shape=(steps, 2),
+        test_size=1000,
+        loss="mean_squared_error",
+    )
+
+
+def copy_memory(options, seed, delay):
+    """Ten symbols, to be repeated after a delay."""
+    return DrawnTask(
+        lambda count, generator: copies(count, delay, generator),
+        shape=(delay + 20, SYMBOLS + 2),
+        test_size=1000,
+        loss=of_logits(),
+        metrics=("accuracy",),
+    )
+
+
+def pixels(options, seed, order, logits=False, test_size=None):
+    """MNIST, pixel by pixel, as `digits.as_task` orders the pixels.
+
+    Args:
+        order: string, a task of `digits.as_task`.
+        logits: whether the model gives logits, and not probabilities.
+        test_size: integer, the first so many test images. Defaults to all.
+    """
+    if options.data is None:
+        raise SystemExit(
+            "--data: expected MNIST as Keras' mnist.npz, which "
+            "`keras.datasets.mnist.load_data()` stores in ~/.keras/datasets. "
+            "Received: no file"
+        )
+    train, test, _ = read_task(options.data, order)
+    mean, deviation = train[0].mean(), train[0].std()
+    test = tuple(part[:test_size] for part in test)
+    task = FixedTask(
+        *(
+            ((sequences - mean) / deviation, labels)
+            for sequences, labels in (train, test)
+        )
+    )
+    if logits:
+        task.loss = of_logits()
+    return task
+
+
+def of_logits():
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def text(options, seed, length):
+    """The bytes of a text, each from those before it."""
+    if options.data is None:
+        raise SystemExit(
+            "--data: expected a text of about a megabyte, such as Tiny "
+            "Shakespeare. Received: no file"
+        )
+    content = np.frombuffer(options.data.read_bytes(), "uint8")
+    return TextTask(content.astype("int32"), length)
+
+
+def list_operation_values(options, seed, train_size, test_size, **rules):
+    """The values of nested lists of digits, as in Long Range Arena."""
+    # With it comes KerasHub, which other recipes do not need.
+    from list_operations import make_set
+
+    rules = SimpleNamespace(**rules)
+    parts = []
+    for count, number in ((train_size, 0), (test_size, 1)):
+        token_ids, values = make_set(count, [0, number], rules)
+        lengths = (token_ids > 0).sum(axis=1)
+        rows = [row[:n].astype("int32") for row, n in zip(token_ids, lengths)]
+        parts.append((rows, values))
+    return FixedTask(*parts, multiple=200)
+
+
+def speech(options, seed, unheard=False, max_samples=8000):
+    """Spoken digits as raw sound, in takes or of a speaker not heard.
+
+    Args:
+        unheard: whether the test is on one speaker, the one of the number
+            `seed`, and not on the first takes of every speaker.
+        max_samples: integer, where longer recordings are cut off.
+    """
+    arrays = read_speech(options.data)
+    held_out = np.isin(arrays["takes"], TEST_TAKES)
+    if unheard:
+        speakers = np.unique(arrays["speakers"])
+        held_out = arrays["speakers"] == speakers[seed % len(speakers)]
+    recordings = np.split(arrays["samples"], np.cumsum(arrays["lengths"])[:-1])
+    recordings = [equally_loud(r[:max_samples]) for r in recordings]
+    labels = arrays["labels"].astype("int32")
+    train, test = (
+        ([r for r, taken in zip(recordings, rows) if taken], labels[rows])
+        for rows in (~held_out, held_out)
+    )
+    return FixedTask(train, test, multiple=1000)
+
+
+def read_speech(path):
+    """The arrays of `SPEECH_ARRAYS`."""
+    if path is None:
+        raise SystemExit(
+            "--data: expected the recordings of the Free Spoken Digit Dataset "
+            f"as {SPEECH_FILE}. Received: no file"
+        )
+    require_archive(path, SPEECH_FILE)
+    with np.load(path, allow_pickle=False) as file:
+        missing = [name for name in SPEECH_ARRAYS if name not in file]
+        if missing:
+            refuse(path, SPEECH_FILE, f"a file without {', '.join(missing)}")
+        arrays = {name: file[name] for name in SPEECH_ARRAYS}
+    lengths, samples = arrays["lengths"], arrays["samples"]
+    if lengths.min() < 1 or lengths.sum() != len(samples):
+        refuse(
+            path,
+            f"lengths above 0 that sum to the {len(samples)} samples",
+            f"lengths from {lengths.min()} that sum to {lengths.sum()}",
+        )
+    return arrays
+
+
+def equally_loud(recording):
+    """A recording (samples, 1) with mean 0 and standard deviation 1."""
+    recording = recording.astype("float32")
+    recording = recording - recording.mean()
+    return (recording / max(recording.std(), 1.0))[:, None]
+
+
+TASKS = {
+    "addition": addition,
+    "copy_memory": copy_memory,
+    "list_operations": list_operation_values,
+    "pixels": pixels,
+    "speech": speech,
+    "text": text,
+    "vowels": vowels,
+}

@@ -1,0 +1,100 @@
+"""What is measured of a trained model beside its test.
+
+Each function of `MEASUREMENTS` and `WATCHED` takes a model and its task, and
+returns figures by name.
+"""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import robustness
+import state_norms
+from recipes.tasks import FixedTask
+
+from keras_linrec.models import SequenceClassifier
+
+# Taps of the filter before steps are left out.
+TAPS = 65
+
+
+def sampling_rates(model, task):
+    """The accuracy at half and a quarter of the rate.
+
+    The recordings are low-pass filtered and thinned out. The same weights
+    classify them, once with `step_rescale` and once without.
+    """
+    classifier = classifier_of(model)
+    figures = {}
+    for name, factor in (("half", 2), ("quarter", 4)):
+        thinned = slower(task, factor)
+        for kind, rescale in ((" rate", factor), (" rate, unscaled", 1)):
+            classifier.step_rescale = float(rescale)
+            figures[name + kind] = accuracy(model, thinned)
+    classifier.step_rescale = 1.0
+    return figures
+
+
+def slower(task, factor):
+    """The task with a `factor`-th of the steps a second."""
+    places = np.arange(TAPS) - TAPS // 2
+    low_pass = np.sinc(places / factor) * np.hamming(TAPS)
+    low_pass = (low_pass / low_pass.sum()).astype("float32")
+    sequences, labels = task.test
+    # NumPy's "same" is longer than a sequence that is shorter than the filter.
+    thinned = [
+        np.convolve(s[:, 0], low_pass)[TAPS // 2 :][: len(s) : factor, None]
+        for s in sequences
+    ]
+    return FixedTask(task.train, (thinned, labels), task.multiple)
+
+
+def accuracy(model, task):
+    """The share of the test that is right, called eagerly.
+
+    A compiled model would keep the earlier `step_rescale`.
+    """
+    right = count = 0
+    for inputs, labels in task.tests():
+        scores = keras.ops.convert_to_numpy(model(inputs))
+        right += np.sum(scores.argmax(axis=-1) == labels)
+        count += len(labels)
+    return float(right / count)
+
+
+def under_attack(model, task):
+    """The robustness of section 7 of Erichson et al. 2021."""
+    options = SimpleNamespace(
+        test_size=1000,
+        hessian_size=1000,
+        pgd_step=0.01,
+        l2_radius=1.0,
+        linf_radius=0.1,
+        products=50,
+        samples=30,
+        seed=0,
+    )
+    values = robustness.measure(model, options, task.train, task.test)
+    # The first is the accuracy without an attack, which is the figure.
+    return dict(zip(robustness.COLUMNS[1:], map(float, values[1:])))
+
+
+def norms(model, task):
+    """The mean norm of the state of each layer of a deep model."""
+    sequences = task.test[0][: state_norms.MEASURED_ON]
+    found = state_norms.state_norms(classifier_of(model), sequences)
+    return {
+        f"layer {number}": float(norm) for number, norm in enumerate(found, 1)
+    }
+
+
+def classifier_of(model):
+    (found,) = (
+        layer for layer in model.layers if isinstance(layer, SequenceClassifier)
+    )
+    return found
+
+
+# By name, what is measured of a trained model, and of one in training.
+MEASUREMENTS = {"sampling_rates": sampling_rates, "under_attack": under_attack}
+WATCHED = {"norms": norms}

@@ -1,0 +1,322 @@
+"""The page of results, made from the JSON files of the recipes."""
+
+import math
+import re
+from pathlib import Path
+from statistics import fmean
+from textwrap import fill
+
+from recipes import record
+from recipes.recipe import PAPERS
+from recipes.table import ABOUT
+from recipes.table import RECIPES
+
+BEGIN = "<!-- Made by `python examples/reproduce.py --page`. -->"
+END = "<!-- The end of what is made. -->"
+
+
+class Result:
+    """What the runs of a recipe came to.
+
+    Attributes:
+        name, recipe: the recipe, as the table has it.
+        runs: list, the runs in its file, by seed.
+    """
+
+    def __init__(self, name, recipe, runs):
+        self.name = name
+        self.recipe = recipe
+        self.runs = runs
+
+    @property
+    def finished(self):
+        return [run for run in self.runs if run["finished"]]
+
+    def figures(self):
+        """The figure of each finished run."""
+        return [figure(self.recipe, run) for run in self.finished]
+
+    def minutes(self):
+        """The processor's minutes of training for a finished run, or `None`."""
+        spent = [run["history"]["cpu_seconds"][-1] for run in self.finished]
+        return fmean(spent) / 60 if spent else None
+
+    def falls_short(self):
+        """Whether the mean is worse than the paper's figure."""
+        figures, published = self.figures(), self.recipe.published
+        if published is None or not figures:
+            return False
+        if is_share(self.recipe):
+            return fmean(figures) < published
+        return None in figures or fmean(figures) > published
+
+
+def is_share(recipe):
+    """Whether the figure is a share in percent, of which more is better."""
+    return recipe.figure == "accuracy"
+
+
+def figure(recipe, run):
+    """The figure that a recipe reports, or `None` where it was not reached."""
+    history = run["history"]
+    if recipe.figure == "accuracy":
+        return 100 * last(history["test_accuracy"])
+    if recipe.figure == "bits":
+        return last(history["test_loss"]) / math.log(2)
+    if recipe.figure == "growth":
+        return max(map(growth, watched(history)))
+    if history["loss"][-1] >= recipe.goal:
+        return None
+    return history["images"][-1] // recipe.batch_size
+
+
+def last(values):
+    """The last value of a column that is there."""
+    return present(values)[-1]
+
+
+def present(values):
+    return [value for value in values if value is not None]
+
+
+def watched(history):
+    """The columns of what was watched: a norm for each layer."""
+    return [
+        present(values)
+        for name, values in history.items()
+        if name.startswith("layer ")
+    ]
+
+
+def growth(values):
+    return max(values) / min(values)
+
+
+FORMATS = {
+    "accuracy": "{:.1f}%",
+    "iterations": "{:,}",
+    "bits": "{:.3f} bits",
+    "growth": "{:.2f} times",
+}
+
+
+def shown(recipe, value):
+    if value is None:
+        return "not reached"
+    return FORMATS[recipe.figure].format(value)
+
+
+def results(output):
+    """The results of the recipes that have a file, in the table's order."""
+    for name, recipe in RECIPES.items():
+        path = Path(output) / f"{name}.json"
+        if path.exists():
+            yield Result(name, recipe, record.read(path)["runs"])
+
+
+def summary(result):
+    """The figure of all seeds in words."""
+    recipe, figures = result.recipe, result.figures()
+    if not figures:
+        run = result.runs[0]
+        done = run["history"]["round"][-1]
+        so_far = f"in training, round {done} of {recipe.rounds}"
+        if recipe.figure == "iterations":
+            return so_far
+        return f"{shown(recipe, figure(recipe, run))} {so_far}"
+    if None in figures or len(figures) == 1:
+        return ", ".join(shown(recipe, value) for value in figures)
+    mean = fmean(figures)
+    if recipe.figure == "iterations":
+        mean = round(mean)
+    low, high = (shown(recipe, f(figures)) for f in (min, max))
+    return f"{shown(recipe, mean)} ({low} to {high})"
+
+
+def minutes(result):
+    spent = result.minutes()
+    if spent is None:
+        return ""
+    return f"{spent:.1f}" if spent < 10 else f"{spent:.0f}"
+
+
+def reported(recipe):
+    """The paper's figure and where it stands, or nothing."""
+    if recipe.published is None:
+        return ""
+    value = f"under {recipe.published:,}"
+    if is_share(recipe):
+        # With all digits that the paper gives.
+        value = f"{recipe.published:g}%"
+    return f"{value} ({PAPERS[recipe.paper]}, {recipe.place})"
+
+
+# The list.
+
+
+def listing(output):
+    """The recipes as lines of a table in plain text."""
+    known = {result.name: result for result in results(output)}
+    rows = [("name", "model", "paper", "here", "minutes")]
+    for name, recipe in RECIPES.items():
+        here = known.get(name)
+        rows.append(
+            (
+                name,
+                f"{recipe.section}: {recipe.title}",
+                reported(recipe),
+                summary(here) if here else "",
+                minutes(here) if here else "",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = (
+        "  ".join(text.ljust(width) for text, width in zip(row, widths))
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+# The page.
+
+
+def write(output):
+    """Draw all curves, and write the made part of the page anew."""
+    for section in {result.recipe.section for result in results(output)}:
+        draw(section, output)
+    path = Path(output).parent / "results.md"
+    path.write_text(renewed(path.read_text(), output))
+
+
+def renewed(text, output):
+    """A page's text with its made part made anew."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{made(output)}\n{END}{after}"
+
+
+def made(output):
+    """The part of the page that follows from the files of results."""
+    sections = {}
+    for result in results(output):
+        sections.setdefault(result.recipe.section, []).append(result)
+    return "\n".join(
+        section_text(title, found, output) for title, found in sections.items()
+    )
+
+
+def section_text(title, found, output):
+    columns = {
+        "model": lambda result: result.recipe.title,
+        "parameters": lambda result: f"{result.runs[0]['parameters']:,}",
+        "paper": lambda result: reported(result.recipe),
+        "here": summary,
+        "seeds": lambda result: str(len(result.finished) or 1),
+        "minutes": minutes,
+        "recipe": lambda result: f"`{result.name}`",
+    }
+    if not any(map(columns["paper"], found)):
+        del columns["paper"]
+    rows = [[text(result) for text in columns.values()] for result in found]
+    lines = [f"## {title}", ""]
+    if title in ABOUT:
+        lines += [fill(ABOUT[title], 80), ""]
+    lines += table(columns, rows)
+    lines += measured(found)
+    picture = f"{slug(title)}.png"
+    if (Path(output) / picture).exists():
+        lines += [
+            f"![{title}: the curves](results/{picture})",
+            "",
+        ]
+    for result in found:
+        if result.recipe.note and result.falls_short():
+            note = f"{result.recipe.title}: {result.recipe.note}"
+            lines += [fill(note, 80), ""]
+    return "\n".join(lines)
+
+
+def measured(found):
+    """What was measured of the trained models, the means over the seeds."""
+    rows = {}
+    for result in found:
+        runs = [run["measurements"] for run in result.finished]
+        runs = [run for run in runs if run]
+        if runs:
+            names = tuple(runs[0])
+            means = (in_words(n, fmean(run[n] for run in runs)) for n in names)
+            rows.setdefault(names, []).append((result.recipe.title, *means))
+    return [
+        line
+        for names, of_models in rows.items()
+        for line in table(("model", *names), of_models)
+    ]
+
+
+# Measurements that are no shares.
+NUMBERS = ("largest eigenvalue", "trace", "condition number")
+
+
+def in_words(name, value):
+    return f"{value:.3g}" if name in NUMBERS else f"{100 * value:.1f}%"
+
+
+def table(header, rows):
+    return [
+        f"| {' | '.join(header)} |",
+        "|---" * len(header) + "|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+    ]
+
+
+def slug(title):
+    return "-".join(re.findall(r"\w+", title.lower()))
+
+
+# The curves.
+
+
+def draw(section, output):
+    """Draw the runs of a section: the test, or the training, and its course."""
+    from matplotlib.figure import Figure
+
+    found = [r for r in results(output) if r.recipe.section == section]
+    canvas = Figure(figsize=(7, 4), layout="constrained")
+    axes = canvas.subplots()
+    kind = found[0].recipe.figure
+    for number, result in enumerate(found):
+        label = result.recipe.title
+        for run in result.runs:
+            for points in CURVES[kind](run["history"]):
+                axes.plot(*points, ".-", color=f"C{number}", label=label)
+                label = None
+    horizontal, vertical = AXES[kind]
+    axes.set_xlabel(horizontal)
+    axes.set_ylabel(vertical)
+    axes.legend()
+    axes.grid(alpha=0.3)
+    canvas.savefig(Path(output) / f"{slug(section)}.png", dpi=100)
+
+
+AXES = {
+    "accuracy": ("minutes of one processor", "accuracy of the test, %"),
+    "bits": ("minutes of one processor", "bits of a byte of the test"),
+    "iterations": ("sequences", "loss in training"),
+    "growth": ("images", "mean norm of the state of each layer"),
+}
+CURVES = {
+    "accuracy": lambda history: [tested(history, "test_accuracy", 100)],
+    "bits": lambda history: [tested(history, "test_loss", 1 / math.log(2))],
+    "iterations": lambda history: [(history["images"], history["loss"])],
+    "growth": lambda history: [
+        (history["images"], norms) for norms in watched(history)
+    ],
+}
+
+
+def tested(history, column, factor):
+    """Minutes, and a column of the tests times a factor."""
+    pairs = zip(history["cpu_seconds"], history[column])
+    points = [(s / 60, factor * v) for s, v in pairs if v is not None]
+    return tuple(zip(*points))

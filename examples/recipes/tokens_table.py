@@ -1,0 +1,179 @@
+"""Recipes for sensors, texts and lists."""
+
+from recipes.recipe import Recipe
+
+SENSORS = "Sensors: Japanese Vowels"
+GAPS_SECTION = f"{SENSORS}, with gaps"
+GAPS = {"missing": 0.3, "dropped": 0.3}
+
+
+def of_sensors(title, layers, **task_arguments):
+    return Recipe(
+        section=GAPS_SECTION if task_arguments else SENSORS,
+        title=title,
+        task="vowels",
+        task_arguments=task_arguments,
+        layers=layers,
+        learning_rate=3e-3,
+        rounds=60,
+        test_every=5,
+    )
+
+
+LSSL_SENSORS = (
+    (
+        "SequenceClassifier",
+        {
+            "num_layers": 2,
+            "units": 32,
+            "unit": "lssl",
+            "unit_arguments": {
+                "state_size": 16,
+                "dt_min": 0.02,
+                "dt_max": 0.5,
+            },
+            "dropout": 0.2,
+        },
+    ),
+)
+GRU_SENSORS = (
+    ("gru", {"units": 64}),
+    ("Dropout", {"rate": 0.2}),
+    ("Dense", {"units": 9, "activation": "softmax"}),
+)
+
+RECIPES = {
+    "sensors-lssl": of_sensors("LSSL", LSSL_SENSORS),
+    "sensors-gru": of_sensors("GRU", GRU_SENSORS),
+    "gaps-lssl": of_sensors("LSSL", LSSL_SENSORS, **GAPS, time_deltas=True),
+    "gaps-gru": of_sensors("GRU", GRU_SENSORS, **GAPS),
+}
+
+
+TEXT = "Text, byte by byte"
+TEXT_LENGTH = 256
+
+
+def of_text(title, layers, rounds):
+    return Recipe(
+        section=TEXT,
+        title=title,
+        task="text",
+        task_arguments={"length": TEXT_LENGTH},
+        layers=layers,
+        learning_rate=4e-3,
+        optimizer=("AdamW", {"weight_decay": 0.01, "global_clipnorm": 1.0}),
+        batch_size=32,
+        # As many as take about the same time.
+        rounds=rounds,
+        steps=50,
+        test_every=10,
+        seeds=(0,),
+        figure="bits",
+    )
+
+
+ROTRNN_TEXT = (
+    ("Embedding", {"input_dim": 256, "output_dim": 96}),
+    (
+        "SequenceClassifier",
+        {
+            "num_layers": 4,
+            "units": 96,
+            "unit": "rotrnn",
+            "unit_arguments": {"state_size": 192, "num_heads": 24},
+            "dropout": 0.1,
+            "pooling": None,
+        },
+    ),
+)
+OF_BYTES = ("Dense", {"units": 256, "activation": "softmax"})
+# As many weights, about 300,000.
+LSTM_TEXT = (
+    ("Embedding", {"input_dim": 256, "output_dim": 128}),
+    ("lstm", {"units": 128, "return_sequences": True}),
+    ("Dropout", {"rate": 0.1}),
+    ("lstm", {"units": 128, "return_sequences": True}),
+    OF_BYTES,
+)
+TRANSFORMER_TEXT = (
+    (
+        "transformer",
+        {
+            "vocabulary": 256,
+            "units": 80,
+            "num_layers": 3,
+            "num_heads": 4,
+            "dropout": 0.1,
+        },
+    ),
+    OF_BYTES,
+)
+
+RECIPES |= {
+    "text-rotrnn": of_text("RotRNN", ROTRNN_TEXT, rounds=60),
+    "text-lstm": of_text("LSTM", LSTM_TEXT, rounds=60),
+    "text-transformer": of_text("transformer", TRANSFORMER_TEXT, rounds=60),
+}
+
+# Lists of Long Range Arena.
+
+LISTS_SECTION = "ListOps, 500 to 2,000 tokens"
+LISTS = {
+    "num_layers": 4,
+    "units": 64,
+    "unit": "rotrnn",
+    "unit_arguments": {
+        "state_size": 128,
+        "num_heads": 32,
+        "gamma_max": 0.9995,
+        # Small angles, as in the paper for this task.
+        "theta_max": 0.031415926535897934,
+        "bidirectional": True,
+    },
+    "pooling": "max",
+}
+
+RECIPES["lists-rotrnn"] = Recipe(
+    section=LISTS_SECTION,
+    title="RotRNN",
+    task="list_operations",
+    task_arguments={
+        "train_size": 96000,
+        "test_size": 2000,
+        "min_length": 500,
+        "max_length": 2000,
+        "max_depth": 10,
+        "max_arguments": 10,
+    },
+    layers=(
+        ("Embedding", {"input_dim": 16, "output_dim": 64}),
+        ("SequenceClassifier", LISTS),
+    ),
+    learning_rate=2e-3,
+    batch_size=32,
+    # Ten epochs.
+    rounds=300,
+    steps=100,
+    test_every=10,
+    seeds=(0,),
+    paper="rotrnn",
+    place="table 1",
+    published=61.1,
+    note="four layers of 64 features and 30,000 steps here, six layers of 128 "
+    "and 80,000 steps in the paper.",
+)
+
+ABOUT = {
+    SENSORS: "Twelve channels of 640 utterances, 7 to 29 steps, by nine "
+    "speakers, whom the model tells apart: 270 for training, 370 for the test "
+    "(Kudo et al. 1999).",
+    GAPS_SECTION: "The same utterances, of which 30% of the steps and 30% of "
+    "the values in the others are missing, in training and in the test. Both "
+    "models are told which values are missing, and how long each step lasts: "
+    "the GRU as features, the LSSL also as `time_deltas`.",
+    TEXT: "Tiny Shakespeare, a megabyte. The figure is the bits of a byte on "
+    "the last tenth, which is held out.",
+    LISTS_SECTION: "The values of nested lists of digits, as in Long Range "
+    "Arena.",
+}

@@ -1,0 +1,34 @@
+"""The test figure of a model that was kept, measured again."""
+
+import keras
+from recipes import record
+from recipes.data import TASKS
+from recipes.page import last
+from recipes.training import compile_model
+from recipes.training import test
+
+from keras_linrec.saving import load_model
+
+# A tenth of a point of accuracy; the same share of a loss.
+TOLERANCE = 1e-3
+
+
+def verify(name, recipe, options):
+    """Whether the kept model has the figure that was recorded."""
+    seed = recipe.seeds[0]
+    task = TASKS[recipe.task](options, seed, **recipe.task_arguments)
+    model = load_model(options.output / f"{name}.keras", compile=False)
+    compile_model(model, task)
+    measured = test(model, task)
+    runs = record.read(options.output / f"{name}.json")["runs"]
+    (run,) = (run for run in runs if run["seed"] == seed)
+    key = "accuracy" if "accuracy" in measured else "loss"
+    recorded = last(run["history"][f"test_{key}"])
+    allowed = TOLERANCE * (1 if key == "accuracy" else recorded)
+    agrees = abs(measured[key] - recorded) <= allowed
+    print(
+        f"{name}, backend {keras.backend.backend()}: test {key} "
+        f"{measured[key]:.4f}, recorded {recorded:.4f} on {run['backend']}: "
+        f"{'the same' if agrees else 'another'} figure."
+    )
+    return agrees

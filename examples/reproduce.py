@@ -1,0 +1,146 @@
+"""Train a model of the papers by its recipe, or test the model that was kept.
+
+    pip install ".[examples,jax]"    # or tensorflow, or torch
+    python examples/reproduce.py --list
+    python examples/reproduce.py speech-lssl --data spoken_digits.npz
+
+Each recipe is an entry of a table, `recipes/table.py`: a model, its data, its
+training, and the figure that its paper reports. The command trains with the
+recipe's seeds, one after another, prints a line after every round, and writes
+`NAME.json` (the history, the time, the machine, the versions), `NAME.keras`,
+the model of the first seed, and a plot into `docs/results`.
+
+A run that was stopped or killed goes on when the command is given again, to the
+same numbers as if it had not been: the examples of a training step follow from
+the seed and the number of the step. `--minutes 60` stops after the round in
+which an hour has passed.
+
+    python examples/reproduce.py --verify speech-lssl --data spoken_digits.npz
+
+measures the test figure of the model that was kept, under any backend, and
+fails where it differs from the recorded one by more than a tenth of a point.
+
+    python examples/reproduce.py --page
+
+writes the tables and the plots of `docs/results.md` from all JSON files.
+
+Data: MNIST is Keras' mnist.npz (`keras.datasets.mnist.load_data()` stores it in
+~/.keras/datasets). The spoken digits are the Free Spoken Digit Dataset
+(github.com/Jakobovski/free-spoken-digit-dataset, CC BY-SA 4.0), its recordings
+one after another in the array `samples` of a NumPy file, with `lengths`,
+`labels`, `speakers`, `takes` and `rate`.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from common import BACKENDS
+from common import add_numbers
+from common import make_folder
+from common import prepare_backend
+from recipes import page
+from recipes.table import RECIPES
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    if options.list:
+        print(page.listing(options.output))
+        return
+    if options.page:
+        page.write(options.output)
+        return
+    make_folder(options.output)
+    make_folder(options.folder)
+    for name in options.names:
+        choose_backend(options.backend or RECIPES[name].backend)
+        if options.verify:
+            verify(name, options)
+        else:
+            reproduce(name, options)
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], epilog=BACKENDS
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        # argparse compares the empty list too, when no name is given.
+        choices=[*RECIPES, []],
+        metavar="NAME",
+        help="one or more recipes, see --list",
+    )
+    for name, text in (
+        ("list", "print the recipes, the papers' figures and those here"),
+        ("verify", "test the models that were kept, instead of training"),
+        ("page", "make the page of results and its plots"),
+    ):
+        parser.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_argument(
+        "--data", type=Path, metavar="FILE", help="the file of the data"
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("jax", "tensorflow", "torch"),
+        help="where KERAS_BACKEND is not set (default: the recipe's)",
+    )
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", help="the runs (default: the recipe's)"
+    )
+    add_numbers(
+        parser,
+        ("minutes", float, None, "stop after the round in which they end"),
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(".cache") / "reproduce",
+        metavar="DIR",
+        help="what is needed to go on (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=RESULTS,
+        metavar="DIR",
+        help="where results are written (default: docs/results)",
+    )
+    options = parser.parse_args(arguments)
+    if not options.names and not (options.list or options.page):
+        parser.error("expected the NAME of a recipe, --list or --page")
+    return options
+
+
+def choose_backend(name):
+    """Let the environment decide, then the command line, then the recipe."""
+    os.environ.setdefault("KERAS_BACKEND", name)
+    prepare_backend()
+
+
+def reproduce(name, options):
+    # Keras is imported after its backend has been chosen.
+    from recipes import training
+
+    recipe = RECIPES[name]
+    for seed in options.seeds or recipe.seeds:
+        if not training.train(name, recipe, seed, options):
+            print(f"{name}, seed {seed}: the same command goes on.")
+            return
+    page.draw(recipe.section, options.output)
+
+
+def verify(name, options):
+    from recipes import verification
+
+    if not verification.verify(name, RECIPES[name], options):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Starting values in hertz and seconds."""
+
+import math
+
+from keras_linrec.validation import require_between
+
+
+class DecaysForSignals:
+    """`for_signals` of units whose states start with decays and angles.
+
+    `_DECAYS` names the arguments for the smallest and the largest decay.
+    """
+
+    @classmethod
+    def for_signals(
+        cls,
+        units=None,
+        *,
+        sampling_rate,
+        longest_memory,
+        shortest_memory=None,
+        highest_frequency=None,
+        **arguments,
+    ):
+        """A layer for signals, with starting values in hertz and seconds.
+
+        A state that turns by the angle theta per step follows a frequency of
+        theta sampling_rate / (2 pi) hertz. One that decays by the factor gamma
+        per step remembers about 1 / (1 - gamma) steps. The states start within
+        the given limits; training may leave them.
+
+        Args:
+            units: integer, the number of output features. Defaults to `None`,
+                as many as the input has.
+            sampling_rate: float, steps per second.
+            longest_memory: float, in seconds, more than two steps: how long
+                an input may matter, at most the length of a sequence.
+            shortest_memory: float, in seconds, more than one step. Defaults to
+                `None`, a hundredth of `longest_memory`, but at least two steps.
+            highest_frequency: float, in hertz, at most half the sampling rate.
+                Defaults to `None`, half the sampling rate.
+            **arguments: other arguments of the layer.
+
+        Returns:
+            A layer.
+
+        Raises:
+            ValueError: for an argument out of its range.
+
+        Example: sound at 8,000 samples a second. The states start with
+        frequencies up to 400 Hz and remember up to half a second.
+
+        >>> from keras_linrec.layers import RotRNN
+        >>> layer = RotRNN.for_signals(
+        ...     32,
+        ...     sampling_rate=8000,
+        ...     longest_memory=0.5,
+        ...     highest_frequency=400,
+        ... )
+        >>> round(layer.theta_max, 4), layer.gamma_min, layer.gamma_max
+        (0.3142, 0.975, 0.99975)
+        """
+        shortest, longest = _memory_in_steps(
+            sampling_rate, shortest_memory, longest_memory
+        )
+        if highest_frequency is None:
+            highest_frequency = sampling_rate / 2
+        require_between(
+            "highest_frequency", highest_frequency, 0, sampling_rate / 2, "(]"
+        )
+        smallest_decay, largest_decay = cls._DECAYS
+        chosen = {
+            smallest_decay: 1 - 1 / shortest,
+            largest_decay: 1 - 1 / longest,
+            "theta_max": 2 * math.pi * highest_frequency / sampling_rate,
+        }
+        return cls(units, **chosen, **arguments)
+
+
+class TimescalesForSignals:
+    """`for_signals` of units whose features start with timescales."""
+
+    @classmethod
+    def for_signals(
+        cls,
+        units=None,
+        *,
+        sampling_rate,
+        longest_memory,
+        shortest_memory=None,
+        **arguments,
+    ):
+        """A layer for signals, with starting values in seconds.
+
+        A feature with the timescale dt remembers about 1 / dt steps. The
+        features start within the given limits; training may leave them.
+
+        Args:
+            units: integer, the number of output features. Defaults to `None`,
+                as many as the input has.
+            sampling_rate: float, steps per second.
+            longest_memory: float, in seconds, more than two steps: how long
+                an input may matter, at most the length of a sequence.
+            shortest_memory: float, in seconds, more than one step. Defaults to
+                `None`, a hundredth of `longest_memory`, but at least two steps.
+            **arguments: other arguments of the layer.
+
+        Returns:
+            A layer.
+
+        Raises:
+            ValueError: for an argument out of its range.
+
+        Example: a heart rate once a minute, and the day before it.
+
+        >>> from keras_linrec.layers import LSSL
+        >>> layer = LSSL.for_signals(
+        ...     32, sampling_rate=1 / 60, longest_memory=24 * 3600
+        ... )
+        >>> round(1 / layer.dt_min), round(1 / layer.dt_max, 1)
+        (1440, 14.4)
+        """
+        shortest, longest = _memory_in_steps(
+            sampling_rate, shortest_memory, longest_memory
+        )
+        return cls(units, dt_min=1 / longest, dt_max=1 / shortest, **arguments)
+
+
+def _memory_in_steps(sampling_rate, shortest_memory, longest_memory):
+    """The shortest and the longest memory in steps, if they are in range."""
+    require_between("sampling_rate", sampling_rate, 0, math.inf, "()")
+    require_between(
+        "longest_memory", longest_memory, 2 / sampling_rate, math.inf, "()"
+    )
+    longest = longest_memory * sampling_rate
+    if shortest_memory is None:
+        return max(longest / 100, 2.0), longest
+    require_between(
+        "shortest_memory",
+        shortest_memory,
+        1 / sampling_rate,
+        longest_memory,
+        "()",
+    )
+    return shortest_memory * sampling_rate, longest

@@ -1,0 +1,269 @@
+"""An optimizer with a learning rate of its own for chosen weights."""
+
+import re
+from collections.abc import Mapping
+
+import keras
+from keras import ops
+
+from keras_linrec.validation import require_between
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class ParameterGroups(keras.optimizers.Optimizer):
+    """An optimizer that trains some weights more slowly, and without decay.
+
+    The weights that define a recurrence act on the state in every step, so a
+    small change of theirs is a large one after thousands of steps. The papers
+    train them at a fraction of the learning rate of the other weights, and
+    without weight decay, which would pull them away from their initialization
+    to values that mean something else: a `log_timescale` of 0 is a dt of 1.
+
+    Each group has an optimizer of its own, a copy of `optimizer` in everything
+    but the learning rate and the weight decay. Setting `learning_rate`, as
+    `keras.callbacks.ReduceLROnPlateau` does, changes all groups in proportion;
+    a schedule applies to all of them. `global_clipnorm` is the norm of the
+    gradients of all groups together.
+
+    Args:
+        optimizer: a Keras optimizer that has not been built. It trains the
+            weights that are in no group.
+        groups: dictionary. The keys are regular expressions, which are
+            searched for in the paths of the trainable weights, such as
+            `"sequence_classifier/block_0/lssl/log_timescale"`; a weight belongs
+            to the first group whose expression occurs in its path. The values
+            are the groups' multiples of the learning rate, floats of at
+            least 0. With 0, the weights stay as they are.
+        name: string, the name of the optimizer. Defaults to
+            `"parameter_groups"`.
+
+    The names of the weights that define a recurrence:
+
+    | layer | weights |
+    |---|---|
+    | `LSSL` | `log_timescale`, `input_vector`, `transition_` and p, d, q or t |
+    | `RotRNN` | `theta`, `gamma_log`, `rotation_kernel` |
+    | `LRU` | `nu_log`, `theta_log`, `gamma_log` |
+    | `LinearDynamicalSystem`, `LDStack` | `eigenvalues` |
+    | `OrthogonalRNN` | `reflectors` |
+    | `LipschitzRNN` | `linear_kernel`, `recurrent_kernel` |
+
+    Raises:
+        ValueError: if an argument is not as described, if `optimizer` has both
+            `gradient_accumulation_steps` and `global_clipnorm`, and, when the
+            optimizer is built, if a group has no weights.
+
+    Example: an LSSL as its authors train it, with 1e-4 for A and B and 1e-3
+    for dt where the other weights have 4e-3.
+
+    >>> import keras
+    >>> import numpy as np
+    >>> from keras_linrec.models import SequenceClassifier
+    >>> from keras_linrec.optimizers import ParameterGroups
+    >>> model = SequenceClassifier(num_classes=2, num_layers=1, units=4)
+    >>> model.build((None, 10, 3))
+    >>> optimizer = ParameterGroups(
+    ...     keras.optimizers.AdamW(4e-3, weight_decay=0.01),
+    ...     {"transition_|input_vector": 0.025, "log_timescale": 0.25},
+    ... )
+    >>> model.compile(optimizer, "sparse_categorical_crossentropy")
+    >>> sequences, labels = np.ones((2, 10, 3)), np.array([0, 1])
+    >>> history = model.fit(sequences, labels, verbose=0)
+    """
+
+    def __init__(self, optimizer, groups, name="parameter_groups"):
+        _require_optimizer(optimizer)
+        _require_groups(groups)
+        # The learning rates are those of the groups' optimizers.
+        super().__init__(learning_rate=0.0, name=name)
+        self.groups = dict(groups)
+        self.optimizer = optimizer
+        self.global_clipnorm = optimizer.global_clipnorm
+        optimizer.global_clipnorm = None
+        self.group_optimizers = [
+            _copy(optimizer, multiple, f"{optimizer.name}_{number}")
+            for number, multiple in enumerate(self.groups.values(), start=1)
+        ]
+
+    @property
+    def _optimizers(self):
+        return [self.optimizer, *self.group_optimizers]
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._group_of = [self._find_group(v.path) for v in variables]
+        for number, expression in enumerate(self.groups, start=1):
+            if number not in self._group_of:
+                raise ValueError(
+                    "Each expression in `groups` should occur in the path of a "
+                    f"trainable weight. Received: {expression!r}, and the "
+                    f"paths {[v.path for v in variables]}"
+                )
+        for number, optimizer in enumerate(self._optimizers):
+            optimizer.build(self._members(number, variables))
+
+    def _find_group(self, path):
+        """The number of a weight's group, 0 where it is in none."""
+        for number, expression in enumerate(self.groups, start=1):
+            if re.search(expression, path):
+                return number
+        return 0
+
+    def _members(self, number, values):
+        """Those of a list, one for each variable, that belong to a group."""
+        return [
+            v for v, group in zip(values, self._group_of) if group == number
+        ]
+
+    @property
+    def variables(self):
+        inner = [o.variables for o in self._optimizers]
+        return sum(inner, super().variables)
+
+    def apply(self, grads, trainable_variables=None):
+        if trainable_variables is None:
+            trainable_variables = self._trainable_variables
+        trainable_variables = list(trainable_variables)
+        if not self.built:
+            self.build(trainable_variables)
+        grads = self._clipped(list(grads))
+        members = {}
+        for gradient, variable in zip(grads, trainable_variables):
+            number = self._group_of[self._get_variable_index(variable)]
+            members.setdefault(number, []).append((gradient, variable))
+        for number, pairs in members.items():
+            # Keras raises for an optimizer without any gradient.
+            if any(gradient is not None for gradient, _ in pairs):
+                self._optimizers[number].apply(*zip(*pairs))
+        self.iterations.assign_add(1)
+
+    def _clipped(self, grads):
+        """Gradients whose norm, over all groups, is at most the given one."""
+        if not self.global_clipnorm:
+            return grads
+        given = [g for g in grads if g is not None]
+        squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in given]
+        norm = ops.sqrt(sum(squares))
+        # The gradients of a scaled loss are unscaled later.
+        limit = self.global_clipnorm * (self.optimizer.loss_scale_factor or 1.0)
+        scale = limit / ops.maximum(norm, limit)
+        return [
+            None if g is None else ops.multiply(g, ops.cast(scale, g.dtype))
+            for g in grads
+        ]
+
+    @property
+    def learning_rate(self):
+        """The learning rate of the weights that are in no group."""
+        return self.optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        self.optimizer.learning_rate = learning_rate
+        for optimizer, multiple in zip(
+            self.group_optimizers, self.groups.values()
+        ):
+            optimizer.learning_rate = _multiplied(learning_rate, multiple)
+
+    def scale_loss(self, loss):
+        return self.optimizer.scale_loss(loss)
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        self.optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    def finalize_variable_values(self, var_list):
+        for number, optimizer in enumerate(self._optimizers):
+            members = self._members(number, self._trainable_variables)
+            optimizer.finalize_variable_values(members)
+
+    def save_own_variables(self, store):
+        # The groups' optimizers, which are attributes, save their own.
+        for index, variable in enumerate(super().variables):
+            store[str(index)] = ops.convert_to_numpy(variable)
+
+    def load_own_variables(self, store):
+        for index, variable in enumerate(super().variables):
+            variable.assign(store[str(index)])
+
+    def get_config(self):
+        # Only what the constructor takes; the rest belongs to `optimizer`.
+        inner = keras.optimizers.serialize(self.optimizer)
+        inner["config"]["global_clipnorm"] = self.global_clipnorm
+        return {"optimizer": inner, "groups": self.groups, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        optimizer = keras.optimizers.deserialize(
+            config["optimizer"], custom_objects
+        )
+        return cls(**{**config, "optimizer": optimizer})
+
+
+class _Multiple(keras.optimizers.schedules.LearningRateSchedule):
+    """A multiple of another schedule.
+
+    It is never saved: the groups' optimizers are made anew from `groups`.
+    """
+
+    def __init__(self, schedule, multiple):
+        self.schedule = schedule
+        self.multiple = multiple
+
+    def __call__(self, step):
+        return self.multiple * self.schedule(step)
+
+
+def _multiplied(learning_rate, multiple):
+    if callable(learning_rate):
+        return _Multiple(learning_rate, multiple)
+    return float(learning_rate) * multiple
+
+
+def _copy(optimizer, multiple, name):
+    """An optimizer with a multiple of the rate, and without weight decay."""
+    config = optimizer.get_config()
+    # AdamW refuses `None`.
+    for argument in ("weight_decay", "adam_weight_decay"):
+        if config.get(argument) is not None:
+            config[argument] = 0.0
+    rate = config["learning_rate"]
+    if isinstance(rate, dict):
+        rate = keras.saving.deserialize_keras_object(rate)
+    config |= {"learning_rate": _multiplied(rate, multiple), "name": name}
+    return type(optimizer).from_config(config)
+
+
+def _require_optimizer(optimizer):
+    if not isinstance(optimizer, keras.optimizers.Optimizer) or optimizer.built:
+        state = " that is built" if getattr(optimizer, "built", False) else ""
+        raise ValueError(
+            "`optimizer` should be a Keras optimizer that has not been built. "
+            f"Received: optimizer={optimizer}{state}"
+        )
+    if optimizer.gradient_accumulation_steps and optimizer.global_clipnorm:
+        raise ValueError(
+            "`optimizer` should have `global_clipnorm` or "
+            "`gradient_accumulation_steps`, not both: the norm of accumulated "
+            "gradients is that of one group. Received: global_clipnorm="
+            f"{optimizer.global_clipnorm}, gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps}"
+        )
+
+
+def _require_groups(groups):
+    if not isinstance(groups, Mapping) or not groups:
+        raise ValueError(
+            "`groups` should be a dictionary of regular expressions and "
+            f"multiples of the learning rate. Received: groups={groups}"
+        )
+    for expression, multiple in groups.items():
+        if not isinstance(expression, str):
+            raise ValueError(
+                "The keys of `groups` should be strings. "
+                f"Received: {expression!r}"
+            )
+        require_between(
+            f"groups[{expression!r}]", multiple, 0, float("inf"), "[)"
+        )

@@ -1,0 +1,194 @@
+"""Optimizers with a learning rate of its own for chosen weights."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_linrec import layers
+from keras_linrec.optimizers import ParameterGroups
+
+KINDS = {
+    "adam": lambda rate, **given: keras.optimizers.Adam(rate, **given),
+    "adamw": lambda rate, **given: keras.optimizers.AdamW(
+        rate, weight_decay=0.1, **given
+    ),
+    "momentum": lambda rate, **given: keras.optimizers.SGD(
+        rate, momentum=0.9, weight_decay=0.1, **given
+    ),
+}
+
+
+def small_model():
+    keras.utils.set_random_seed(3)
+    return keras.Sequential(
+        [
+            keras.Input((6, 2)),
+            layers.RotRNN(3, state_size=4, num_heads=2, name="rotrnn"),
+            keras.layers.Dense(1, name="head"),
+        ],
+        name="model",
+    )
+
+
+def data():
+    generator = np.random.default_rng(0)
+    sequences = generator.normal(size=(8, 6, 2)).astype("float32")
+    return sequences, sequences[..., :1].copy()
+
+
+def trained(optimizer, epochs=3):
+    """The weights of a small model after some steps, by path."""
+    model = small_model()
+    model.compile(optimizer, "mse")
+    model.fit(*data(), batch_size=4, epochs=epochs, shuffle=False, verbose=0)
+    return model, weights_of(model)
+
+
+def weights_of(model):
+    return {w.path: np.array(w) for w in model.trainable_weights}
+
+
+def is_in_group(path):
+    return path.endswith(("theta", "gamma_log"))
+
+
+GROUPS = {"theta|gamma_log": 0.1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_multiple_of_one_changes_nothing_but_the_decay(kind):
+    undecayed = KINDS[kind](0.01, clipnorm=0.5)
+    if undecayed.weight_decay is not None:
+        undecayed.weight_decay = 0.0
+    _, expected = trained(undecayed)
+    optimizer = KINDS[kind](0.01, clipnorm=0.5)
+    _, grouped = trained(ParameterGroups(optimizer, {"rotrnn|head": 1.0}))
+    for path, value in expected.items():
+        np.testing.assert_array_equal(grouped[path], value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_group_moves_as_under_an_optimizer_of_its_rate(kind):
+    """In the first step, when the gradients are the same."""
+
+    def after_one_step(optimizer):
+        model = small_model()
+        model.compile(optimizer, "mse")
+        model.train_on_batch(*data())
+        return weights_of(model)
+
+    grouped = after_one_step(ParameterGroups(KINDS[kind](0.01), GROUPS))
+    slow = KINDS[kind](0.001)
+    slow.exclude_from_weight_decay(var_names=["theta", "gamma_log"])
+    slow = after_one_step(slow)
+    fast = after_one_step(KINDS[kind](0.01))
+    start = weights_of(small_model())
+    for path, value in grouped.items():
+        expected = slow if is_in_group(path) else fast
+        np.testing.assert_allclose(value, expected[path], atol=1e-7)
+        assert np.abs(value - start[path]).max() > 0, path
+
+
+def test_weights_at_multiple_zero_stay():
+    _, end = trained(ParameterGroups(KINDS["adamw"](0.01), {"theta": 0.0}))
+    start = weights_of(small_model())
+    moved = {path for path in end if (end[path] != start[path]).any()}
+    assert moved == {path for path in start if not path.endswith("theta")}
+
+
+def test_the_first_expression_that_fits_is_the_group():
+    optimizer = ParameterGroups(
+        KINDS["adam"](0.01), {"theta": 0.0, "rotrnn": 1.0}
+    )
+    _, end = trained(optimizer)
+    start = weights_of(small_model())
+    for path in end:
+        assert (end[path] == start[path]).all() == path.endswith("theta")
+
+
+def test_the_learning_rate_is_that_of_the_others_and_moves_all():
+    optimizer = ParameterGroups(KINDS["adam"](0.01), GROUPS)
+    assert float(optimizer.learning_rate) == pytest.approx(0.01)
+    optimizer.learning_rate = 0.0
+    _, end = trained(optimizer)
+    for path, value in weights_of(small_model()).items():
+        np.testing.assert_array_equal(end[path], value)
+
+
+def test_a_schedule_applies_to_every_group():
+    def decay(rate):
+        return keras.optimizers.schedules.PolynomialDecay(rate, 4, 0.0)
+
+    scheduled = ParameterGroups(KINDS["adam"](decay(0.01)), GROUPS)
+    model, end = trained(scheduled, epochs=2)
+    # After four steps the rate is zero.
+    model.fit(*data(), batch_size=4, epochs=2, shuffle=False, verbose=0)
+    for path, value in weights_of(model).items():
+        np.testing.assert_array_equal(end[path], value)
+        assert (value != weights_of(small_model())[path]).any()
+
+
+def test_the_clipped_norm_is_that_of_all_groups():
+    """Steps of plain gradient descent are as long as the clipped gradient."""
+    optimizer = ParameterGroups(
+        keras.optimizers.SGD(1.0, global_clipnorm=0.01), {"theta|head": 1.0}
+    )
+    model = small_model()
+    model.compile(optimizer, "mse")
+    start = weights_of(model)
+    model.train_on_batch(*data())
+    moves = [np.sum((w - start[p]) ** 2) for p, w in weights_of(model).items()]
+    assert np.sqrt(sum(moves)) == pytest.approx(0.01, rel=1e-4)
+
+
+def test_averages_replace_the_weights_of_every_group():
+    given = {"use_ema": True, "ema_momentum": 0.5}
+    _, plain = trained(KINDS["adam"](0.01, **given))
+    _, grouped = trained(
+        ParameterGroups(KINDS["adam"](0.01, **given), {"theta": 1.0})
+    )
+    for path, value in plain.items():
+        np.testing.assert_array_equal(grouped[path], value)
+
+
+def test_a_saved_training_goes_on_as_if_it_had_not_stopped(tmp_path):
+    def optimizer():
+        return ParameterGroups(
+            KINDS["adamw"](0.01, global_clipnorm=1.0), GROUPS
+        )
+
+    _, expected = trained(optimizer(), epochs=4)
+    model, _ = trained(optimizer(), epochs=2)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.groups == GROUPS
+    assert loaded.optimizer.global_clipnorm == 1.0
+    loaded.fit(*data(), batch_size=4, epochs=2, shuffle=False, verbose=0)
+    for value, weight in zip(expected.values(), loaded.trainable_weights):
+        np.testing.assert_allclose(np.array(weight), value, atol=1e-6)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="`optimizer` should be a Keras"):
+        ParameterGroups("adam", GROUPS)
+    with pytest.raises(ValueError, match="that is built"):
+        built = keras.optimizers.Adam()
+        built.build([])
+        ParameterGroups(built, GROUPS)
+    for groups in ({}, ["theta"], None):
+        with pytest.raises(ValueError, match="`groups` should be a dictionary"):
+            ParameterGroups(keras.optimizers.Adam(), groups)
+    with pytest.raises(ValueError, match="should be strings"):
+        ParameterGroups(keras.optimizers.Adam(), {1: 0.5})
+    for multiple in (-1, "a", float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=r"groups\['theta'\]"):
+            ParameterGroups(keras.optimizers.Adam(), {"theta": multiple})
+    both = {"global_clipnorm": 1.0, "gradient_accumulation_steps": 2}
+    with pytest.raises(ValueError, match="not both"):
+        ParameterGroups(keras.optimizers.Adam(**both), GROUPS)
+
+
+def test_a_group_without_weights_is_refused():
+    optimizer = ParameterGroups(keras.optimizers.Adam(), {"log_timescale": 0.1})
+    with pytest.raises(ValueError, match="Received: 'log_timescale'"):
+        optimizer.build(small_model().trainable_weights)

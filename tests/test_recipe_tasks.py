@@ -1,0 +1,304 @@
+"""What the models of the recipes learn, are built of and measured for."""
+
+import keras
+import numpy as np
+import pytest
+import reproduce
+from recipes import data
+from recipes import measurements
+from recipes import networks
+from recipes import record
+from recipes import training
+from recipes.table import RECIPES
+from recipes.tasks import FixedTask
+from recipes.tasks import IrregularTask
+from recipes.tasks import TextTask
+from recipes.vowels import read
+from recipes.vowels import with_gaps
+
+
+def lengths_task(count=30):
+    """Sequences of various lengths that hold their own number."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(5, 60, count)
+    sequences = [
+        np.full((n, 1), i, "float32") for i, n in enumerate(lengths, 1)
+    ]
+    labels = np.arange(count) % 3
+    return FixedTask((sequences, labels), (sequences, labels), multiple=20)
+
+
+def test_an_epoch_has_every_example_once_and_the_next_another_order():
+    task = lengths_task()
+    epochs = [
+        [task.batch(seed, 6 * epoch + step, 5)[0] for step in range(6)]
+        for seed, epoch in ((0, 0), (0, 1), (1, 0))
+    ]
+    orders = []
+    for batches in epochs:
+        numbers = [b["sequences"][:, 0, 0] for b in batches]
+        orders.append(np.concatenate(numbers).tolist())
+        assert sorted(orders[-1]) == list(range(1, 31))
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
+def test_a_batch_follows_from_the_seed_and_its_number():
+    first, second = lengths_task(), lengths_task()
+    second.batch(0, 3, 5)
+    for number in (9, 2):
+        (one, labels), (other, others) = (
+            task.batch(7, number, 5) for task in (first, second)
+        )
+        np.testing.assert_array_equal(one["sequences"], other["sequences"])
+        np.testing.assert_array_equal(labels, others)
+
+
+def test_padding_is_masked_and_the_first_two_batches_differ_in_width():
+    task = lengths_task()
+    for seed in range(5):
+        batches = [task.batch(seed, step, 5)[0] for step in range(6)]
+        widths = [b["mask"].shape[1] for b in batches]
+        assert widths[0] != widths[1]
+        for batch in batches:
+            steps = batch["sequences"][..., 0]
+            assert steps.shape[1] % 20 == 0
+            assert ((steps > 0) == batch["mask"]).all()
+
+
+def test_the_test_has_every_example_once():
+    task = lengths_task(230)
+    numbers = [batch["sequences"][:, 0, 0] for batch, _ in task.tests()]
+    assert len(numbers) == 3
+    assert sorted(np.concatenate(numbers)) == list(range(1, 231))
+
+
+@pytest.mark.parametrize(
+    "name, arguments",
+    [("addition", {"steps": 9}), ("copy_memory", {"delay": 4})],
+)
+def test_drawn_sequences_follow_from_the_seed_and_their_number(name, arguments):
+    task = data.TASKS[name](None, 0, **arguments)
+
+    def drawn(seed, number):
+        return task.batch(seed, number, 3)[0]["sequences"]
+
+    np.testing.assert_array_equal(drawn(1, 2), drawn(1, 2))
+    for other in (drawn(1, 3), drawn(2, 2)):
+        assert (other != drawn(1, 2)).any()
+    tests = [batch["sequences"] for batch, _ in task.tests()]
+    assert sum(map(len, tests)) == task.test_size
+    assert (tests[0] != tests[1]).any()
+    assert tests[0].shape[1:] == task.inputs["sequences"]
+
+
+@pytest.fixture
+def speech(tmp_path):
+    """A file of two digits by two speakers in ten takes, as tones."""
+    generator = np.random.default_rng(0)
+    labels, speakers, takes = (
+        grid.ravel().astype("uint8")
+        for grid in np.meshgrid(range(2), range(2), range(10), indexing="ij")
+    )
+    lengths = generator.integers(900, 2100, len(labels)).astype("int32")
+    tones = [
+        np.sin((0.3 + label) * np.arange(length) + generator.uniform(0, 6))
+        for label, length in zip(labels, lengths)
+    ]
+    path = tmp_path / "digits.npz"
+    np.savez(
+        path,
+        samples=(3e4 * np.concatenate(tones)).astype("int16"),
+        lengths=lengths,
+        labels=labels,
+        speakers=speakers,
+        takes=takes,
+        rate=np.int32(8000),
+    )
+    return path
+
+
+def speech_options(path):
+    return reproduce.parse(["speech-lssl", "--data", str(path)])
+
+
+def test_recordings_are_split_by_takes_or_by_the_speaker(speech):
+    options = speech_options(speech)
+    by_takes = data.speech(options, seed=0)
+    assert len(by_takes.train[1]) == len(by_takes.test[1]) == 20
+    assert by_takes.num_classes == 2
+    for seed in range(2):
+        unheard = data.speech(options, seed, unheard=True)
+        assert len(unheard.train[1]) == len(unheard.test[1]) == 20
+    # Neither test has a recording that was trained on.
+    for task in (by_takes, unheard):
+        trained = {recording.tobytes() for recording in task.train[0]}
+        assert not trained & {recording.tobytes() for recording in task.test[0]}
+
+
+def test_recordings_are_equally_loud_and_not_too_long(speech):
+    task = data.speech(speech_options(speech), 0, max_samples=1000)
+    assert max(map(len, task.train[0])) == 1000
+    for recording in task.train[0]:
+        assert recording.mean() == pytest.approx(0, abs=1e-5)
+        assert recording.std() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_file_that_does_not_fit_is_refused(speech, tmp_path):
+    with np.load(speech) as file:
+        arrays = dict(file)
+    path = tmp_path / "other.npz"
+    np.savez(path, **{**arrays, "lengths": arrays["lengths"] + 1})
+    with pytest.raises(SystemExit, match="that sum to"):
+        data.speech(speech_options(path), 0)
+    del arrays["takes"]
+    np.savez(path, **arrays)
+    with pytest.raises(SystemExit, match="a file without takes"):
+        data.speech(speech_options(path), 0)
+    for task in (data.speech, lambda *given: data.pixels(*given, "pixels")):
+        with pytest.raises(SystemExit, match="Received: no file"):
+            task(reproduce.parse(["speech-lssl"]), 0)
+
+
+def test_gaps_take_away_values_and_steps_and_say_so():
+    sequence = np.arange(1.0, 241.0).reshape(20, 12)
+    whole = with_gaps(sequence, 0.0, 0.0, np.random.default_rng(0))
+    np.testing.assert_array_equal(whole[:, :12], sequence)
+    assert (whole[:, 12:] == 1).all()
+    holes = with_gaps(sequence, 0.5, 0.5, np.random.default_rng(0))
+    values, present, deltas = holes[:, :12], holes[:, 12:24], holes[:, 24]
+    assert 0 < len(holes) < 20 and 0 < present.sum() < present.size
+    # Each step lasts since the one before it: their sums are their places.
+    places = np.cumsum(deltas).astype(int) - 1
+    expected = np.where(present, sequence[places], 0)
+    np.testing.assert_array_equal(values, expected)
+    assert len(with_gaps(sequence, 0.0, 1.0, np.random.default_rng(0))) == 1
+
+
+def test_sensors_are_read_step_by_step(tmp_path):
+    lines = ["# words", "@data", "1,2,3:4,5,6:2", "7,8:9,10:1"]
+    (tmp_path / "JapaneseVowels_TRAIN.ts").write_text("\n".join(lines))
+    (first, second), labels = read(tmp_path, "TRAIN")
+    np.testing.assert_array_equal(first, [[1, 4], [2, 5], [3, 6]])
+    np.testing.assert_array_equal(second, [[7, 9], [8, 10]])
+    assert labels.tolist() == [1, 0]
+    with pytest.raises(SystemExit, match="no such file"):
+        read(tmp_path, "TEST")
+
+
+def test_the_lengths_of_steps_are_an_input_where_asked_for():
+    examples = ([np.ones((3, 2)), np.full((5, 2), 4.0)], np.arange(2))
+    for asked in (False, True):
+        task = IrregularTask(examples, examples, asked)
+        inputs, _ = next(task.tests())
+        assert inputs.keys() == task.inputs.keys()
+        assert ("time_deltas" in inputs) == asked
+    short, long = inputs["time_deltas"]
+    assert (short == 1).all()
+    # Padding lasts a step.
+    assert long.tolist() == 5 * [4] + 5 * [1]
+
+
+def test_the_targets_of_a_text_are_its_next_bytes():
+    task = TextTask(np.arange(200), length=7)
+    batches = [task.batch(0, number, 5) for number in range(2)]
+    tests = list(task.tests())
+    for inputs, targets in [*batches, *tests]:
+        np.testing.assert_array_equal(targets, inputs["sequences"] + 1)
+    assert (batches[0][1] != batches[1][1]).any()
+    # The last tenth is the test, and no training row reaches it.
+    assert min(targets.min() for _, targets in tests) > 180
+    many, _ = task.batch(0, 5, 1000)
+    assert many["sequences"].max() == 178
+
+
+def test_the_transformer_reads_no_later_token():
+    layer = networks.Transformer(5, units=8, num_layers=2, num_heads=2)
+    tokens = np.array([[0, 1, 2, 3, 4, 0]])
+    changed = np.array([[0, 1, 2, 4, 4, 1]])
+    one, other = (
+        keras.ops.convert_to_numpy(layer(t)) for t in (tokens, changed)
+    )
+    np.testing.assert_allclose(one[:, :3], other[:, :3], atol=1e-6)
+    assert np.abs(one[:, 3] - other[:, 3]).max() > 1e-3
+
+
+def test_thinned_sounds_keep_low_tones_and_lose_high_ones():
+    times = np.arange(4000)[:, None]
+    low, high = (np.sin(w * times).astype("float32") for w in (0.2, 2.5))
+    task = FixedTask(([low], np.array([0])), ([low, high], np.array([0, 1])))
+    (slow_low, slow_high), _ = measurements.slower(task, 2).test
+    middle = slice(100, -100)
+    np.testing.assert_allclose(slow_low[middle], low[::2][middle], atol=0.01)
+    assert np.abs(slow_high[middle]).max() < 0.01
+
+
+def small_classifier(unit, task):
+    listed = {"num_layers": 2, "units": 4, "unit": unit}
+    listed["unit_arguments"] = {"state_size": 4}
+    return networks.build(task, [("SequenceClassifier", listed)])
+
+
+def test_sampling_rates_are_measured_with_and_without_the_timescale():
+    task = lengths_task(6)
+    model = small_classifier("lssl", task)
+    (classifier,) = model.layers[-1:]
+    seen = []
+    scores = keras.ops.ones((6, 3)) / 3
+
+    def classify(inputs):
+        seen.append((inputs["mask"].sum(), classifier.step_rescale))
+        return scores
+
+    classify.layers = model.layers
+    figures = measurements.sampling_rates(classify, task)
+    assert list(figures) == [
+        "half rate",
+        "half rate, unscaled",
+        "quarter rate",
+        "quarter rate, unscaled",
+    ]
+    assert [rescale for _, rescale in seen] == [2.0, 1.0, 4.0, 1.0]
+    steps = [sum(-(-len(s) // n) for s in task.test[0]) for n in (2, 2, 4, 4)]
+    assert [count for count, _ in seen] == steps
+    assert classifier.step_rescale == 1.0
+    # Always the first class, a third of the test.
+    assert list(figures.values()) == pytest.approx([1 / 3] * 4)
+
+
+def test_norms_are_measured_for_each_layer():
+    sequences = np.random.default_rng(0).normal(size=(4, 16, 1))
+    examples = (sequences.astype("float32"), np.arange(4))
+    task = FixedTask(examples, examples)
+    found = measurements.norms(small_classifier("rotrnn", task), task)
+    assert list(found) == ["layer 1", "layer 2"]
+    assert all(norm > 0 for norm in found.values())
+
+
+def small_task(recipe):
+    """A task with the inputs of a recipe's and hardly any data."""
+    given, labels = recipe.task_arguments, np.arange(10)
+    if recipe.task in ("addition", "copy_memory"):
+        return data.TASKS[recipe.task](None, 0, **given)
+    if recipe.task == "text":
+        return TextTask(np.arange(4000) % 256, given["length"])
+    if recipe.task == "pixels":
+        shape = (98, 8) if given["order"] == "eight-pixels" else (784, 1)
+        examples = (np.zeros((10, *shape), "float32"), labels)
+        return FixedTask(examples, examples)
+    shape = {"speech": (9, 1), "vowels": (9, 25), "list_operations": (9,)}
+    dtype = "int32" if recipe.task == "list_operations" else "float32"
+    examples = (list(np.zeros((10, *shape[recipe.task]), dtype)), labels)
+    if recipe.task == "vowels":
+        durations = given.get("time_deltas", False)
+        return IrregularTask(examples, examples, durations)
+    return FixedTask(examples, examples)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_builds(name):
+    recipe = RECIPES[name]
+    model = networks.build(small_task(recipe), recipe.layers)
+    optimizer = training.make_optimizer(recipe, recipe.steps or 100)
+    optimizer.build(model.trainable_variables)
+    # A .keras file of this many float32 weights.
+    assert 4 * model.count_params() < record.LARGEST_MODEL

@@ -1,0 +1,236 @@
+"""The recipes: runs that go on, models that are kept, the page of results."""
+
+import json
+import math
+from dataclasses import MISSING
+from dataclasses import asdict
+from dataclasses import fields
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import reproduce
+from recipes import page
+from recipes import record
+from recipes import training
+from recipes import verification
+from recipes.recipe import Recipe
+from recipes.table import RECIPES
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results"
+# What a reader sees, and nothing that a run depends on.
+DESCRIPTIVE = {"section", "title", "paper", "place", "published", "note"}
+# Of arguments that a recorded recipe did not have yet.
+DEFAULTS = {
+    field.name: field.default
+    for field in fields(Recipe)
+    if field.default is not MISSING
+}
+TINY = replace(
+    RECIPES["addition-orthogonal-400"],
+    task_arguments={"steps": 12},
+    layers=(
+        ("OrthogonalRNN", {"units": 4, "dropout": 0.2, "seed": 1}),
+        ("Dense", {"units": 1}),
+    ),
+    rounds=4,
+    steps=3,
+    test_every=2,
+    batch_size=4,
+    seeds=(0,),
+    goal=1e-9,
+)
+
+
+# Training.
+
+
+def run(tmp_path, name, recipe=TINY, **given):
+    """Train in a folder of its own; the losses and the final weights."""
+    folder = tmp_path / name
+    options = reproduce.parse(
+        [
+            "speech-lssl",
+            f"--folder={folder}",
+            f"--output={folder}",
+            *(f"--{key}={value}" for key, value in given.items()),
+        ]
+    )
+    folder.mkdir(exist_ok=True)
+    finished = training.train("tiny", recipe, 0, options)
+    if not (folder / "tiny.json").exists():
+        return finished, None, None
+    (content,) = record.read(folder / "tiny.json")["runs"]
+    model = keras.saving.load_model(folder / "tiny.keras")
+    return finished, content, model.get_weights()
+
+
+def test_a_run_that_was_stopped_or_killed_ends_with_the_same_numbers(tmp_path):
+    finished, whole, weights = run(tmp_path, "whole")
+    assert finished and whole["finished"]
+    assert whole["history"]["round"] == [1, 2, 3, 4]
+    assert whole["history"]["images"] == [12, 24, 36, 48]
+    # Each call ends after a round.
+    for _ in range(2):
+        assert not run(tmp_path, "parts", minutes=1e-9)[0]
+    # Killed after the third round was recorded, before its backup was made.
+    (history,) = (tmp_path / "parts").glob("tiny/*/history.json")
+    (backup,) = history.parent.glob("backup/*")
+    assert backup.name == "epoch-2.weights.h5"
+    rows = json.loads(history.read_text())
+    history.write_text(json.dumps([*rows, {**rows[-1], "loss": 9.0}]))
+    finished, parts, resumed = run(tmp_path, "parts")
+    assert finished and parts["finished"]
+    assert parts["history"]["images"] == whole["history"]["images"]
+    for column in ("loss", "test_loss"):
+        (one, other) = (
+            [value for value in content["history"][column] if value is not None]
+            for content in (parts, whole)
+        )
+        assert one == pytest.approx(other, rel=1e-4)
+    for one, other in zip(weights, resumed):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    _, first, weights = run(tmp_path, "again")
+    finished, second, others = run(tmp_path, "again")
+    assert finished and first["history"] == second["history"]
+    for one, other in zip(weights, others):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_run_ends_at_its_goal(tmp_path):
+    finished, content, _ = run(tmp_path, "goal", replace(TINY, goal=100.0))
+    assert finished
+    assert content["history"]["round"] == [1]
+    assert page.figure(replace(TINY, goal=100.0), content) == 3
+
+
+def test_a_run_records_where_it_was_made_and_no_names(tmp_path):
+    _, content, _ = run(tmp_path, "where")
+    assert content["cores"] >= 1 and content["processor"]
+    assert content["versions"]["keras"] == keras.__version__
+    assert content["backend"] == keras.backend.backend()
+    assert str(Path.home()) not in json.dumps(content)
+    for column in ("seconds", "cpu_seconds"):
+        times = content["history"][column]
+        assert 0 < times[0] < times[-1]
+
+
+def test_a_kept_model_is_verified_and_another_is_not(tmp_path, capsys):
+    run(tmp_path, "kept")
+    folder = tmp_path / "kept"
+    options = reproduce.parse(["speech-lssl", f"--output={folder}"])
+    assert verification.verify("tiny", TINY, options)
+    content = record.read(folder / "tiny.json")
+    content["runs"][0]["history"]["test_loss"][-1] += 0.1
+    (folder / "tiny.json").write_text(json.dumps(content))
+    assert not verification.verify("tiny", TINY, options)
+    assert "the same figure" in capsys.readouterr().out
+
+
+# Results.
+
+
+def test_every_result_is_of_its_recipe_as_it_stands():
+    for path in RESULTS.glob("*.json"):
+        content = record.read(path)
+        recipe = json.loads(json.dumps(asdict(RECIPES[path.stem])))
+        recorded = {**DEFAULTS, **content["recipe"]}
+        for key in recipe.keys() - DESCRIPTIVE:
+            assert recorded[key] == recipe[key], (path, key)
+        model = path.with_suffix(".keras")
+        assert model.stat().st_size <= record.LARGEST_MODEL, model
+
+
+def test_the_page_of_results_is_current():
+    text = (ROOT / "docs" / "results.md").read_text()
+    assert page.renewed(text, RESULTS) == text, (
+        "python examples/reproduce.py --page writes it"
+    )
+
+
+def accurate(*shares, finished=True):
+    """A run with these accuracies of its tests."""
+    return {
+        "seed": 0,
+        "parameters": 1234,
+        "finished": finished,
+        "measurements": {"half rate": shares[0] / 2},
+        "history": {
+            "round": list(range(1, len(shares) + 1)),
+            "cpu_seconds": [60.0 * (i + 1) for i in range(len(shares))],
+            "test_accuracy": list(shares),
+        },
+    }
+
+
+def write_results(folder, name, runs):
+    (folder / f"{name}.json").write_text(json.dumps({"runs": runs}))
+
+
+def test_the_page_has_means_ranges_times_and_why_they_fall_short(tmp_path):
+    # Of 180 and 120 seconds.
+    runs = [accurate(0.5, 0.75, None), accurate(0.5, 0.7)]
+    write_results(tmp_path, "pixels-lssl", runs)
+    text = page.made(tmp_path)
+    assert "## MNIST, pixel by pixel\n" in text
+    assert (
+        "| LSSL, small | 1,234 | 99.53% (Gu et al. 2021, figure 2) "
+        "| 72.5% (70.0% to 75.0%) | 2 | 2.5 | `pixels-lssl` |"
+    ) in text
+    assert "| model | half rate |\n|---|---|\n| LSSL, small | 25.0% |" in text
+    assert RECIPES["pixels-lssl"].note in text
+    write_results(tmp_path, "pixels-lssl", [accurate(0.999)])
+    assert RECIPES["pixels-lssl"].note not in page.made(tmp_path)
+
+
+def test_figures_of_other_kinds_are_in_their_units(tmp_path):
+    run = accurate(0.5)
+    run["measurements"] = {}
+    text = {**run, "history": {**run["history"], "test_loss": [math.log(4)]}}
+    write_results(tmp_path, "text-lstm", [text])
+    norms = {"layer 1": [2.0, 3.0], "layer 2": [1.0, 4.0]}
+    watched = {**run, "history": {**run["history"], **norms}}
+    write_results(tmp_path, "norms-lru", [watched])
+    runs = [
+        {**run, "history": {**run["history"], "images": [2560, 5120], **given}}
+        for given in ({"loss": [1.0, 0.1]}, {"loss": [1.0, 0.5]})
+    ]
+    write_results(tmp_path, "copying-300", runs)
+    made = page.made(tmp_path)
+    for shown in ("| 2.000 bits |", "| 4.00 times |", "| 20, not reached |"):
+        assert shown in made
+
+
+def test_the_page_says_how_far_a_run_is(tmp_path):
+    write_results(tmp_path, "pixels-lssl", [accurate(0.5, finished=False)])
+    assert "50.0% in training, round 1 of 60" in page.made(tmp_path)
+
+
+def test_names_are_those_of_recipes_and_needed(capsys):
+    for arguments in (["speech-gru"], []):
+        with pytest.raises(SystemExit):
+            reproduce.parse(arguments)
+    message = capsys.readouterr().err
+    assert "speech-gru" in message and "expected the NAME" in message
+
+
+def test_the_list_has_every_recipe(tmp_path, capsys):
+    write_results(tmp_path, "speech-lssl", [accurate(0.984)])
+    reproduce.main(["--list", f"--output={tmp_path}"])
+    printed = capsys.readouterr().out
+    for name in RECIPES:
+        assert f"\n{name} " in printed
+    assert "98.4%" in printed
+
+
+def test_the_curves_of_a_section_are_drawn(tmp_path):
+    write_results(tmp_path, "speech-lssl", [accurate(0.5, 0.9)])
+    write_results(tmp_path, "speech-rotrnn", [accurate(0.4, 0.8)])
+    page.draw("Raw speech", tmp_path)
+    assert (tmp_path / "raw-speech.png").read_bytes()[:4] == b"\x89PNG"

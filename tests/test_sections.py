@@ -1,0 +1,117 @@
+"""Projected scans that keep the states of a section of time at once."""
+
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+from autodiff import relative_error
+
+from keras_linrec import kernels
+from keras_linrec.kernels import backends
+from keras_linrec.kernels import projected_scan as plain
+from keras_linrec.kernels import sections
+
+if keras.backend.backend() == "tensorflow":
+    pytest.skip("TensorFlow has no such form", allow_module_level=True)
+
+
+@pytest.fixture
+def short_sections(monkeypatch):
+    """Twenty-three steps make two sections, the last a step shorter."""
+    monkeypatch.setattr(sections, "_BYTES", 16 * 8)
+
+
+def operands(parts, per_step, time=23):
+    """Decay, inputs, kernels and initial state; cotangents of the results."""
+    rng = np.random.default_rng([parts, per_step])
+    batch, features, channels, units = 2, 3, 4, 5
+    shapes = (
+        [(batch, time, channels) if per_step else (channels,)] * parts
+        + [(batch, time, features)]
+        + [(features, channels)] * parts
+        + [(channels, units)] * parts
+        + [(batch, channels)] * parts
+    )
+    arrays = [rng.uniform(-0.6, 0.6, s).astype("float32") for s in shapes]
+    cotangents = [(batch, time, units)] + [(batch, channels)] * parts
+    return arrays, [
+        rng.standard_normal(s).astype("float32") for s in cotangents
+    ]
+
+
+def results_and_gradients(function, parts, arrays, cotangents):
+    def flat(tensors):
+        decay, rest = tensors[:parts], tensors[parts:]
+        inputs, rest = rest[0], rest[1:]
+        groups = [tuple(rest[i * parts : (i + 1) * parts]) for i in range(3)]
+        outputs, state = function(tuple(decay), inputs, *groups)
+        return [outputs, *state]
+
+    tensors = [keras.ops.convert_to_tensor(a) for a in arrays]
+    upstream = [keras.ops.convert_to_tensor(a) for a in cotangents]
+    results = backends.current().vjp(flat, tensors, upstream)
+    return [keras.ops.convert_to_numpy(part) for part in results]
+
+
+def test_a_single_section_is_the_plain_form():
+    arrays, cotangents = operands(2, False)
+    scan = kernels.registry.load("reference").scan
+    results = [
+        results_and_gradients(form, 2, arrays, cotangents)
+        for form in (
+            backends.current().by_sections(scan),
+            partial(plain.projected_scan, scan),
+        )
+    ]
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["whole", "resets"])
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("parts", [1, 2], ids=["real", "complex"])
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+def test_sections_equal_the_whole(
+    short_sections, per_step, parts, reverse, resets
+):
+    arrays, cotangents = operands(parts, per_step)
+    assert sections.section_length(2, 23, 4 * parts) == 12
+    options = {"reverse": reverse}
+    if resets:
+        marks = np.zeros((2, 23), "float32")
+        marks[0, 11] = marks[1, 13] = 1.0
+        options["resets"] = keras.ops.convert_to_tensor(marks)
+    scan = kernels.registry.load(kernels.registry.portable()).scan
+    results = [
+        results_and_gradients(
+            partial(form, **options), parts, arrays, cotangents
+        )
+        for form in (
+            backends.current().by_sections(scan),
+            partial(plain.projected_scan, scan),
+        )
+    ]
+    for one, other in zip(*results, strict=True):
+        assert relative_error(one, other) < 1e-6
+
+
+def test_sections_are_as_long_as_the_cache_allows():
+    # (32, 784) with 256 complex channels: 200 steps fit, so that there are four
+    # sections.
+    assert sections.section_length(32, 784, 512) == 196
+    # All steps, if they fit; and never fewer than a few.
+    assert sections.section_length(1, 5000, 512) == 5000
+    assert sections.section_length(4096, 100, 512) == 15
+    assert sections.section_length(0, 5, 4) == 5
+
+
+def test_projected_scans_on_nvidia_gpus_have_this_form():
+    (decision,) = kernels.explain(
+        "projected_scan", (32, 784, 512), platform="cuda"
+    )
+    assert decision.form == "sections"
+    (decision,) = kernels.explain(
+        "projected_scan", (None, None, 512), platform="cuda"
+    )
+    assert decision.form == "products"
