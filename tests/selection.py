@@ -33,7 +33,7 @@ PACKAGE = TESTS.parent / "keras_linrec"
 COMPILING = ("jax", "tensorflow")
 
 # Files that test one backend's code, no framework at all, or all of them in
-# processes of their own.
+# processes of their own; and tools, whose layers are tested under each backend.
 ONLY_UNDER = {
     "test_cuda.py": "torch",
     "test_cuda_jax.py": "jax",
@@ -46,6 +46,7 @@ ONLY_UNDER = {
     "test_files_across_backends.py": "jax",
     "test_hippo.py": "torch",
     "test_hippo_windows.py": "torch",
+    "test_learning_rates.py": "torch",
     "test_native_build.py": "torch",
     "test_native_compilers.py": "torch",
     "test_native_core.py": "torch",
@@ -58,6 +59,8 @@ ONLY_UNDER = {
     "test_readme.py": "torch",
     "test_recipe_tasks.py": "torch",
     "test_release.py": "torch",
+    "test_reproduce.py": "torch",
+    "test_serve_stream.py": "torch",
 }
 # Files that the selection runs under some backends only, or under none:
 # examples and files, which repeat there what other tests cover under each
