@@ -32,7 +32,6 @@ import frameworks
 import inspection
 import notices
 
-from keras_linrec.kernels.native import build as native_build
 from keras_linrec.kernels.native import cache
 from keras_linrec.kernels.native import cross
 from keras_linrec.kernels.native import prebuilt
@@ -109,7 +108,7 @@ def _compile_cuda(scratch):
     """The path of the kernels for NVIDIA GPUs, the same for every system."""
     _say("cuda")
     recipe = recipes.cuda_recipe(systems.here(), ("nvcc",))
-    made = native_build.compile_library(recipe, scratch, "cuda")
+    made = recipes.compile_library(recipe, scratch, "cuda")
     return made.rename(scratch / "keras_linrec_cuda.fatbin")
 
 
