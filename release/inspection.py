@@ -20,15 +20,19 @@ _VERSIONS = {
         "GCC": (7, 0, 0),
     },
 }
-# The libraries of each system that a wheel may count on.
+# The libraries of each system that a wheel may count on, in lower case.
 _LIBRARIES = {
     "manylinux": r"lib(c|m|dl|rt|gcc_s|pthread|stdc\+\+)\.so\.\d|ld-linux-.*",
     "musllinux": r"libc\.so",
-    "macosx": r"/usr/lib/libSystem\.B\.dylib",
+    "macosx": r"/usr/lib/libsystem\.b\.dylib",
     "win": r"(kernel32|ntdll|ucrtbase|api-ms-win-crt-.*)\.dll",
 }
 # Those that are in the process before ours are loaded.
 _LOADED = r"keras_linrec_core\.dll|libtensorflow_(cc|framework)\.so\.2"
+# What Zig's linker for macOS exports of its own accord: its own symbols, and
+# `operator new` and `delete`. A library there looks a symbol up in the library
+# that it was linked to, and so not in ours.
+_MACOS_EXPORTS = r"Z(n|d)(a|w|l).*|dso_handle|mh_dylib_header"
 
 
 def problems(path, tag):
@@ -60,10 +64,13 @@ def _foreign_libraries(library, tag):
 
 
 def _foreign_exports(library):
+    own = "keras_linrec_.*"
+    if isinstance(library, lief.MachO.Binary):
+        own = f"{own}|{_MACOS_EXPORTS}"
     names = {
         function.name.lstrip("_") for function in library.exported_functions
     }
-    foreign = {name for name in names if not name.startswith("keras_linrec_")}
+    foreign = {name for name in names if not re.fullmatch(own, name)}
     return [f"it exports {name}" for name in sorted(foreign)]
 
 
