@@ -6,6 +6,7 @@ independent of frameworks, so these tests run under PyTorch only.
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -41,14 +42,20 @@ COMPILERS = {
 }
 
 
-# Stands in for Zig: logs its arguments and writes a file as the library.
+# The start of a Windows library: where its header is, and the header, whose
+# last four bytes here are a time.
+LIBRARY = bytes(60) + struct.pack("<I", 64) + b"PE\0\0" + bytes(4) + b"time"
+
+
+# Stands in for Zig: logs its arguments and writes `LIBRARY`.
 ZIG = """
 import sys
 with open({log!r}, "a") as log:
     log.write(" ".join(sys.argv[1:]) + "\\n")
 if "{target}" not in sys.argv:
     sys.exit("error: another target")
-open(sys.argv[sys.argv.index("-o") + 1], "w").close()
+with open(sys.argv[sys.argv.index("-o") + 1], "wb") as library:
+    library.write({library!r})
 """
 
 
@@ -123,7 +130,8 @@ def zig(tmp_path, monkeypatch):
 
     def install(target):
         script, log = tmp_path / "zig.py", tmp_path / "log"
-        script.write_text(ZIG.format(log=str(log), target=target))
+        source = ZIG.format(log=str(log), target=target, library=LIBRARY)
+        script.write_text(source)
         monkeypatch.setenv("ZIG", f"{sys.executable} {script}")
         return log
 
@@ -154,6 +162,9 @@ def test_a_library_for_another_system_is_named_as_its_are(
     assert ("KERAS_LINREC_X86" in compiled[0]) == target.startswith("x86_64")
     # On Windows an adapter names the library that its functions come from.
     assert (str(core_library) in linked) == (suffix == ".dll")
+    # Only Zig's linker for Windows writes the time.
+    timed = core_library.read_bytes().endswith(b"time")
+    assert timed == (suffix != ".dll")
 
 
 def test_a_failure_for_another_system_names_the_command(zig, tmp_path):
