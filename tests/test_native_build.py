@@ -139,11 +139,12 @@ def test_a_failing_compiler_keeps_the_library_of_another_one(workplace):
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
-        ("KERAS_LINREC_NUM_THREADS", "two", "a positive integer"),
-        ("KERAS_LINREC_NUM_THREADS", "0", "a positive integer"),
-        ("KERAS_LINREC_NUM_THREADS", "-3", "a positive integer"),
-        ("KERAS_LINREC_NUM_THREADS", "1.5", "a positive integer"),
-        ("KERAS_LINREC_NUM_THREADS", "\u0663", "a positive integer"),
+        ("KERAS_LINREC_NUM_THREADS", "two", "an integer from 1 to 1024"),
+        ("KERAS_LINREC_NUM_THREADS", "0", "an integer from 1 to 1024"),
+        ("KERAS_LINREC_NUM_THREADS", "-3", "an integer from 1 to 1024"),
+        ("KERAS_LINREC_NUM_THREADS", "1025", "an integer from 1 to 1024"),
+        ("KERAS_LINREC_NUM_THREADS", "1.5", "an integer from 1 to 1024"),
+        ("KERAS_LINREC_NUM_THREADS", "\u0663", "an integer from 1 to 1024"),
         ("KERAS_LINREC_INSTRUCTION_SET", "sse", "one of"),
         ("KERAS_LINREC_PREBUILT", "maybe", "one of"),
         ("KERAS_LINREC_CACHE_DIR", "~no_such_user/cache", "to a folder"),

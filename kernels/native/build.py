@@ -38,6 +38,8 @@ from keras_linrec.kernels.native import systems
 from keras_linrec.settings import environment
 
 _THREADS_VARIABLE = "KERAS_LINREC_NUM_THREADS"
+# As in `parallel.cpp`.
+_MOST_THREADS = 1024
 _SET_VARIABLE = "KERAS_LINREC_INSTRUCTION_SET"
 
 # Where the libraries of this process come from, in words, by adapter.
@@ -100,9 +102,11 @@ def _check_variables():
     """Raise for values that the core, which reads them itself, would ignore."""
     threads = environment(_THREADS_VARIABLE, "1")
     # `isdecimal` alone accepts digits of every script.
-    if not (threads.isascii() and threads.isdecimal() and int(threads) > 0):
+    decimal = threads.isascii() and threads.isdecimal()
+    if not (decimal and 1 <= int(threads) <= _MOST_THREADS):
         raise BuildError(
-            f"{_THREADS_VARIABLE} should be a positive integer. "
+            f"{_THREADS_VARIABLE} should be an integer from 1 to "
+            f"{_MOST_THREADS}. "
             f"Received: {_THREADS_VARIABLE}={threads}"
         )
     instructions = environment(_SET_VARIABLE, "baseline")
