@@ -4,6 +4,9 @@ import re
 
 import lief
 
+# It prints messages about what it does not know in Apple's libraries.
+lief.logging.disable()
+
 # The newest versions of symbols that a tag's oldest systems have: CentOS 7
 # (PEP 599), and Ubuntu 18.04.
 _VERSIONS = {

@@ -59,6 +59,7 @@ def build(targets, folder, downloads, with_cuda=True):
     """Write the sdist and all wheels into a folder; returns their paths."""
     date = _date()
     with tempfile.TemporaryDirectory() as scratch:
+        with_cuda = with_cuda and any(map(_has_cuda, targets))
         cuda = _compile_cuda(Path(scratch)) if with_cuda else None
         plain, sdist = _python_only(Path(scratch))
         files = archives.read_wheel(plain)
@@ -104,6 +105,10 @@ def _python_only(scratch):
     return next(scratch.glob("*.whl")), next(scratch.glob("*.tar.gz"))
 
 
+def _has_cuda(target):
+    return cross.system_of(target).system in ("linux", "windows")
+
+
 def _compile_cuda(scratch):
     """The path of the kernels for NVIDIA GPUs, the same for every system."""
     _say("cuda")
@@ -116,7 +121,7 @@ def _with_libraries(files, target, folder, downloads, cuda):
     """The files of a wheel, with the libraries and notices of a target."""
     libraries, tensorflow_include = _compile(target, folder, downloads)
     system = cross.system_of(target)
-    if cuda and system.system in ("linux", "windows"):
+    if cuda and _has_cuda(target):
         shutil.copy(cuda, folder)
         libraries.append(_entry("cuda", folder / cuda.name))
     contents = {
