@@ -7,8 +7,8 @@
 A row of the matrix is a Python and a set of versions: the lower bounds of
 `pyproject.toml`, or the newest ones on the package index. The row is installed
 in a virtual environment of its own, and each backend runs a part of the tests
-in it: every unit against its definition, and training with the default
-arguments; with `--all`, every test.
+in it: every portable kernel runs, every unit equals its definition, and trains
+with the default arguments; with `--all`, every test.
 
 Warnings are not errors here, since old versions give other ones. Under
 PyTorch an environment takes 4 gigabytes: every version but the one that the
@@ -27,7 +27,11 @@ ROOT = Path(__file__).parent.parent
 BACKENDS = ("jax", "tensorflow", "torch")
 # The tests' own needs, whose versions the package does not depend on.
 TOOLS = ("hypothesis", "matplotlib", "pytest", "scikit-learn", "scipy")
-REPRESENTATIVE = ("tests/test_units.py", "tests/test_defaults.py")
+REPRESENTATIVE = (
+    "tests/test_kernels.py::test_every_kernel_runs_here_or_says_why_not",
+    "tests/test_units.py",
+    "tests/test_defaults.py",
+)
 VERSIONS = """
 import importlib.metadata, platform
 names = ("keras", "numpy", "jax", "tensorflow", "torch")

@@ -2,6 +2,10 @@
 
 import jax
 
+# Older versions lower a program's constants as they are outside the scope, in
+# 32 bits, and so fail on those that it has in 64.
+LOWERS_FLOAT64_SCOPE = jax.__version_info__ >= (0, 7, 2)
+
 
 def float64_scope(enabled):
     """A scope in which JAX has float64, or has not.

@@ -8,6 +8,7 @@ from keras_linrec.complex_pairs import carried_add
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.jax.float64_scope import LOWERS_FLOAT64_SCOPE
 from keras_linrec.kernels.jax.float64_scope import float64_scope
 from keras_linrec.kernels.resets import unused_at
 
@@ -113,6 +114,8 @@ def _tree(decay, inputs, initial_state, resets, reverse):
     1 - 1e-5 by 1e-4. A TPU takes float32, because it imitates float64: in one
     attempt the tree of 2^20 steps had not compiled after 20 minutes.
     """
+    if not LOWERS_FLOAT64_SCOPE:
+        return _tree_of(decay, inputs, initial_state, resets, reverse)
     return lax.platform_dependent(
         *map(tuple, (decay, inputs, initial_state)),
         resets,
