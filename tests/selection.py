@@ -52,6 +52,7 @@ ONLY_UNDER = {
     "test_native_core.py": "torch",
     "test_native_jax.py": "jax",
     "test_native_nonlinear_scan.py": "torch",
+    "test_native_streamed.py": "torch",
     "test_native_threads.py": "torch",
     "test_native_tensorflow.py": "tensorflow",
     "test_native_torch.py": "torch",

@@ -19,6 +19,12 @@ constexpr int64_t channels_a_line = 16;
 // inputs twice.
 constexpr int64_t least_steps_a_part = 1 << 12;
 
+// Larger results are streamed: at (16, 4096, 256), 67 MB, a scan takes 3.2 ms
+// instead of 5.4 and its gradient 5.3 instead of 7.9; at 13 MB, half of a cache,
+// nothing is gained, and at 4 MB whoever reads the results next waits for them
+// three times as long.
+constexpr int64_t streamed_bytes = 1 << 24;
+
 struct Sizes {
   int64_t groups, batch, time, channels;
   bool complex, per_step, reverse, resets;
@@ -36,6 +42,10 @@ struct Sizes {
   }
   int64_t rows() const { return groups * batch; }
   int64_t numbers() const { return rows() * time * channels; }
+  template <class Real>
+  bool streamed() const {
+    return numbers() * static_cast<int64_t>(sizeof(Real)) > streamed_bytes;
+  }
 };
 
 // How a call is cut into jobs: as many whole rows for each thread; then, for
@@ -248,6 +258,9 @@ int scan(const Sizes& s, const void* const* from, void* const* to) {
       rows.reverse = s.reverse;
       rows.input_stride = s.channels;
       rows.output_stride = output_stride;
+      rows.read_ahead = true;
+      rows.streamed = output_stride && outputs[0] != inputs[0] &&
+                      s.streamed<Real>();
       decay.describe(s, steps, rows);
       assign(inputs.at(steps.at(s, first)), rows.inputs);
       for (int p = 0; p <= s.complex; p++) {
@@ -336,6 +349,7 @@ int scan_backward(const Sizes& s, const void* const* from, void* const* to) {
     rows.channels = job.width;
     rows.per_step = s.per_step;
     rows.reverse = s.reverse;
+    rows.read_ahead = true;
     rows.decay_stride = s.per_step ? s.channels : 0;
     rows.d_output_stride = s.channels;
     const auto run = [&](int64_t first, int64_t time, bool is_reset) {
@@ -398,6 +412,7 @@ int scan_backward(const Sizes& s, const void* const* from, void* const* to) {
       std::copy_n(entering.at(here)[p], job.width, carry.part[p].begin());
     ScanRowsBackward<Real> rows{};
     rows.output_stride = rows.d_input_stride = s.channels;
+    rows.streamed = d_inputs[0] != d_outputs[0] && s.streamed<Real>();
     rows.d_decay_stride = s.channels;
     for (int p = 0; p <= s.complex; p++) {
       rows.d_decay_sum[p] = sum.part[p].data();

@@ -16,6 +16,8 @@ template <class Real>
 struct ScanRows {
   int64_t time, channels;
   bool per_step, reverse;
+  bool read_ahead;  // the rows are in memory, not in a cache
+  bool streamed;    // the outputs are stored past the caches, where they can be
   int64_t decay_stride, input_stride, output_stride;
   const Real* decay[2];
   const Real* inputs[2];
@@ -28,6 +30,8 @@ template <class Real>
 struct ScanRowsBackward {
   int64_t time, channels;
   bool per_step, reverse;  // `reverse`: the direction of the forward pass
+  bool read_ahead;
+  bool streamed;  // the gradients of every step
   int64_t decay_stride, output_stride, d_output_stride, d_input_stride;
   int64_t d_decay_stride;
   const Real* decay[2];
