@@ -1,13 +1,20 @@
 """Converts the package's docstrings to Markdown for the reference.
 
 An extension of griffe, which reads the package without importing it. It turns
-the sections of a docstring into Markdown, and adds the kernels, whose source is
-in a folder of its own, as the subpackage that they are installed as.
+the sections and formulas of a docstring into Markdown. It adds the kernels,
+whose source is in a folder of its own, as the subpackage that they are
+installed as.
 """
 
 import re
+import sys
+from pathlib import Path
 
 import griffe
+
+sys.path.append(str(Path(__file__).parent))
+
+import formulas
 
 _HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?: (.*))?$")
 # Sections whose entries are "name: description".
@@ -47,11 +54,20 @@ def as_markdown(docstring):
             block = [line, *_taken(lines, bool)]
             result += ["", "```pycon", *block, "```", ""]
         elif line.startswith("    "):
-            result.append(line)
+            block = [line, *_taken(lines, lambda text: text[:4] == "    ")]
+            result += _formulas([text[4:] for text in block])
         else:
             # The underscore of s'_t does not start emphasis.
             result.append(line.replace("'_", "'\\_"))
     return "\n".join(result)
+
+
+def _formulas(block):
+    """An indented block: formulas, or else text that stays as it is."""
+    try:
+        return ["", formulas.display(block), ""]
+    except formulas.NotAFormula:
+        return [f"    {line}" for line in block]
 
 
 def _taken(lines, belongs):
