@@ -51,7 +51,7 @@ def _said(node):
         ("c_i^2 M_A^T", "c_{i}^{2} M_{A}^{T}"),
         ("h' = sqrt(s) h", "h^{′}=√{s} h"),
         ("|u|^2 <= 1/4", "|u|^{2}≤1/4"),
-        ("sum_k a_b_c(token_ids)", "∑_{k} a_b_c(token_ids)"),
+        ("sum_k embed_text(token_ids)", "∑_{k} embed_text(token_ids)"),
         ("lambda_min(M_sym)", "λ_{min}(M_{sym})"),
         ("H(u_n) ... H(u_1).", "H(u_{n}) ⋯ H(u_{1})."),
     ],
