@@ -20,6 +20,12 @@ _HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?: (.*))?$")
 # Sections whose entries are "name: description".
 _LISTS = {"Args", "Attributes", "Call arguments", "Raises"}
 _SECTIONS = _LISTS | {"Output", "Output shape", "Reference", "Returns"}
+# Code and links stay what they are. "<x, y>" is not a tag of HTML.
+_SYMBOL = re.compile(
+    r"`[^`]*`|\]\([^)]*\)"
+    r"|(?<![\w.])([A-Za-z]'?(?:_\{[^}]*\}|_\w(?!\w)|\^-?\w(?![\w/]))+)"
+    r"|<(?=[A-Za-z] )"
+)
 _NAMES = re.compile(r"(\*{0,2}[A-Za-z_]\w*)")
 
 
@@ -57,9 +63,25 @@ def as_markdown(docstring):
             block = [line, *_taken(lines, lambda text: text[:4] == "    ")]
             result += _formulas([text[4:] for text in block])
         else:
-            # The underscore of s'_t does not start emphasis.
-            result.append(line.replace("'_", "'\\_"))
-    return "\n".join(result)
+            result.append(line)
+    return "\n".join(_with_symbols(result))
+
+
+def _with_symbols(lines):
+    """Symbols with an index or an exponent as formulas, in sentences."""
+    is_code = False
+    for line in lines:
+        is_code ^= line.startswith("```")
+        if is_code or line.startswith(("    ", "<div")):
+            yield line
+        else:
+            yield _SYMBOL.sub(_as_symbol, line)
+
+
+def _as_symbol(found):
+    if found[1]:
+        return formulas.formula(found[0])
+    return found[0].replace("<", "&lt;") if len(found[0]) == 1 else found[0]
 
 
 def _formulas(block):
