@@ -1,18 +1,31 @@
 """Converts the package's docstrings to Markdown for the reference.
 
 An extension of griffe, which reads the package without importing it. It turns
-the sections of a docstring into Markdown, and adds the kernels, whose source is
-in a folder of its own, as the subpackage that they are installed as.
+the sections and formulas of a docstring into Markdown. It adds the kernels,
+whose source is in a folder of its own, as the subpackage that they are
+installed as.
 """
 
 import re
+import sys
+from pathlib import Path
 
 import griffe
+
+sys.path.append(str(Path(__file__).parent))
+
+import formulas
 
 _HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?: (.*))?$")
 # Sections whose entries are "name: description".
 _LISTS = {"Args", "Attributes", "Call arguments", "Raises"}
 _SECTIONS = _LISTS | {"Output", "Output shape", "Reference", "Returns"}
+# Code and links stay what they are. "<x, y>" is not a tag of HTML.
+_SYMBOL = re.compile(
+    r"`[^`]*`|\]\([^)]*\)"
+    r"|(?<![\w.])([A-Za-z]'?(?:_\{[^}]*\}|_\w(?!\w)|\^-?\w(?![\w/]))+)"
+    r"|<(?=[A-Za-z] )"
+)
 _NAMES = re.compile(r"(\*{0,2}[A-Za-z_]\w*)")
 
 
@@ -47,11 +60,36 @@ def as_markdown(docstring):
             block = [line, *_taken(lines, bool)]
             result += ["", "```pycon", *block, "```", ""]
         elif line.startswith("    "):
-            result.append(line)
+            block = [line, *_taken(lines, lambda text: text[:4] == "    ")]
+            result += _formulas([text[4:] for text in block])
         else:
-            # The underscore of s'_t does not start emphasis.
-            result.append(line.replace("'_", "'\\_"))
-    return "\n".join(result)
+            result.append(line)
+    return "\n".join(_with_symbols(result))
+
+
+def _with_symbols(lines):
+    """Symbols with an index or an exponent as formulas, in sentences."""
+    is_code = False
+    for line in lines:
+        is_code ^= line.startswith("```")
+        if is_code or line.startswith(("    ", "<div")):
+            yield line
+        else:
+            yield _SYMBOL.sub(_as_symbol, line)
+
+
+def _as_symbol(found):
+    if found[1]:
+        return formulas.formula(found[0])
+    return found[0].replace("<", "&lt;") if len(found[0]) == 1 else found[0]
+
+
+def _formulas(block):
+    """An indented block: formulas, or else text that stays as it is."""
+    try:
+        return ["", formulas.display(block), ""]
+    except formulas.NotAFormula:
+        return [f"    {line}" for line in block]
 
 
 def _taken(lines, belongs):

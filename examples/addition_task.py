@@ -12,12 +12,12 @@ with 128 units and 16 reflections improves on it (Mhammedi et al. 2017, section
 
 This takes some minutes on two cores. Training stops when the error, averaged
 over the last 100 iterations, is below half of 0.167. Every iteration draws new
-sequences. `--figure FILE.png` plots the error against iterations. `--steps 800`
+sequences. `--output DIR` plots the error against iterations. `--steps 800`
 doubles the length of the sequences, which more than doubles the iterations
 needed:
 
     python examples/addition_task.py --steps 800 --iterations 16000 \
-        --figure addition.png
+        --output plots
 
 Training depends on a transition near the identity (the `reflectors` start in
 pairs that nearly cancel), an output that starts at 1, small input weights,
@@ -38,10 +38,11 @@ import argparse
 import time
 
 import numpy as np
-from common import add_figure
 from common import add_numbers
+from common import add_plot
 from common import fit_drawn
 from common import prepare_backend
+from common import save_plot
 from matplotlib.figure import Figure
 
 prepare_backend()
@@ -75,7 +76,7 @@ def main(arguments=None):
         verbose=0,
     )
     print_result(curve, error, options)
-    if options.figure:
+    if options.output:
         plot(curve, options)
     return curve
 
@@ -101,7 +102,7 @@ def parse(arguments):
         ("learning-rate", float, 3e-3, "peak learning rate of Adam"),
         ("seed", int, 0, "seed of sequences and weights"),
     )
-    add_figure(parser, "the error against iterations")
+    add_plot(parser, "the error against iterations")
     return parser.parse_args(arguments)
 
 
@@ -237,7 +238,7 @@ def plot(curve, options):
     axes.set_ylabel(f"mean squared error over {AVERAGED} iterations")
     axes.set_ylim(0, 2 * BASELINE)
     axes.legend()
-    figure.savefig(options.figure, dpi=150)
+    save_plot(figure, options, "addition_task.png")
 
 
 if __name__ == "__main__":

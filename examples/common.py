@@ -74,10 +74,13 @@ def add_models(parser):
     )
 
 
-def add_figure(parser, text):
-    """Add the option for a plot of `text`."""
+def add_plot(parser, text):
+    """Add the option for a plot of `text`, which `save_plot` writes."""
     parser.add_argument(
-        "--figure", type=Path, metavar="FILE.png", help=f"plot {text} to a file"
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help=f"plot {text} to a file in a directory (default: no plot)",
     )
 
 
@@ -114,6 +117,13 @@ def make_folder(path):
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         refuse(path, "a directory to write to", error.strerror)
+
+
+def save_plot(figure, options, name):
+    """Write a figure of Matplotlib's into the folder given to `add_plot`."""
+    make_folder(options.output)
+    figure.savefig(options.output / name, dpi=150)
+    print(f"Wrote {name} to {options.output.resolve()}.")
 
 
 # Models and training.

@@ -7,7 +7,7 @@ eigenvalues of magnitude 1 does not forget: its outputs are a linear function of
 all its inputs (Kaul 2020):
 
     pip install ".[examples,jax]"    # or tensorflow, or torch
-    python examples/copy_memory.py --figure copy.png
+    python examples/copy_memory.py --output plots
 
 This uses a delay of 300 steps and takes some minutes on two cores. Nearly all
 of that time goes into the LSTM trained for comparison, which is still guessing
@@ -28,11 +28,12 @@ import math
 import time
 
 import numpy as np
-from common import add_figure
 from common import add_numbers
+from common import add_plot
 from common import fit_drawn
 from common import lstm
 from common import prepare_backend
+from common import save_plot
 from matplotlib.figure import Figure
 
 prepare_backend()
@@ -66,7 +67,7 @@ def main(arguments=None):
         entropy, accuracy = test(model, options)
         rows.append((name, model.count_params(), entropy, accuracy))
     print_table(rows, curves)
-    if options.figure:
+    if options.output:
         draw(curves, options)
     return curves
 
@@ -85,7 +86,7 @@ def parse(arguments):
         ("learning-rate", float, 0.01, "learning rate of Adamax"),
         ("seed", int, 0, "seed of sequences and weights"),
     )
-    add_figure(parser, "the cross-entropy against iterations")
+    add_plot(parser, "the cross-entropy against iterations")
     return parser.parse_args(arguments)
 
 
@@ -209,7 +210,7 @@ def draw(curves, options):
     axes.set_xlabel("iteration")
     axes.set_ylabel("cross-entropy per symbol")
     axes.legend()
-    figure.savefig(options.figure, dpi=150)
+    save_plot(figure, options, "copy_memory.png")
 
 
 if __name__ == "__main__":

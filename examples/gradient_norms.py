@@ -1,12 +1,12 @@
 """Compare the gradients of recurrent units after 2000 steps back in time.
 
 For untrained units of equal size on random inputs, the table (and the plot with
---figure) shows the norm of the gradient of the last output with respect to
+--output) shows the norm of the gradient of the last output with respect to
 earlier states, relative to the norm at the output (Mhammedi et al. 2017,
 sections 1 and 5.5):
 
     pip install ".[examples,jax]"    # or tensorflow, or torch
-    python examples/gradient_norms.py --figure gradients.png
+    python examples/gradient_norms.py --output plots
 
 This takes a minute.
 """
@@ -14,10 +14,11 @@ This takes a minute.
 import argparse
 
 import numpy as np
-from common import add_figure
 from common import add_numbers
+from common import add_plot
 from common import lstm
 from common import prepare_backend
+from common import save_plot
 
 prepare_backend()
 
@@ -43,8 +44,8 @@ def main(arguments=None):
         norms = analysis.gradient_norms(layer, sequences, steps)
         curves[name] = np.exp(np.log(norms + 1e-45).mean(axis=1))
     report(steps, curves)
-    if options.figure:
-        draw(steps, curves, options.figure)
+    if options.output:
+        draw(steps, curves, options)
 
 
 def parse(arguments):
@@ -57,7 +58,7 @@ def parse(arguments):
         ("points", int, 8, "points of each curve"),
         ("seed", int, 0, "seed of sequences and weights"),
     )
-    add_figure(parser, "the norms against steps")
+    add_plot(parser, "the norms against steps")
     return parser.parse_args(arguments)
 
 
@@ -81,7 +82,7 @@ def report(steps, curves):
         print(f"| {name} | {' | '.join(f'{n:.2g}' for n in curve)} |")
 
 
-def draw(steps, curves, path):
+def draw(steps, curves, options):
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -92,7 +93,7 @@ def draw(steps, curves, path):
     axes.set_xlabel("steps back in time")
     axes.set_ylabel("relative norm of the gradient")
     axes.legend()
-    figure.savefig(path)
+    save_plot(figure, options, "gradient_norms.png")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ model:
 
     python examples/language_model.py --data tiny_shakespeare.txt \
         --hidden-dim 192 --dropout 0.2 --minutes 60 --rounds 200 --steps 75 \
-        --figure curve.png
+        --output plots
 
 `--folder FOLDER` stores what is needed to resume after an interruption, even in
 the middle of a round: run the same command again, and the result is the same as
@@ -30,11 +30,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-from common import add_figure
 from common import add_models
 from common import add_numbers
+from common import add_plot
 from common import lstm
 from common import prepare_backend
+from common import save_plot
 from common import widest
 
 prepare_backend()
@@ -72,8 +73,8 @@ def main(arguments=None):
             write = Writer(backbone, options)
         curves[name] = train(name, model, training, held_out, write, options)
     print_result(curves, models)
-    if options.figure:
-        plot(curves, options.figure)
+    if options.output:
+        plot(curves, options)
     return curves
 
 
@@ -108,7 +109,7 @@ def parse(arguments):
     parser.add_argument(
         "--folder", type=Path, help="store checkpoints here, to resume from"
     )
-    add_figure(parser, "the bits per character against time")
+    add_plot(parser, "the bits per character against time")
     return parser.parse_args(arguments)
 
 
@@ -360,7 +361,7 @@ def print_result(curves, models):
         )
 
 
-def plot(curves, path):
+def plot(curves, options):
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -371,7 +372,7 @@ def plot(curves, path):
     axes.set_xlabel("minutes of training")
     axes.set_ylabel("bits per character, held out")
     axes.legend()
-    figure.savefig(path, dpi=150)
+    save_plot(figure, options, "language_model.png")
 
 
 if __name__ == "__main__":

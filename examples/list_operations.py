@@ -14,6 +14,7 @@ among hundreds:
 
 The script generates expressions of 30 to 120 tokens and trains a
 `LinRecTextClassifier` and an LSTM with as many parameters for two minutes each.
+`--output DIR` plots their accuracy against time.
 Always answering the most frequent digit gives about 17%. The expressions of
 Long Range Arena have 500 to 2,000 tokens. The following command uses 100 to 500
 tokens, which a CPU can process in ten minutes for each model, and more
@@ -35,8 +36,10 @@ from typing import NamedTuple
 import numpy as np
 from common import add_models
 from common import add_numbers
+from common import add_plot
 from common import lstm
 from common import prepare_backend
+from common import save_plot
 from common import widest
 
 prepare_backend()
@@ -67,17 +70,20 @@ def main(arguments=None):
     models = {options.unit: model}
     if options.lstm:
         models["lstm"] = build_lstm(model.count_params(), options)
-    results = {}
+    curves = {}
     for name, model in models.items():
         print(f"\n{name}: {model.count_params()} parameters.")
         falls_from = FALLS_FROM.get(name, 0.0)
-        results[name] = train(model, training, held_out, options, falls_from)
+        curves[name] = train(model, training, held_out, options, falls_from)
     print("\n| model | parameters | minutes | accuracy |")
     print("|---|---|---|---|")
-    for name, (minutes, accuracy) in results.items():
+    for name, curve in curves.items():
+        minutes, accuracy = curve[-1]
         count = models[name].count_params()
         print(f"| {name} | {count} | {minutes:.1f} | {accuracy:.1%} |")
-    return results
+    if options.output:
+        plot(curves, frequent, options)
+    return curves
 
 
 def parse(arguments):
@@ -102,6 +108,7 @@ def parse(arguments):
         ("lstm-layers", int, 2, "layers of the LSTM"),
         ("seed", int, 0, "seed of expressions and weights"),
     )
+    add_plot(parser, "the accuracy against time")
     options = parser.parse_args(arguments)
     if options.min_length > options.max_length:
         parser.error("--min-length should be at most --max-length")
@@ -338,8 +345,8 @@ FALLS_FROM = {"lstm": 0.5}
 
 
 def train(model, training, held_out, options, falls_from=0.0):
-    """Train; return the minutes and the accuracy on held-out expressions."""
-    minutes = accuracy = 0.0
+    """Train; the minutes and accuracy on held-out expressions, by round."""
+    minutes, curve = 0.0, []
     for round in range(options.rounds):
         begin = time.perf_counter()
         accuracies = []
@@ -355,6 +362,7 @@ def train(model, training, held_out, options, falls_from=0.0):
         # Testing does not count.
         minutes += (time.perf_counter() - begin) / 60
         accuracy = accuracy_of(model, *held_out)
+        curve.append((minutes, accuracy))
         print(
             f"round {round + 1:3}: accuracy {np.mean(accuracies):.1%} in "
             f"training, {accuracy:.1%} held out, {minutes:.1f} minutes",
@@ -362,7 +370,7 @@ def train(model, training, held_out, options, falls_from=0.0):
         )
         if minutes >= options.minutes:
             break
-    return minutes, accuracy
+    return curve
 
 
 def accuracy_of(model, token_ids, values):
@@ -372,6 +380,20 @@ def accuracy_of(model, token_ids, values):
         logits = model.predict_on_batch(inputs(token_ids[rows]))
         right += (logits.argmax(axis=-1) == values[rows]).sum()
     return right / len(values)
+
+
+def plot(curves, frequent, options):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, curve in curves.items():
+        axes.plot(*zip(*curve), ".-", label=name)
+    axes.axhline(frequent, color="gray", ls="--", label="always the same digit")
+    axes.set_xlabel("minutes of training")
+    axes.set_ylabel("accuracy on held-out expressions")
+    axes.legend()
+    save_plot(figure, options, "list_operations.png")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ rounding is amplified too much: the error grows with the depth before it falls.
 With a slope of 1/2 it falls from the start:
 
     pip install ".[examples,jax]"    # or tensorflow, or torch
-    python examples/nonlinear_stack.py --figure stack.png
+    python examples/nonlinear_stack.py --output plots
 
 The second table corresponds to figure 2 of Kaul 2020: it compares a linear
 system of several inputs with the mean of single-input systems, each of which
@@ -24,9 +24,10 @@ other RNNs.
 import argparse
 
 import numpy as np
-from common import add_figure
 from common import add_numbers
+from common import add_plot
 from common import prepare_backend
+from common import save_plot
 from matplotlib.figure import Figure
 
 prepare_backend()
@@ -54,7 +55,7 @@ def main(arguments=None):
     system, sequence = multi_input_system(options, generator)
     means = errors_of_means(system, sequence, options.draws, generator)
     print_means(means, options)
-    if options.figure:
+    if options.output:
         draw(stacks, means, system, sequence, options, generator)
     return stacks, means
 
@@ -78,7 +79,7 @@ def parse(arguments):
         ("draws", int, 8, "draws of the projections to average over"),
         ("seed", int, 0, "seed of sequences and weights"),
     )
-    add_figure(parser, "both comparisons")
+    add_plot(parser, "both comparisons")
     return parser.parse_args(arguments)
 
 
@@ -204,7 +205,7 @@ def draw(stacks, means, system, sequence, options, generator):
     by_count.set_xlabel("projections")
     by_count.set_ylabel("relative error")
     by_count.legend()
-    figure.savefig(options.figure, dpi=150)
+    save_plot(figure, options, "nonlinear_stack.png")
 
 
 def draw_over_time(axes, system, sequence, generator):

@@ -10,8 +10,8 @@ They are then evaluated as in section 7 of Erichson et al. 2021:
 With scikit-learn's 8x8 digits, this takes some minutes on two cores. It prints
 the paper's table 3: the accuracy on clean test images and under white-box
 attacks, and properties of the Hessian of the training loss. A second table
-corresponds to figure 2, the accuracy under increasing noise; `--figure
-FILE.png` plots it. For MNIST (see sequential_digits.py for the file):
+corresponds to figure 2, the accuracy under increasing noise; `--output DIR`
+plots it. For MNIST (see sequential_digits.py for the file):
 
     python examples/robustness.py --data ~/.keras/datasets/mnist.npz
 
@@ -28,10 +28,11 @@ import sys
 import time
 
 import numpy as np
-from common import add_figure
 from common import add_numbers
+from common import add_plot
 from common import cosine_schedule
 from common import prepare_backend
+from common import save_plot
 from digits import TEST_BATCH_SIZE
 from digits import add_data
 from digits import first
@@ -94,15 +95,15 @@ def main(arguments=None):
         print(f"{name}: measured in {seconds:.0f} s", flush=True)
     print_table(rows)
     print_curves(curves)
-    if options.figure:
-        plot(curves, options.figure)
+    if options.output:
+        plot(curves, options)
     return rows
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_data(parser)
-    add_figure(parser, "the accuracy under noise")
+    add_plot(parser, "the accuracy under noise")
     add_numbers(
         parser,
         ("units", int, 128, "units of the layer"),
@@ -239,7 +240,7 @@ def print_curves(curves):
             print(f"| {kind}, {level:g} | {' | '.join(shown)} |")
 
 
-def plot(curves, path):
+def plot(curves, options):
     figure = Figure(figsize=(9, 4), layout="constrained")
     labels = ("standard deviation of white noise", "share of salt and pepper")
     for number, axes in enumerate(figure.subplots(1, 2, sharey=True)):
@@ -249,7 +250,7 @@ def plot(curves, path):
         axes.set_xlabel(labels[number])
         axes.legend()
     figure.supylabel("accuracy")
-    figure.savefig(path, dpi=150)
+    save_plot(figure, options, "robustness.png")
 
 
 if __name__ == "__main__":

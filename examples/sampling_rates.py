@@ -9,13 +9,16 @@ without the durations of the remaining steps in `time_deltas`:
     python examples/sampling_rates.py
 
 This takes some minutes on two cores. The weights are the same in every row.
+`--output DIR` plots the accuracies.
 """
 
 import argparse
 
 import numpy as np
 from common import add_numbers
+from common import add_plot
 from common import prepare_backend
+from common import save_plot
 
 prepare_backend()
 
@@ -68,6 +71,8 @@ def main(arguments=None):
     for name, unknown, given in table:
         given = "" if given is None else f"{given:.1%}"
         print(f"| {name} | {unknown:.1%} | {given} |")
+    if options.output:
+        plot(table, options)
     return table
 
 
@@ -80,6 +85,7 @@ def parse(arguments):
         ("epochs", int, 12, "training epochs"),
         ("seed", int, 0, "seed of sounds and weights"),
     )
+    add_plot(parser, "the accuracies")
     return parser.parse_args(arguments)
 
 
@@ -160,6 +166,24 @@ def with_steps_dropped(model, sequences, kinds, share, generator):
     time_deltas = np.diff(kept, axis=1, prepend=-1).astype("float32")
     unknown = accuracy(model, sequences, kinds)
     return unknown, accuracy(model, sequences, kinds, time_deltas)
+
+
+def plot(table, options):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    names, unknown, given = zip(*table)
+    places = np.arange(len(names))
+    axes.barh(places - 0.2, unknown, 0.4, label="step lengths unknown")
+    told = [share or 0.0 for share in given]
+    axes.barh(places + 0.2, told, 0.4, label="step lengths given")
+    axes.axvline(1 / len(KINDS), color="gray", ls="--", label="chance")
+    axes.set_yticks(places, names)
+    axes.invert_yaxis()
+    axes.set_xlabel("accuracy")
+    figure.legend(loc="outside lower center", ncols=3)
+    save_plot(figure, options, "sampling_rates.png")
 
 
 if __name__ == "__main__":

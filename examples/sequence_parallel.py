@@ -5,12 +5,13 @@ their sum. No device holds a whole sequence: with 2,048 steps and eight devices,
 each holds 256. Each device runs its part of every linear recurrence, and one
 state per part travels between devices.
 
-    pip install ".[jax]"
+    pip install ".[examples,jax]"
     python examples/sequence_parallel.py
 
 A single CPU acts as eight devices, which demonstrates correctness and not
 speed: the script prints the losses next to those of one device, and the largest
-difference. `--devices 4` chooses another number of devices.
+difference, which `--output DIR` plots. `--devices 4` chooses another number of
+devices.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import os
 import time
 
 from common import add_numbers
+from common import add_plot
+from common import save_plot
 
 os.environ["KERAS_BACKEND"] = "jax"
 
@@ -29,9 +32,10 @@ def parse(arguments=None):
         ("devices", int, 8, "devices to shard over"),
         ("steps", int, 2048, "time steps of a sequence"),
         ("batch-size", int, 16, "sequences per training step"),
-        ("batches", int, 60, "training steps"),
+        ("iterations", int, 60, "training steps"),
         ("seed", int, 0, "seed of sequences and weights"),
     )
+    add_plot(parser, "the losses and their difference")
     return parser.parse_args(arguments)
 
 
@@ -81,6 +85,8 @@ def main(arguments=None):
     print(
         f"Seconds, including compilation: {seconds_of_one:.0f}, {seconds:.0f}."
     )
+    if options.output:
+        plot(one, sharded, options)
     return one, sharded
 
 
@@ -91,7 +97,7 @@ def train(options):
     model.compile(keras.optimizers.Adam(5e-3), "mse")
     generator = np.random.default_rng(options.seed)
     losses, begin = [], time.perf_counter()
-    for _ in range(options.batches):
+    for _ in range(options.iterations):
         losses.append(float(model.train_on_batch(*batch(options, generator))))
     return losses, time.perf_counter() - begin
 
@@ -119,6 +125,21 @@ def batch(options, generator):
             generator.standard_normal((2, 1))
         )
     return sequences, sequences.sum(axis=1)
+
+
+def plot(one, sharded, options):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.semilogy(one, lw=3, color="0.7", label="one device")
+    axes.semilogy(sharded, "--", label=f"{options.devices} devices")
+    difference = np.abs(np.subtract(one, sharded))
+    axes.semilogy(difference, ".", ms=3, label="difference")
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("mean squared error")
+    axes.legend()
+    save_plot(figure, options, "sequence_parallel.png")
 
 
 if __name__ == "__main__":

@@ -38,8 +38,10 @@ import time
 
 from common import BACKENDS
 from common import add_numbers
+from common import add_plot
 from common import cosine_schedule
 from common import prepare_backend
+from common import save_plot
 from digits import TEST_BATCH_SIZE
 from digits import add_data
 from digits import compile_model
@@ -77,13 +79,14 @@ def main(arguments=None):
         f"{len(train[0])} training images, {len(test[0])} test images, "
         f"backend {keras.backend.backend()}."
     )
-    table = []
+    table, curves = [], {}
     for settings in runs(options):
         keras.utils.set_random_seed(options.seed)
         model = build_model(options, settings, train[0], classes)
         begin = time.perf_counter()
-        fit(model, options, train, test)
+        history = fit(model, options, train, test).history
         seconds = time.perf_counter() - begin
+        curves[describe(settings)] = history["val_accuracy"]
         _, accuracy = model.evaluate(
             *test, batch_size=TEST_BATCH_SIZE, verbose=0
         )
@@ -92,6 +95,8 @@ def main(arguments=None):
     print("|---|---|---|")
     for name, accuracy, seconds in table:
         print(f"| {name} | {accuracy:.2%} | {seconds:.0f} |")
+    if options.output:
+        plot(curves, options)
     return table
 
 
@@ -148,6 +153,7 @@ def parse(arguments):
         ("test-size", int, None, "number of test images (all)"),
         ("seed", int, 0, "seed of weights and order of the images"),
     )
+    add_plot(parser, "the test accuracy against epochs")
     options = parser.parse_args(arguments)
     if options.beta is None:
         options.beta = BETAS.get(options.task, BETA)
@@ -268,7 +274,7 @@ def fit(model, options, train, test):
     steps = options.epochs * math.ceil(len(train[0]) / options.batch_size)
     rate = cosine_schedule(options.learning_rate, steps)
     compile_model(model, keras.optimizers.Adam(rate, global_clipnorm=1.0))
-    model.fit(
+    return model.fit(
         *train,
         batch_size=options.batch_size,
         epochs=options.epochs,
@@ -276,6 +282,20 @@ def fit(model, options, train, test):
         validation_batch_size=TEST_BATCH_SIZE,
         verbose=2,
     )
+
+
+def plot(curves, options):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, curve in curves.items():
+        axes.plot(range(1, len(curve) + 1), curve, ".-", label=name)
+    axes.set_title(f"the task {options.task}")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("test accuracy")
+    axes.legend(fontsize="small")
+    save_plot(figure, options, "stable_digits.png")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ the string here is synthetic: a few decaying harmonics, vibrato, and noise.
 This takes some minutes on two cores. It compares an `OrthogonalRNN` that has as
 many reflections as units with Keras' LSTM and SimpleRNN of about as many
 parameters, by the lowest error during training, relative to the variance of
-the piece (NMSE; silence has 1). `--figure FILE.png` plots the output of each
+the piece (NMSE; silence has 1). `--output DIR` plots the output of each
 network for the first piece. The paper trains five times as long:
 
     python examples/waveform.py --iterations 5000
@@ -21,9 +21,10 @@ import argparse
 import time
 
 import numpy as np
-from common import add_figure
 from common import add_numbers
+from common import add_plot
 from common import prepare_backend
+from common import save_plot
 from matplotlib.figure import Figure
 
 prepare_backend()
@@ -63,8 +64,8 @@ def main(arguments=None):
             f"| {kind} | {units} | {parameters(kind, units)} | "
             f"{np.median(errors):.4f} | {min(errors):.4f} | {seconds:.0f} |"
         )
-    if options.figure:
-        plot(pieces[0], played, options.figure)
+    if options.output:
+        plot(pieces[0], played, options)
     return table
 
 
@@ -89,7 +90,7 @@ def parse(arguments):
         default="leaky_relu",
         help="activation of OrthogonalRNN (default: %(default)s, slope 0.1)",
     )
-    add_figure(parser, "each network's output for the first piece")
+    add_plot(parser, "each network's output for the first piece")
     return parser.parse_args(arguments)
 
 
@@ -213,7 +214,7 @@ class Best(keras.callbacks.Callback):
         self.played = self.model.predict(self.click, verbose=0)[0, :, 0]
 
 
-def plot(piece, played, path):
+def plot(piece, played, options):
     figure = Figure(figsize=(8, 6), layout="constrained")
     milliseconds = 1000 * np.arange(len(piece)) / RATE
     for axes, kind in zip(figure.subplots(len(played), sharex=True), played):
@@ -221,7 +222,7 @@ def plot(piece, played, path):
         axes.plot(milliseconds, played[kind], label=kind)
         axes.legend(loc="upper right")
     axes.set_xlabel("ms")
-    figure.savefig(path, dpi=150)
+    save_plot(figure, options, "waveform.png")
 
 
 if __name__ == "__main__":

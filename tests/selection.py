@@ -44,6 +44,7 @@ ONLY_UNDER = {
     "test_docs.py": "torch",
     "test_faults.py": "torch",
     "test_files_across_backends.py": "jax",
+    "test_formulas.py": "torch",
     "test_hippo.py": "torch",
     "test_hippo_windows.py": "torch",
     "test_learning_rates.py": "torch",

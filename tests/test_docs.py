@@ -37,6 +37,26 @@ def test_the_menu_has_every_page_once():
     assert sorted(menu) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
 
 
+def test_every_link_within_the_repository_leads_somewhere():
+    readers = [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *PAGES]
+    for page in readers:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            path, _, anchor = link.partition("#")
+            if ":" in path:
+                continue
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), (page, link)
+            assert not anchor or anchor in anchors(target), (page, link)
+
+
+def anchors(page):
+    """The anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    words = [re.sub(r"[^\w\s-]", "", heading).lower() for heading in headings]
+    return {re.sub(r"[\s-]+", "-", text.strip()) for text in words}
+
+
 def test_nothing_is_installed_from_an_index_that_does_not_have_it():
     readers = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
     for folder in ("keras_linrec", "kernels", "examples", "benchmarks"):
@@ -49,7 +69,7 @@ def test_nothing_is_installed_from_an_index_that_does_not_have_it():
 
 def test_every_public_name_is_in_the_reference():
     documented = set()
-    for page in DOCS.glob("api/*.md"):
+    for page in (DOCS / "api").rglob("*.md"):
         documented |= set(re.findall(r"^::: (\S+)", page.read_text(), re.M))
     shown = {identity(resolve(name)) for name in documented}
     missing = [

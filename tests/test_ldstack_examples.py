@@ -20,11 +20,11 @@ def test_copies_ask_for_the_first_symbols_after_the_mark():
 
 def test_a_linear_system_copies_what_an_lstm_does_not(tmp_path, capsys):
     example = import_module("copy_memory")
-    figure = tmp_path / "copy.png"
+    figure = tmp_path / "copy_memory.png"
     sizes = ["--delay", "5", "--state-size", "160", "--lstm-units", "3"]
     sizes += ["--batch-size", "64", "--iterations", "40", "--test-size", "32"]
     sizes += ["--lstm-iterations", "2"]
-    curves = example.main([*sizes, "--figure", str(figure)])
+    curves = example.main([*sizes, "--output", str(tmp_path)])
     assert curves["LinearDynamicalSystem"][-1][1] < example.GOAL
     assert curves["LSTM"][-1][1] > example.BASELINE / 2
     assert "| LSTM | " in capsys.readouterr().out
@@ -56,9 +56,11 @@ def test_the_goal_is_reached_where_the_curve_is_first_below_it():
 def test_an_ldstack_adds(monkeypatch, tmp_path):
     example = import_module("addition_task")
     monkeypatch.setattr(example, "AVERAGED", 50)
-    figure = tmp_path / "addition.png"
+    figure = tmp_path / "addition_task.png"
     sizes = ["--layer", "ldstack", "--steps", "10", "--iterations", "400"]
-    curve = example.main([*sizes, "--test-size", "8", "--figure", str(figure)])
+    curve = example.main(
+        [*sizes, "--test-size", "8", "--output", str(tmp_path)]
+    )
     assert curve[-1][1] < example.BASELINE / 2
     assert figure.stat().st_size > 0
 
@@ -81,9 +83,9 @@ def test_errors_of_stacks_and_means_are_as_the_mathematics_has_it(
     monkeypatch.setattr(example, "SLOPES", (1.0, 0.5))
     monkeypatch.setattr(example, "PROJECTIONS", (1, 3))
     monkeypatch.setattr(example, "SHOWN", ((2, "red", 2),))
-    figure = tmp_path / "stack.png"
+    figure = tmp_path / "nonlinear_stack.png"
     sizes = ["--units=4", "--steps=6", "--batch-size=2", "--inputs=3"]
-    sizes += ["--long-steps", "9", "--draws", "2", "--figure", str(figure)]
+    sizes += ["--long-steps", "9", "--draws", "2", "--output", str(tmp_path)]
     stacks, means = example.main(sizes)
     for first, exact in stacks.values():
         assert exact < 1e-4 < first

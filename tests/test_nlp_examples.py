@@ -19,9 +19,9 @@ WRITING = [*TINY, "--length", "16", "--steps", "3", "--characters", "5"]
 
 def test_a_text_is_learned_by_both_models(tmp_path, capsys):
     example = import_module("language_model")
-    figure = tmp_path / "curve.png"
+    figure = tmp_path / "language_model.png"
     curves = example.main(
-        [*WRITING, "--rounds", "2", "--figure", str(figure), "--prompt", "Th"]
+        [*WRITING, "--rounds", "2", "--output", str(tmp_path), "--prompt", "Th"]
     )
     assert [point["round"] for point in curves["rotrnn"]] == [1, 2]
     for curve in curves.values():
@@ -127,14 +127,15 @@ def evaluated(tokens):
     return value
 
 
-def test_expressions_are_learned_from_by_both_models():
+def test_expressions_are_learned_from_by_both_models(tmp_path):
     example = import_module("list_operations")
     sizes = [*TINY, "--rounds", "1", "--steps", "1", "--train-size", "16"]
     sizes += ["--test-size", "8", "--max-length", "40"]
-    results = example.main(sizes)
-    assert set(results) == {"rotrnn", "lstm"}
-    for minutes, accuracy in results.values():
+    curves = example.main([*sizes, "--output", str(tmp_path)])
+    assert set(curves) == {"rotrnn", "lstm"}
+    for ((minutes, accuracy),) in curves.values():
         assert minutes > 0 and 0 <= accuracy <= 1
+    assert (tmp_path / "list_operations.png").stat().st_size > 0
 
 
 def test_a_text_that_is_too_short_is_named():

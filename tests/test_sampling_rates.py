@@ -35,12 +35,13 @@ def test_dropped_steps_leave_their_time_to_the_next(example, monkeypatch):
     assert (told[:, -1] == waves[np.arange(5), last]).all()
 
 
-def test_it_runs_to_its_table(example, capsys):
+def test_it_runs_to_its_table(example, capsys, tmp_path):
     sizes = ["--train-size", "32", "--test-size", "16", "--epochs", "1"]
-    table = example.main(sizes)
+    table = example.main([*sizes, "--output", str(tmp_path)])
     assert [row[0] for row in table][:2] == [
         "as in training",
         "half the sampling rate",
     ]
     assert len(table) == 2 + len(example.DROPPED)
     assert "70% of the steps dropped" in capsys.readouterr().out
+    assert (tmp_path / "sampling_rates.png").stat().st_size > 0

@@ -26,8 +26,8 @@ def test_addition_stops_at_half_the_baseline(monkeypatch, tmp_path):
     monkeypatch.setattr(example, "AVERAGED", 2)
     sizes = ["--steps", "6", "--units", "4", "--reflections", "2"]
     sizes += ["--iterations", "6", "--test-size", "8"]
-    figure = tmp_path / "addition.png"
-    curve = example.main([*sizes, "--figure", str(figure)])
+    figure = tmp_path / "addition_task.png"
+    curve = example.main([*sizes, "--output", str(tmp_path)])
     assert [iterations for iterations, _ in curve] == [2, 4, 6]
     assert figure.stat().st_size > 0
     monkeypatch.setattr(example, "BASELINE", 1e6)
@@ -66,15 +66,17 @@ def test_noise_follows_the_image_and_differs_each_time():
         type(padding)(7).build(rows.shape)
 
 
-def test_every_layer_and_task_trains(capsys):
+def test_every_layer_and_task_trains(capsys, tmp_path):
     example = import_module("stable_digits")
     sizes = [*TINY, "--test-size", "16", "--reflections", "2"]
     table = example.main([*sizes, "--task", "eight-pixels"])
     assert [name.partition(",")[0] for name, _, _ in table] == [*example.LAYERS]
     assert "| orthogonal, reflections 2 |" in capsys.readouterr().out
     padded = ["--task", "noise-padded", "--steps", "12"]
-    table = example.main([*sizes, *padded, "--layer", "orthogonal"])
+    padded += ["--layer", "orthogonal", "--output", str(tmp_path)]
+    table = example.main([*sizes, *padded])
     assert len(table) == 1
+    assert (tmp_path / "stable_digits.png").stat().st_size > 0
 
 
 def test_an_ablation_varies_one_number():
@@ -108,7 +110,7 @@ def test_the_waveform_runs_to_its_table(tmp_path):
     figure = tmp_path / "waveform.png"
     sizes = ["--pieces", "1", "--samples", "20", "--iterations", "2"]
     table = import_module("waveform").main(
-        [*sizes, "--parameters", "50", "--figure", str(figure)]
+        [*sizes, "--parameters", "50", "--output", str(tmp_path)]
     )
     assert [kind for kind, *_ in table] == [
         "OrthogonalRNN",
@@ -123,10 +125,10 @@ def test_robustness_runs_to_its_tables(tmp_path, monkeypatch, capsys):
     example = import_module("robustness")
     monkeypatch.setattr(example, "WHITE_NOISE", (0.0, 1.0))
     monkeypatch.setattr(example, "SALT_AND_PEPPER", (0.5,))
-    figure = tmp_path / "noise.png"
+    figure = tmp_path / "robustness.png"
     sizes = [*TINY, "--test-size", "10", "--hessian-size", "10"]
     sizes += ["--products", "3", "--samples", "2"]
-    rows = example.main([*sizes, "--figure", str(figure)])
+    rows = example.main([*sizes, "--output", str(tmp_path)])
     assert [*rows] == [*example.LAYERS]
     assert all(np.isfinite(numbers[:6]).all() for numbers in rows.values())
     printed = capsys.readouterr().out
