@@ -28,6 +28,8 @@ def native():
 PORTABLE = BACKEND == "tensorflow"
 SECTIONS = "products" if PORTABLE else "sections"
 FUSED = "loop" if PORTABLE else "fused"
+# Here JAX has Pallas for GPUs, and no CUDA core.
+RESPONSE = "fused" if BACKEND == "torch" else "blocks"
 
 
 def chosen(operation, **facts):
@@ -61,7 +63,9 @@ def chosen(operation, **facts):
         ("impulse_response", {"dtype": "float64"}, "fused"),
         ("impulse_response", {"dtype": "bfloat16"}, "blocks"),
         ("impulse_response", {"time": None}, "blocks"),
-        ("impulse_response", {"platform": "cuda"}, "blocks"),
+        ("impulse_response", {"platform": "cuda"}, RESPONSE),
+        ("impulse_response", {"platform": "cuda", "channels": 300}, "blocks"),
+        ("impulse_response", {"platform": "tpu"}, "blocks"),
         ("packed_response", {"resets": True}, "steps"),
         ("nonlinear_scan", {}, "fused"),
         ("nonlinear_scan", {"time": 3}, "loop"),

@@ -197,6 +197,44 @@ void call_nonlinear(int flags, const int64_t* numbers, const Call& call) {
     nonlinear<float, Pass>(sizes, call);
 }
 
+ResponseSizes response_sizes(const int64_t* numbers) {
+  ResponseSizes sizes{numbers[0],
+                      numbers[1],
+                      numbers[2],
+                      numbers[4],
+                      static_cast<int>(numbers[3]),
+                      0.0};
+  std::memcpy(&sizes.alpha, &numbers[5], sizeof(sizes.alpha));
+  return sizes;
+}
+
+template <class Pass>
+void launch_whole(const Device& device, const Call& call, const Pass& pass) {
+  if (pass.blocks() > 0)
+    call.launch(device, pass, pass.blocks(), pass.shared_bytes());
+}
+
+template <class Real>
+void impulse_response(const ResponseSizes& sizes, const Call& call) {
+  if (sizes.systems() * sizes.channels == 0) return;
+  const ImpulseResponse<Real> pass(sizes, call.from, call.to);
+  launch_whole(Device(pass.response), call, pass);
+}
+
+template <class Real>
+void impulse_response_backward(const ResponseSizes& sizes, const Call& call) {
+  const bool wants_systems = call.to[0];
+  if (!wants_systems && sizes.systems() * sizes.channels == 0) return;
+  Memory memory{call.scratch};
+  const ImpulseResponseBackward<Real> pass(
+      sizes, call.from, call.to, ResponseMemory::place(sizes, memory));
+  const Device device(wants_systems ? call.to[0] : call.to[6]);
+  launch_whole(device, call, pass);
+  if (wants_systems)
+    launch_whole(device, call, AddFeatures<Real>(
+                                   sizes, pass.memory.gradients, call.to));
+}
+
 template <class Function>
 int status_of(Function function) {
   try {
@@ -273,6 +311,35 @@ int keras_linrec_cuda_nonlinear_scan_backward(int flags, const int64_t* sizes,
   return status_of([&] {
     call_nonlinear<NonlinearScanBackward>(flags, sizes,
                                           {from, to, nullptr, stream});
+  });
+}
+
+int keras_linrec_cuda_impulse_response(int flags, const int64_t* sizes,
+                                       const void* const* from,
+                                       void* const* to, void*, void* stream) {
+  return status_of([&] {
+    const Call call{from, to, nullptr, stream};
+    flags & kKerasLinrecFloat64
+        ? impulse_response<double>(response_sizes(sizes), call)
+        : impulse_response<float>(response_sizes(sizes), call);
+  });
+}
+
+int64_t keras_linrec_cuda_impulse_response_backward_scratch(
+    int, const int64_t* sizes) {
+  Memory memory{nullptr};
+  ResponseMemory::place(response_sizes(sizes), memory);
+  return memory.used;
+}
+
+int keras_linrec_cuda_impulse_response_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to,
+    void* scratch, void* stream) {
+  return status_of([&] {
+    const Call call{from, to, static_cast<unsigned char*>(scratch), stream};
+    flags & kKerasLinrecFloat64
+        ? impulse_response_backward<double>(response_sizes(sizes), call)
+        : impulse_response_backward<float>(response_sizes(sizes), call);
   });
 }
 
