@@ -63,7 +63,7 @@ def estimate(one, batch, time, channels):
     tiles = batch * math.ceil(channels / width)
     tiles *= math.ceil(time / (pieces * length))
     threads = width * pieces
-    maps = (threads + 6 * width) * 16 * one.parts
+    maps = (threads + 6 * width) * (16 * one.parts + 8) + 4 * threads
     shared = threads * length * 4 * one.kept + maps + 1024
     blocks = min(
         SHARED // shared,
@@ -72,7 +72,7 @@ def estimate(one, batch, time, channels):
     )
     numbers = batch * time * channels
     moved = 4 * numbers * (one.read + one.written)
-    moved += tiles * 2 * one.parts * width * 8
+    moved += tiles * (2 * one.parts + 1) * width * 8
     floor = moved / (COPY * BANDWIDTH)
     # Bandwidth is reached if enough tiles are under way during a tile's life.
     under_way = PROCESSORS * blocks * threads * length * 4 * one.kept

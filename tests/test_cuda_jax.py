@@ -119,6 +119,29 @@ def test_it_equals_the_definition(on_stand_in, field, per_step):
             assert relative_error(whole(one), other) < 1e-6
 
 
+def test_resets_equal_the_definition(on_stand_in):
+    arrays = system(2000, True, "complex")
+    resets = np.random.default_rng(1).uniform(size=(2, 2000)) < 0.01
+    decay, inputs, state, *cotangents = map(parts, arrays)
+    marks = resets.astype("float32")
+
+    @jax.jit
+    def run(marks):
+        def function(*given):
+            return on_stand_in.scan(*given, resets=marks)
+
+        results, pull_back = jax.vjp(function, decay, inputs, state)
+        return *results, *pull_back(tuple(cotangents))
+
+    wide = [a.astype("complex128") for a in arrays]
+    outputs, final = definition.linear_scan(*wide[:3], resets=resets)
+    slopes = definition.linear_scan_gradients(
+        wide[0], outputs, *wide[2:], resets=resets
+    )
+    for one, other in zip(run(marks), (outputs, final, *slopes), strict=True):
+        assert relative_error(whole(one), other) < 1e-6
+
+
 @pytest.mark.parametrize("solver", [None, "rk4"])
 @pytest.mark.parametrize("keep_all", [True, False], ids=["all", "last"])
 def test_the_nonlinear_scan_equals_its_plain_form(

@@ -89,11 +89,13 @@ def test_the_form_follows_the_case(operation, facts, form):
     assert chosen(operation, **facts) == (kernel, form)
 
 
-def test_resets_are_for_the_core_and_for_portable_kernels():
+def test_resets_are_for_the_cores_and_for_portable_kernels():
     for operation in ("linear_scan", "projected_scan", "nonlinear_scan"):
         assert chosen(operation, resets=True)[0] == "native"
         name, _ = chosen(operation, resets=True, platform="cuda")
-        assert name == registry.portable()
+        # Here JAX has Pallas for GPUs, and no CUDA core.
+        has_resets = BACKEND == "torch" and operation != "nonlinear_scan"
+        assert name == ("native" if has_resets else registry.portable())
     with config.portable_kernels():
         assert chosen("packed_response")[1] == "chunks"
 

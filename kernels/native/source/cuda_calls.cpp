@@ -38,6 +38,12 @@ struct Call {
     for (auto& part : array.part) part = static_cast<Real*>(*to++);
     return array;
   }
+  template <class Real>
+  const Real* resets(int flags) {
+    const void* given = *from++;
+    return flags & kKerasLinrecResets ? static_cast<const Real*>(given)
+                                      : nullptr;
+  }
   template <class Pass>
   void launch(const Device& device, const Pass& pass, int64_t blocks,
               int64_t shared_bytes) const {
@@ -74,13 +80,13 @@ struct Scans {
     return memory.used;
   }
 
-  static void forward(const Sizes& sizes, Call call) {
+  static void forward(int flags, const Sizes& sizes, Call call) {
     Memory memory{call.scratch};
     Forward pass(sizes);
     pass.links = Links::place<parts>(pass.tiling, memory);
     pass.decay = call.in<Real, parts>();
     pass.inputs = call.in<Real, parts>();
-    call.from++;  // the resets
+    pass.resets = call.resets<Real>(flags);
     pass.initial = call.in<Real, parts>();
     pass.outputs = call.out<Real, parts>();
     pass.final_state = call.out<Real, parts>();
@@ -88,13 +94,13 @@ struct Scans {
     run(device, call, pass);
   }
 
-  static void backward(const Sizes& sizes, Call call) {
+  static void backward(int flags, const Sizes& sizes, Call call) {
     Memory memory{call.scratch};
     Backward pass(sizes);
     pass.links = Links::place<parts>(pass.tiling, memory);
     pass.decay = call.in<Real, parts>();
     pass.outputs = call.in<Real, parts>();
-    call.from++;  // the resets
+    pass.resets = call.resets<Real>(flags);
     pass.first_state = call.in<Real, parts>();
     pass.d_outputs = call.in<Real, parts>();
     pass.initial = call.in<Real, parts>();
@@ -248,7 +254,6 @@ int status_of(Function function) {
 int scan(bool backward, int flags, const int64_t* numbers,
          const void* const* from, void* const* to, void* scratch,
          void* stream) {
-  if (flags & kKerasLinrecResets) return kKerasLinrecBadSizes;
   const Sizes sizes = sizes_of(flags, numbers);
   const Call call{from, to, static_cast<unsigned char*>(scratch), stream};
   // Without rows, there is still the gradient of a time-invariant decay.
@@ -258,7 +263,8 @@ int scan(bool backward, int flags, const int64_t* numbers,
     return kKerasLinrecDone;
   return status_of([&] {
     with_scans(flags, [&](auto scans) {
-      backward ? scans.backward(sizes, call) : scans.forward(sizes, call);
+      backward ? scans.backward(flags, sizes, call)
+               : scans.forward(flags, sizes, call);
     });
   });
 }
