@@ -1,10 +1,11 @@
-"""What the CUDA scan should take on an H100, by arithmetic: no GPU is needed.
+"""What CUDA kernels should take on an H100, by arithmetic: no GPU is needed.
 
     python benchmarks/cuda_estimates.py
 
-Prints the table of docs/guides/kernels.md. The tiles are those of
-kernels/native/source/cuda_tiles.h, the registers those that `python -m
-keras_linrec.kernels.native.cuda_resources` prints.
+Prints the tables of docs/guides/kernels.md. The tiles are those of
+kernels/native/source/cuda_tiles.h, the pieces those of cuda_response.h, and the
+registers those that `python -m keras_linrec.kernels.native.cuda_resources`
+prints.
 """
 
 import math
@@ -62,7 +63,7 @@ def estimate(one, batch, time, channels):
     tiles = batch * math.ceil(channels / width)
     tiles *= math.ceil(time / (pieces * length))
     threads = width * pieces
-    maps = (threads + 6 * width) * 16 * one.parts
+    maps = (threads + 6 * width) * (16 * one.parts + 8) + 4 * threads
     shared = threads * length * 4 * one.kept + maps + 1024
     blocks = min(
         SHARED // shared,
@@ -71,7 +72,7 @@ def estimate(one, batch, time, channels):
     )
     numbers = batch * time * channels
     moved = 4 * numbers * (one.read + one.written)
-    moved += tiles * 2 * one.parts * width * 8
+    moved += tiles * (2 * one.parts + 1) * width * 8
     floor = moved / (COPY * BANDWIDTH)
     # Bandwidth is reached if enough tiles are under way during a tile's life.
     under_way = PROCESSORS * blocks * threads * length * 4 * one.kept
@@ -88,7 +89,72 @@ def estimate(one, batch, time, channels):
     )
 
 
+# The impulse response waits for arithmetic, not for memory. Assumed, in cycles:
+# until a multiply-add in float64 has its result, and a phase of a block, which
+# reads shared memory and ends with a barrier.
+CLOCK, MULTIPLY_ADD, PHASE = 1.7e9, 16, 60
+PIECES, TOGETHER = 16, 4
+# Features, channels, state, time.
+RESPONSES = ((256, 1, 256, 1024), (128, 1, 64, 784))
+
+
+class Response(NamedTuple):
+    blocks: int  # on a multiprocessor
+    kilobytes: float  # of shared memory, of a block
+    megabytes: float  # that the call keeps on the GPU
+    milliseconds: float
+
+
+def response(features, channels, state, time, backward):
+    """The `Response` of a forward or backward pass."""
+    length = math.ceil(state / (PIECES * TOGETHER)) * TOGETHER
+    size = length * PIECES
+    # Two sweeps, before each of which the ends of the pieces are added up.
+    solve = 2 * (length + PIECES // 2) * MULTIPLY_ADD + 3 * PHASE
+    output = length * MULTIPLY_ADD + PHASE
+    arrays, sweeps, kept = 11, 2, 0
+    step = solve + channels * output
+    if backward:
+        # Each step twice, for all runs but the last, and once backwards.
+        step = 3 * solve + 4 * PHASE
+        run = max(8, math.ceil(math.sqrt(time / 2)))
+        arrays, sweeps = 24, 4
+        kept = math.ceil(time / run) + 2 * run + 1 + channels + 7
+    shared = 8 * (arrays * size + sweeps * PIECES * (PIECES + 1) + 32 * 17)
+    blocks = min(SHARED // (shared + 1024), 32)
+    rounds = math.ceil(features / (PROCESSORS * blocks))
+    return Response(
+        blocks,
+        shared / 1e3,
+        8 * features * kept * size / 1e6,
+        1e3 * rounds * time * step / CLOCK,
+    )
+
+
 def main():
+    print_scans()
+    print()
+    print_responses()
+
+
+def print_responses():
+    print(
+        "| kernel | features, channels, state, time | blocks a "
+        "multiprocessor | KB of each | MB kept | ms |"
+    )
+    print("|" + "---|" * 6)
+    for backward in (False, True):
+        name = "impulse_response" + "_backward" * backward + "_float"
+        for shape in RESPONSES:
+            found = response(*shape, backward)
+            print(
+                f"| `{name}` | {shape} | {found.blocks} "
+                f"| {found.kilobytes:.0f} | {found.megabytes:.0f} "
+                f"| {found.milliseconds:.1f} |"
+            )
+
+
+def print_scans():
     print(
         "| kernel | shape | tiles | launches | blocks a multiprocessor "
         "| MB moved | us | share of a copy |"

@@ -242,8 +242,11 @@ def error_on(platform, kernel):
     vjp = backends.current().vjp
     if platform == "cpu":
         return relative_error(kernel, vjp)
-    nonlinear_scan = kernel.nonlinear_scan if platform == "cuda" else None
-    kernel = _with_projection(kernel.scan, nonlinear_scan=nonlinear_scan)
+    on_gpu = {}
+    if platform == "cuda":
+        on_gpu["nonlinear_scan"] = kernel.nonlinear_scan
+        on_gpu["impulse_response"] = kernel.impulse_response
+    kernel = _with_projection(kernel.scan, **on_gpu)
     return relative_error(kernel, vjp, is_whole=False)
 
 

@@ -98,8 +98,9 @@ def _kernel(case):
     if name == "native" and case.platform != "cpu":
         if keras.backend.backend() == "tensorflow":
             return registry.portable(), "the native kernels run on the CPU"
-        if case.resets:
-            return registry.portable(), "this device's kernels take no resets"
+        is_linear = case.operation != "nonlinear_scan"
+        if case.resets and not (is_linear and not _uses_pallas(case)):
+            return registry.portable(), "this device's kernel takes no resets"
     if name == requested:
         return name, "requested"
     return name, "the fastest that runs here"
@@ -140,7 +141,17 @@ def _form(case, kernel):
     if case.operation == "impulse_response":
         if not case.operators and isinstance(case.time, int):
             return "scans", "the blocks have a custom gradient too"
-        return _fused(case, kernel.impulse_response, "blocks", fixed=True)
+        # In CUDA the gradient has 24 numbers for each entry of the state in a
+        # block's memory, of which the smallest GPUs have 64 KiB.
+        if case.platform == "cuda" and case.channels > 256:
+            return "blocks", "the state is too large"
+        return _fused(
+            case,
+            kernel.impulse_response,
+            "blocks",
+            fixed=True,
+            on_gpus=not _uses_pallas(case),
+        )
 
     if case.operation == "carried_states":
         return _fused(case, kernel.final_states, "blocks", fixed=True)
@@ -197,6 +208,7 @@ def _fused(
     otherwise,
     on_device="no fused kernel for this device yet",
     fixed=False,
+    on_gpus=False,
 ):
     """The form "fused" if a kernel's function can run a case.
 
@@ -207,6 +219,7 @@ def _fused(
         on_device: the reason for it on a GPU or TPU.
         fixed: whether the function needs a length that is known before the
             call.
+        on_gpus: whether the CUDA core has the function too.
     """
     if function is None:
         return otherwise, "this kernel has no fused form"
@@ -214,9 +227,9 @@ def _fused(
         return otherwise, "the length is unknown"
     if case.dtype not in ("float32", "float64"):
         return otherwise, "no fused kernel for this dtype"
-    if case.platform != "cpu":
-        return otherwise, on_device
-    return "fused", ""
+    if case.platform == "cpu" or (case.platform == "cuda" and on_gpus):
+        return "fused", ""
+    return otherwise, on_device
 
 
 def _has_sections(case):

@@ -17,12 +17,12 @@ import keras_linrec
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import sections
 from keras_linrec.kernels.adjoint import adjoint
-from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.reference import scan as plain_scan
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.tensors import empty_like
 from keras_linrec.kernels.torch.tensors import flatten
+from keras_linrec.kernels.torch.tensors import given
 
 
 def system(time, per_step, batch=2, channels=3):
@@ -55,42 +55,48 @@ def whole(tensors):
     return arrays[0] if len(arrays) == 1 else arrays[0] + 1j * arrays[1]
 
 
-def scan(decay, inputs, initial_state, reverse=False, flags=0):
+def scan(decay, inputs, initial_state, reverse=False, resets=None):
     """Outputs and final state, of quantities without further axes."""
     outputs, final = empty_like(inputs), empty_like(initial_state)
-    nothing = inputs[0].new_empty((0, 0))
+    resets = given(resets, inputs[0])
     cuda.call(
         "scan",
-        flags | flags_of(decay, reverse, nothing),
+        flags_of(decay, reverse, resets),
         (1, *inputs[0].shape),
-        flatten([decay, inputs, nothing, initial_state]),
+        flatten([decay, inputs, resets, initial_state]),
         [*outputs, *final],
     )
     return outputs, final
 
 
-def scan_backward(decay, outputs, initial_state, *cotangents, reverse=False):
+def scan_backward(
+    decay, outputs, initial_state, *cotangents, reverse=False, resets=None
+):
     """Cotangents of decay, inputs and initial state."""
     results = [empty_like(a) for a in (decay, outputs, initial_state)]
-    nothing = outputs[0].new_empty((0, 0))
+    resets = given(resets, outputs[0])
     cuda.call(
         "scan_backward",
-        flags_of(decay, reverse, nothing),
+        flags_of(decay, reverse, resets),
         (1, *outputs[0].shape),
-        flatten([decay, outputs, nothing, initial_state, *cotangents]),
+        flatten([decay, outputs, resets, initial_state, *cotangents]),
         flatten(results),
     )
     return results
 
 
-def gradients(decay, inputs, initial_state, d_outputs, d_final, reverse):
+def gradients(
+    decay, inputs, initial_state, d_outputs, d_final, reverse, resets=None
+):
     """Gradients by the adjoint of the plain scan, in float64."""
 
     def of(array):
         field = "complex" if np.iscomplexobj(array) else "real"
         return parts(array, field, torch.float64)
 
-    outputs, _ = definition.linear_scan(decay, inputs, initial_state, reverse)
+    outputs, _ = definition.linear_scan(
+        decay, inputs, initial_state, reverse, resets
+    )
     results = adjoint(
         plain_scan,
         of(decay),
@@ -99,11 +105,12 @@ def gradients(decay, inputs, initial_state, d_outputs, d_final, reverse):
         of(d_outputs),
         reverse,
         of(d_final),
+        None if resets is None else torch.tensor(resets).double(),
     )
     return [whole(result) for result in results]
 
 
-def check(arrays, field, reverse, dtype, device="cpu"):
+def check(arrays, field, reverse, dtype, device="cpu", resets=None):
     """Compare the forward and backward pass with float64."""
     # What remains is the rounding of the results, and of the outputs as the
     # gradient reads them.
@@ -114,12 +121,16 @@ def check(arrays, field, reverse, dtype, device="cpu"):
     tensors = [parts(array, field, dtype, device) for array in arrays]
     arrays = [whole(tensor) for tensor in tensors]
     decay, inputs, state, *cotangents = tensors
-    expected = definition.linear_scan(*arrays[:3], reverse)
-    outputs, final = scan(decay, inputs, state, reverse)
+    expected = definition.linear_scan(*arrays[:3], reverse, resets)
+    marks = None if resets is None else inputs[0].new_tensor(resets)
+    outputs, final = scan(decay, inputs, state, reverse, marks)
     assert relative_error(whole(outputs), expected[0]) < tolerance
     assert relative_error(whole(final), expected[1]) < tolerance
-    got = scan_backward(decay, outputs, state, *cotangents, reverse=reverse)
-    for one, other in zip(got, gradients(*arrays, reverse), strict=True):
+    got = scan_backward(
+        decay, outputs, state, *cotangents, reverse=reverse, resets=marks
+    )
+    expected = gradients(*arrays, reverse, resets)
+    for one, other in zip(got, expected, strict=True):
         assert relative_error(whole(one), other) < tolerance
 
 
@@ -237,10 +248,44 @@ def test_tensors_on_two_devices_are_refused(stand_in):
         scan(decay, inputs, state)
 
 
-def test_resets_are_refused(stand_in):
-    given = [torch.ones(3)], [torch.ones(2, 4, 3)], [torch.ones(2, 3)]
-    with pytest.raises(ValueError, match="does not run on GPUs.*flags=128"):
-        scan(*given, flags=RESETS)
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+@pytest.mark.parametrize("field", ["real", "complex"])
+def test_resets_equal_the_definition(stand_in, field, per_step, reverse):
+    for time, share in ((1, 1.0), (5, 0.5), (3000, 0.001)):
+        resets = np.random.default_rng(time).uniform(size=(2, time)) < share
+        # Beside the edges of pieces and of tiles, whatever their lengths.
+        resets[0, [0, -1]] = resets[1, time // 2 :: 97] = True
+        arrays = system(time, per_step)
+        check(arrays, field, reverse, torch.float32, resets=resets)
+
+
+@pytest.mark.parametrize("distance", [1, 5, 40, 1500])
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+def test_nan_does_not_reach_past_a_reset(stand_in, per_step, distance):
+    time, last = 3000, 1400
+    inputs, resets = torch.ones(1, time, 2), torch.zeros(1, time)
+    inputs[0, last, 1] = torch.nan
+    reset = last + distance
+    resets[0, reset] = 1.0
+    decay = torch.full_like(inputs if per_step else inputs[0, 0], 0.5)
+    if per_step:
+        # A decay that no step applies.
+        decay[0, reset] = torch.nan
+    state = [torch.zeros(1, 2)]
+    outputs, final = scan([decay], [inputs], state, resets=resets)
+    bad = outputs[0].isnan()[0, :, 1]
+    assert bad[last:reset].all() and bad.sum() == distance
+    assert not final[0].isnan().any() and outputs[0][0, reset, 1] == 1.0
+    cotangent = [torch.ones_like(inputs)]
+    d_decay, d_inputs, d_state = scan_backward(
+        [decay], outputs, state, cotangent, state, resets=resets
+    )
+    assert not d_inputs[0].isnan().any() and d_inputs[0][0, reset - 1, 1] == 1
+    if per_step:
+        # Where the state before the step is NaN, and is used.
+        assert d_decay[0].isnan().sum() == distance - 1
+        assert d_decay[0][0, reset].tolist() == [0.0, 0.0]
 
 
 def test_a_launch_that_fails_says_why(stand_in):

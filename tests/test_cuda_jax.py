@@ -26,6 +26,7 @@ from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 from keras_linrec.kernels.nonlinear_recurrence import with_last_state
+from keras_linrec.ops.hippo import hippo
 
 GPU = {"platform": "cuda"}
 
@@ -118,6 +119,29 @@ def test_it_equals_the_definition(on_stand_in, field, per_step):
             assert relative_error(whole(one), other) < 1e-6
 
 
+def test_resets_equal_the_definition(on_stand_in):
+    arrays = system(2000, True, "complex")
+    resets = np.random.default_rng(1).uniform(size=(2, 2000)) < 0.01
+    decay, inputs, state, *cotangents = map(parts, arrays)
+    marks = resets.astype("float32")
+
+    @jax.jit
+    def run(marks):
+        def function(*given):
+            return on_stand_in.scan(*given, resets=marks)
+
+        results, pull_back = jax.vjp(function, decay, inputs, state)
+        return *results, *pull_back(tuple(cotangents))
+
+    wide = [a.astype("complex128") for a in arrays]
+    outputs, final = definition.linear_scan(*wide[:3], resets=resets)
+    slopes = definition.linear_scan_gradients(
+        wide[0], outputs, *wide[2:], resets=resets
+    )
+    for one, other in zip(run(marks), (outputs, final, *slopes), strict=True):
+        assert relative_error(whole(one), other) < 1e-6
+
+
 @pytest.mark.parametrize("solver", [None, "rk4"])
 @pytest.mark.parametrize("keep_all", [True, False], ids=["all", "last"])
 def test_the_nonlinear_scan_equals_its_plain_form(
@@ -156,6 +180,33 @@ def test_the_nonlinear_scan_equals_its_plain_form(
         assert one.shape == other.shape
         if other.size:
             assert relative_error(np.asarray(one), np.asarray(other)) < 3e-6
+
+
+def test_the_impulse_response_equals_that_of_the_cpu(on_stand_in):
+    rng = np.random.default_rng(1)
+    weights = hippo("legs", 20)
+    steps = np.array([0.01, 0.02, 0.1])
+    arrays = *weights, steps, rng.uniform(-1, 1, (3, 2, 20))
+    arguments = [np.asarray(array, "float32") for array in arrays]
+    cotangent = rng.uniform(-1, 1, (3, 2, 50)).astype("float32")
+
+    def run(*arguments):
+        def function(*arguments):
+            return on_stand_in.impulse_response(*arguments, 50, 0.5)
+
+        response, pull_back = jax.vjp(function, *arguments)
+        return response, *pull_back(cotangent)
+
+    program = jax.jit(run).lower(*arguments).as_text()
+    assert "keras_linrec_cuda_impulse_response" in program
+    got = jax.jit(run)(*arguments)
+    pairs = jax.jit(jax.vmap(run))(*(np.stack([a, a]) for a in arguments))
+    core_calls.on_cuda.clear()
+    jax.clear_caches()
+    expected = jax.jit(lambda *arguments: run(*arguments))(*arguments)
+    for one, pair, other in zip(got, pairs, expected, strict=True):
+        assert relative_error(np.asarray(one), np.asarray(other)) < 1e-6
+        np.testing.assert_array_equal(pair[1], one)
 
 
 def test_vmap_adds_systems(on_stand_in):

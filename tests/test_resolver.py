@@ -28,6 +28,8 @@ def native():
 PORTABLE = BACKEND == "tensorflow"
 SECTIONS = "products" if PORTABLE else "sections"
 FUSED = "loop" if PORTABLE else "fused"
+# Here JAX has Pallas for GPUs, and no CUDA core.
+RESPONSE = "fused" if BACKEND == "torch" else "blocks"
 
 
 def chosen(operation, **facts):
@@ -61,7 +63,9 @@ def chosen(operation, **facts):
         ("impulse_response", {"dtype": "float64"}, "fused"),
         ("impulse_response", {"dtype": "bfloat16"}, "blocks"),
         ("impulse_response", {"time": None}, "blocks"),
-        ("impulse_response", {"platform": "cuda"}, "blocks"),
+        ("impulse_response", {"platform": "cuda"}, RESPONSE),
+        ("impulse_response", {"platform": "cuda", "channels": 300}, "blocks"),
+        ("impulse_response", {"platform": "tpu"}, "blocks"),
         ("packed_response", {"resets": True}, "steps"),
         ("nonlinear_scan", {}, "fused"),
         ("nonlinear_scan", {"time": 3}, "loop"),
@@ -85,11 +89,13 @@ def test_the_form_follows_the_case(operation, facts, form):
     assert chosen(operation, **facts) == (kernel, form)
 
 
-def test_resets_are_for_the_core_and_for_portable_kernels():
+def test_resets_are_for_the_cores_and_for_portable_kernels():
     for operation in ("linear_scan", "projected_scan", "nonlinear_scan"):
         assert chosen(operation, resets=True)[0] == "native"
         name, _ = chosen(operation, resets=True, platform="cuda")
-        assert name == registry.portable()
+        # Here JAX has Pallas for GPUs, and no CUDA core.
+        has_resets = BACKEND == "torch" and operation != "nonlinear_scan"
+        assert name == ("native" if has_resets else registry.portable())
     with config.portable_kernels():
         assert chosen("packed_response")[1] == "chunks"
 

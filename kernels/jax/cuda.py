@@ -15,6 +15,9 @@ from keras_linrec.kernels.jax.native_scans import (
     nonlinear_scan as nonlinear_scan,
 )
 from keras_linrec.kernels.jax.native_scans import scan as scan
+from keras_linrec.kernels.jax.native_systems import (
+    impulse_response as impulse_response,
+)
 from keras_linrec.kernels.jax.pallas_nonlinear import drive_of
 from keras_linrec.kernels.jax.pallas_nonlinear import factors_of
 from keras_linrec.kernels.jax.pallas_nonlinear import gradients_of_steps
@@ -35,8 +38,8 @@ def handler(function, suffix=""):
 
 
 @dataclass(frozen=True)
-class _Scan:
-    """The linear scan and its gradient, which take the same arrays."""
+class _Same:
+    """A function that takes the arrays of the C++ core's."""
 
     call: core_calls.CoreCall
     tree: object
@@ -112,8 +115,10 @@ def _queue(call, results, *arguments):
 
 
 FORMS = {
-    "keras_linrec_scan": _Scan,
-    "keras_linrec_scan_backward": _Scan,
+    "keras_linrec_scan": _Same,
+    "keras_linrec_scan_backward": _Same,
+    "keras_linrec_impulse_response": _Same,
+    "keras_linrec_impulse_response_backward": _Same,
     "keras_linrec_nonlinear_scan": _NonlinearScan,
     "keras_linrec_nonlinear_scan_backward": _NonlinearScanBackward,
 }

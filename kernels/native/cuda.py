@@ -18,6 +18,8 @@ FUNCTIONS = (
     "keras_linrec_scan_backward",
     "keras_linrec_nonlinear_scan",
     "keras_linrec_nonlinear_scan_backward",
+    "keras_linrec_impulse_response",
+    "keras_linrec_impulse_response_backward",
 )
 
 # The driver library and the file of kernels, if not the usual ones. Tests set

@@ -268,7 +268,7 @@ def _describe_response(time, alpha, arguments, *_):
     return 0, sizes, axes, (shapes, [(features, channels, time)])
 
 
-@_operator(_describe_response, settings=2)
+@_operator(_describe_response, settings=2, devices=("cpu", "cuda"))
 def impulse_response(time: int, alpha: float, arguments: Tensors) -> Tensors:
     """The response."""
     output_matrix = arguments[-1]
@@ -279,7 +279,7 @@ def _describe_response_backward(wanted, *given):
     return _describe_response(*given)
 
 
-@_operator(_describe_response_backward, settings=3)
+@_operator(_describe_response_backward, settings=3, devices=("cpu", "cuda"))
 def impulse_response_backward(
     wanted: Flags,
     time: int,

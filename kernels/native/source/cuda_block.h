@@ -11,12 +11,14 @@
 #include <cuda_pipeline.h>
 #define KERAS_LINREC_DEVICE __host__ __device__ __forceinline__
 #define KERAS_LINREC_UNROLL_BY_8 _Pragma("unroll 8")
+#define KERAS_LINREC_NO_UNROLL _Pragma("unroll 1")
 #else
 #include <cstring>
 #include <thread>
 #include <vector>
 #define KERAS_LINREC_DEVICE inline
 #define KERAS_LINREC_UNROLL_BY_8
+#define KERAS_LINREC_NO_UNROLL
 #endif
 
 namespace keras_linrec {
@@ -47,6 +49,18 @@ struct Block {
     share(count, work);
 #ifdef __CUDA_ARCH__
     __syncthreads();
+#endif
+  }
+  // The same, without the copies that nvcc makes of the work for several items
+  // at once: long work would fill the cache of instructions.
+  template <class Work>
+  KERAS_LINREC_DEVICE void each_by_itself(int count, Work work) const {
+#ifdef __CUDA_ARCH__
+    KERAS_LINREC_NO_UNROLL
+    for (int item = threadIdx.x; item < count; item += blockDim.x) work(item);
+    __syncthreads();
+#else
+    share(count, work);
 #endif
   }
   // All fetched data has arrived afterwards.

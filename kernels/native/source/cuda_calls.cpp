@@ -38,6 +38,12 @@ struct Call {
     for (auto& part : array.part) part = static_cast<Real*>(*to++);
     return array;
   }
+  template <class Real>
+  const Real* resets(int flags) {
+    const void* given = *from++;
+    return flags & kKerasLinrecResets ? static_cast<const Real*>(given)
+                                      : nullptr;
+  }
   template <class Pass>
   void launch(const Device& device, const Pass& pass, int64_t blocks,
               int64_t shared_bytes) const {
@@ -74,13 +80,13 @@ struct Scans {
     return memory.used;
   }
 
-  static void forward(const Sizes& sizes, Call call) {
+  static void forward(int flags, const Sizes& sizes, Call call) {
     Memory memory{call.scratch};
     Forward pass(sizes);
     pass.links = Links::place<parts>(pass.tiling, memory);
     pass.decay = call.in<Real, parts>();
     pass.inputs = call.in<Real, parts>();
-    call.from++;  // the resets
+    pass.resets = call.resets<Real>(flags);
     pass.initial = call.in<Real, parts>();
     pass.outputs = call.out<Real, parts>();
     pass.final_state = call.out<Real, parts>();
@@ -88,13 +94,13 @@ struct Scans {
     run(device, call, pass);
   }
 
-  static void backward(const Sizes& sizes, Call call) {
+  static void backward(int flags, const Sizes& sizes, Call call) {
     Memory memory{call.scratch};
     Backward pass(sizes);
     pass.links = Links::place<parts>(pass.tiling, memory);
     pass.decay = call.in<Real, parts>();
     pass.outputs = call.in<Real, parts>();
-    call.from++;  // the resets
+    pass.resets = call.resets<Real>(flags);
     pass.first_state = call.in<Real, parts>();
     pass.d_outputs = call.in<Real, parts>();
     pass.initial = call.in<Real, parts>();
@@ -197,6 +203,44 @@ void call_nonlinear(int flags, const int64_t* numbers, const Call& call) {
     nonlinear<float, Pass>(sizes, call);
 }
 
+ResponseSizes response_sizes(const int64_t* numbers) {
+  ResponseSizes sizes{numbers[0],
+                      numbers[1],
+                      numbers[2],
+                      numbers[4],
+                      static_cast<int>(numbers[3]),
+                      0.0};
+  std::memcpy(&sizes.alpha, &numbers[5], sizeof(sizes.alpha));
+  return sizes;
+}
+
+template <class Pass>
+void launch_whole(const Device& device, const Call& call, const Pass& pass) {
+  if (pass.blocks() > 0)
+    call.launch(device, pass, pass.blocks(), pass.shared_bytes());
+}
+
+template <class Real>
+void impulse_response(const ResponseSizes& sizes, const Call& call) {
+  if (sizes.systems() * sizes.channels == 0) return;
+  const ImpulseResponse<Real> pass(sizes, call.from, call.to);
+  launch_whole(Device(pass.response), call, pass);
+}
+
+template <class Real>
+void impulse_response_backward(const ResponseSizes& sizes, const Call& call) {
+  const bool wants_systems = call.to[0];
+  if (!wants_systems && sizes.systems() * sizes.channels == 0) return;
+  Memory memory{call.scratch};
+  const ImpulseResponseBackward<Real> pass(
+      sizes, call.from, call.to, ResponseMemory::place(sizes, memory));
+  const Device device(wants_systems ? call.to[0] : call.to[6]);
+  launch_whole(device, call, pass);
+  if (wants_systems)
+    launch_whole(device, call, AddFeatures<Real>(
+                                   sizes, pass.memory.gradients, call.to));
+}
+
 template <class Function>
 int status_of(Function function) {
   try {
@@ -210,7 +254,6 @@ int status_of(Function function) {
 int scan(bool backward, int flags, const int64_t* numbers,
          const void* const* from, void* const* to, void* scratch,
          void* stream) {
-  if (flags & kKerasLinrecResets) return kKerasLinrecBadSizes;
   const Sizes sizes = sizes_of(flags, numbers);
   const Call call{from, to, static_cast<unsigned char*>(scratch), stream};
   // Without rows, there is still the gradient of a time-invariant decay.
@@ -220,7 +263,8 @@ int scan(bool backward, int flags, const int64_t* numbers,
     return kKerasLinrecDone;
   return status_of([&] {
     with_scans(flags, [&](auto scans) {
-      backward ? scans.backward(sizes, call) : scans.forward(sizes, call);
+      backward ? scans.backward(flags, sizes, call)
+               : scans.forward(flags, sizes, call);
     });
   });
 }
@@ -273,6 +317,35 @@ int keras_linrec_cuda_nonlinear_scan_backward(int flags, const int64_t* sizes,
   return status_of([&] {
     call_nonlinear<NonlinearScanBackward>(flags, sizes,
                                           {from, to, nullptr, stream});
+  });
+}
+
+int keras_linrec_cuda_impulse_response(int flags, const int64_t* sizes,
+                                       const void* const* from,
+                                       void* const* to, void*, void* stream) {
+  return status_of([&] {
+    const Call call{from, to, nullptr, stream};
+    flags & kKerasLinrecFloat64
+        ? impulse_response<double>(response_sizes(sizes), call)
+        : impulse_response<float>(response_sizes(sizes), call);
+  });
+}
+
+int64_t keras_linrec_cuda_impulse_response_backward_scratch(
+    int, const int64_t* sizes) {
+  Memory memory{nullptr};
+  ResponseMemory::place(response_sizes(sizes), memory);
+  return memory.used;
+}
+
+int keras_linrec_cuda_impulse_response_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to,
+    void* scratch, void* stream) {
+  return status_of([&] {
+    const Call call{from, to, static_cast<unsigned char*>(scratch), stream};
+    flags & kKerasLinrecFloat64
+        ? impulse_response_backward<double>(response_sizes(sizes), call)
+        : impulse_response_backward<float>(response_sizes(sizes), call);
   });
 }
 

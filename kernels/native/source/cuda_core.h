@@ -18,7 +18,7 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_open(const char* driver,
 // Why the last call in this thread failed.
 KERAS_LINREC_PUBLIC const char* keras_linrec_cuda_message();
 
-// As `keras_linrec_scan`, without resets.
+// As `keras_linrec_scan`.
 KERAS_LINREC_PUBLIC int keras_linrec_cuda_scan(int flags, const int64_t* sizes,
                                                const void* const* from,
                                                void* const* to, void* scratch,
@@ -26,7 +26,7 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_scan(int flags, const int64_t* sizes,
 KERAS_LINREC_PUBLIC int64_t
 keras_linrec_cuda_scan_scratch(int flags, const int64_t* sizes);
 
-// As `keras_linrec_scan_backward`, without resets.
+// As `keras_linrec_scan_backward`.
 KERAS_LINREC_PUBLIC int keras_linrec_cuda_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to,
     void* scratch, void* stream);
@@ -52,5 +52,17 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan(
 KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to,
     void* scratch, void* stream);
+
+// As `keras_linrec_impulse_response`, always step by step.
+KERAS_LINREC_PUBLIC int keras_linrec_cuda_impulse_response(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to,
+    void* scratch, void* stream);
+
+// As `keras_linrec_impulse_response_backward`.
+KERAS_LINREC_PUBLIC int keras_linrec_cuda_impulse_response_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to,
+    void* scratch, void* stream);
+KERAS_LINREC_PUBLIC int64_t keras_linrec_cuda_impulse_response_backward_scratch(
+    int flags, const int64_t* sizes);
 
 }  // extern "C"

@@ -4,6 +4,7 @@
 // by name.
 #pragma once
 #include "cuda_nonlinear.h"
+#include "cuda_response.h"
 #include "cuda_scan.h"
 
 // KERNEL(name, type)
@@ -24,6 +25,10 @@
   KERNEL(pass##_double_##one, Pass<double, one>)           \
   KERNEL(pass##_double_##many, Pass<double, many>)
 
+#define KERAS_LINREC_TYPES(KERNEL, pass, Pass) \
+  KERNEL(pass##_float, Pass<float>)            \
+  KERNEL(pass##_double, Pass<double>)
+
 // A macro cannot take the commas of a type as part of one argument.
 #define KERAS_LINREC_KERNELS(KERNEL)                                     \
   KERAS_LINREC_SCANS(KERNEL, scan, Scan)                                 \
@@ -31,4 +36,8 @@
   KERAS_LINREC_PAIRS(KERNEL, add_decays, AddDecays, 1, 2)                \
   KERAS_LINREC_PAIRS(KERNEL, nonlinear_scan, NonlinearScan, 1, 4)        \
   KERAS_LINREC_PAIRS(KERNEL, nonlinear_scan_backward,                    \
-                     NonlinearScanBackward, 1, 4)
+                     NonlinearScanBackward, 1, 4)                        \
+  KERAS_LINREC_TYPES(KERNEL, impulse_response, ImpulseResponse)          \
+  KERAS_LINREC_TYPES(KERNEL, impulse_response_backward,                  \
+                     ImpulseResponseBackward)                            \
+  KERAS_LINREC_TYPES(KERNEL, add_features, AddFeatures)

@@ -31,18 +31,23 @@ struct Scan : TilePass<Real, parts> {
             this->fetch(block, inputs, element, states, slot);
             if (per_step) this->fetch(block, decay, element, decays, slot);
           });
+      this->read_marks(place, thread, shared);
     });
     block.each(tiling.threads(), [&](int thread) {
       const Share share(tiling, place, thread);
       if (share.channel >= place.live) return;
       const N fixed =
           per_step ? N{} : this->fixed_decay(decay, place, share);
+      const Marks marks = shared.marks[thread];
       Map<parts> map;
+      map.is_reset = marks.any();
       if (!per_step) map.product = power(fixed, share.count);
       for (int step = 0; step < share.count; step++) {
         const int slot = share.slot + step * tiling.width;
         const N now = per_step ? decays.load(slot) : fixed;
-        map.end = multiply_add(now, map.end, states.load(slot));
+        const N input = states.load(slot);
+        map.end =
+            marks.at(step) ? input : multiply_add(now, map.end, input);
         if (per_step) map.product = multiply(now, map.product);
       }
       shared.pieces[thread] = map;
@@ -53,11 +58,13 @@ struct Scan : TilePass<Real, parts> {
       if (share.count == 0) return;
       const N fixed =
           per_step ? N{} : this->fixed_decay(decay, place, share);
+      const Marks marks = shared.marks[thread];
       N state = this->entering(shared, thread);
       for (int step = 0; step < share.count; step++) {
         const int slot = share.slot + step * tiling.width;
         const N now = per_step ? decays.load(slot) : fixed;
-        state = multiply_add(now, state, states.load(slot));
+        const N input = states.load(slot);
+        state = marks.at(step) ? input : multiply_add(now, state, input);
         states.store(slot, state);
       }
       if (this->ends(place, share))
@@ -75,7 +82,8 @@ struct Scan : TilePass<Real, parts> {
 // The gradient goes from the last step to the first. With e_t the cotangent of
 // inputs_t, the carry is a_t e_t: the map of a step is c -> a_t c + a_t g_t, g
 // the cotangents of the outputs. For a time-invariant decay it leaves a sum for
-// each row, tile and channel, which `AddDecays` adds up.
+// each row, tile and channel, which `AddDecays` adds up. The carry before a reset
+// is zero, and that step's decay has no cotangent.
 template <class Real, int parts, bool per_step>
 struct ScanBackward : TilePass<Real, parts> {
   using N = Number<parts>;
@@ -109,18 +117,23 @@ struct ScanBackward : TilePass<Real, parts> {
                           this->state_of(place, slot % tiling.width), before,
                           slot);
           });
+      this->read_marks(place, thread, shared);
     });
     block.each(tiling.threads(), [&](int thread) {
       const Share share(tiling, place, thread);
       if (share.channel >= place.live) return;
       const N fixed =
           per_step ? N{} : conjugate(this->fixed_decay(decay, place, share));
+      const Marks marks = shared.marks[thread];
       Map<parts> map;
+      map.is_reset = marks.any();
       if (!per_step) map.product = power(fixed, share.count);
       for (int step = 0; step < share.count; step++) {
         const int slot = share.slot + step * tiling.width;
         const N now = per_step ? conjugate(decays.load(slot)) : fixed;
-        map.end = multiply(now, add(carries.load(slot), map.end));
+        map.end = marks.at(step)
+                      ? N{}
+                      : multiply(now, add(carries.load(slot), map.end));
         if (per_step) map.product = multiply(now, map.product);
       }
       shared.pieces[thread] = map;
@@ -131,18 +144,21 @@ struct ScanBackward : TilePass<Real, parts> {
       if (share.channel >= place.live) return;
       const N fixed =
           per_step ? N{} : conjugate(this->fixed_decay(decay, place, share));
+      const Marks marks = shared.marks[thread];
       N carry = this->entering(shared, thread), sum{};
       for (int step = 0; step < share.count; step++) {
         const int slot = share.slot + step * tiling.width;
         const N now = per_step ? conjugate(decays.load(slot)) : fixed;
         const N d_input = add(carries.load(slot), carry);
         const N state = conjugate(before.load(slot));
+        const bool is_reset = marks.at(step);
         carries.store(slot, d_input);
         if (per_step)
-          decays.store(slot, multiply(d_input, state));
-        else
+          decays.store(slot, is_reset ? N{} : multiply(d_input, state));
+        else if (!is_reset)
           sum = multiply_add(d_input, state, sum);
         carry = multiply(now, d_input);
+        if (is_reset) carry = {};
       }
       if (this->ends(place, share))
         d_initial.store(this->state_of(place, share.channel), carry);

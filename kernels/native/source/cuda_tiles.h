@@ -75,22 +75,25 @@ KERAS_LINREC_DEVICE Number<parts> power(Number<parts> base, int exponent) {
   return result;
 }
 
-// h -> product * h + end
+// h -> product * h + end, or after a reset h -> end, even if h is NaN.
 template <int parts>
 struct Map {
   Number<parts> product{{1}}, end{};
+  bool is_reset = false;
 
   // Zero stays zero even if the product of decays has overflowed.
   KERAS_LINREC_DEVICE Number<parts> operator()(Number<parts> state) const {
-    return is_zero(state) ? end : multiply_add(product, state, end);
+    if (is_reset || is_zero(state)) return end;
+    return multiply_add(product, state, end);
   }
 };
 
 template <int parts>
 KERAS_LINREC_DEVICE Map<parts> compose(const Map<parts>& later,
                                        const Map<parts>& earlier) {
+  if (later.is_reset) return later;
   const Map<parts> linear{later.product, {}};
-  return {linear(earlier.product), later(earlier.end)};
+  return {linear(earlier.product), later(earlier.end), earlier.is_reset};
 }
 
 template <class Real, int parts>
@@ -168,7 +171,13 @@ struct Links {
   static Links place(const Tiling& tiling, Memory& memory) {
     unsigned* counter = memory.take<unsigned>(cleared(tiling));
     return {counter, counter + 1,
-            memory.take<double>(nodes(tiling) * tiling.width * 2 * parts)};
+            memory.take<double>(nodes(tiling) * tiling.width *
+                                numbers<parts>())};
+  }
+  // Of a map.
+  template <int parts>
+  KERAS_LINREC_DEVICE static int numbers() {
+    return 2 * parts + 1;
   }
   // The counter and the flags: an even number, since doubles follow.
   static int64_t cleared(const Tiling& tiling) {
@@ -193,6 +202,9 @@ KERAS_LINREC_DEVICE void copy(const Tile<Real, parts>& from, int slot,
 // gradient is the scan in the other direction.
 struct Place {
   int64_t tile, chain, row, channel, first, stride, left;
+  // The first step among those of all rows, and from a step to the next.
+  int64_t first_step;
+  int direction;
   int live;  // channels that exist
 
   KERAS_LINREC_DEVICE Place(const Sizes& sizes, const Tiling& tiling,
@@ -207,8 +219,10 @@ struct Place {
     const int64_t rest = sizes.channels - channel;
     live = static_cast<int>(rest < tiling.width ? rest : tiling.width);
     const int64_t step = reverse ? sizes.time - 1 - taken : taken;
-    first = (row * sizes.time + step) * sizes.channels + channel;
-    stride = reverse ? -sizes.channels : sizes.channels;
+    first_step = row * sizes.time + step;
+    direction = reverse ? -1 : 1;
+    first = first_step * sizes.channels + channel;
+    stride = direction * sizes.channels;
   }
 };
 
@@ -228,6 +242,15 @@ struct Share {
   }
 };
 
+// Which steps of a thread's piece are reset, a bit for each: there are at most
+// 23. They are read with the tile, so that they take one register afterwards.
+struct Marks {
+  unsigned bits = 0;
+
+  KERAS_LINREC_DEVICE bool any() const { return bits != 0; }
+  KERAS_LINREC_DEVICE bool at(int step) const { return bits >> step & 1; }
+};
+
 // Common to the scan and its gradient.
 template <class Real, int parts>
 struct TilePass {
@@ -239,6 +262,7 @@ struct TilePass {
   Tiling tiling;
   bool reverse;
   In<Real, parts> initial;
+  const Real* resets = nullptr;  // or a number for each step of each row
   Links links;
 
   // `bytes` is what a step and channel takes in shared memory.
@@ -253,6 +277,7 @@ struct TilePass {
     Map<parts>*pieces, *read, *own, *before;
     Number<parts>* entering;
     unsigned* number;
+    Marks* marks;
   };
 
   int threads() const { return tiling.threads(); }
@@ -265,7 +290,8 @@ struct TilePass {
             memory.take<Map<parts>>(width),
             memory.take<Map<parts>>(width),
             memory.take<Number<parts>>(width),
-            memory.take<unsigned>(2)};
+            memory.take<unsigned>(2),
+            memory.take<Marks>((tiling.threads() + 1) / 2 * 2)};
   }
   KERAS_LINREC_DEVICE Tile<Real, parts> place_tile(Memory& memory) const {
     Tile<Real, parts> tile;
@@ -317,6 +343,17 @@ struct TilePass {
                                                 const Share& share) const {
     return decay.load(place.row / sizes.batch * sizes.channels +
                       place.channel + share.channel);
+  }
+  KERAS_LINREC_DEVICE void read_marks(const Place& place, int thread,
+                                      const Shared& shared) const {
+    const Share share(tiling, place, thread);
+    const int64_t first = place.first_step +
+                          place.direction * share.piece * tiling.length;
+    unsigned bits = 0;
+    KERAS_LINREC_NO_UNROLL
+    for (int step = 0; resets && step < share.count; step++)
+      if (resets[first + place.direction * step] != Real{0}) bits |= 1u << step;
+    shared.marks[thread] = {bits};
   }
   // Whether a thread's piece ends with the last step.
   KERAS_LINREC_DEVICE bool ends(const Place& place, const Share& share) const {
@@ -376,6 +413,7 @@ struct TilePass {
         to[p * tiling.width] = shared.own[channel].product.part[p];
         to[(parts + p) * tiling.width] = shared.own[channel].end.part[p];
       }
+      to[2 * parts * tiling.width] = shared.own[channel].is_reset;
     });
     block.each(1, [&](int) { raise(links.flags + node); });
   }
@@ -411,10 +449,11 @@ struct TilePass {
       map.product.part[p] = from[p * tiling.width];
       map.end.part[p] = from[(parts + p) * tiling.width];
     }
+    map.is_reset = from[2 * parts * tiling.width] != 0;
     return map;
   }
   KERAS_LINREC_DEVICE double* maps_of(int64_t node) const {
-    return links.maps + node * 2 * parts * tiling.width;
+    return links.maps + node * Links::numbers<parts>() * tiling.width;
   }
 };
 

@@ -78,21 +78,26 @@ ffi::Error projected_scan(ffi::RemainingArgs arguments,
   return arrays.run<core>(flags, sizes);
 }
 
+// Groups, features, channels, state, time, alpha, and any length of blocks.
+std::array<int64_t, 7> response_sizes(const Arrays& arrays, int64_t time,
+                                      int64_t alpha) {
+  constexpr size_t output_matrix = 6;
+  return {arrays.groups(output_matrix, 3),
+          arrays.axis(output_matrix, 3),
+          arrays.axis(output_matrix, 2),
+          arrays.axis(output_matrix, 1),
+          time,
+          alpha,
+          0};
+}
+
 template <Core core>
 ffi::Error impulse_response(ffi::RemainingArgs arguments,
                             ffi::RemainingRets results, int64_t time,
                             int64_t alpha) {
   const Arrays arrays(arguments, results);
   if (arrays.error.failure()) return arrays.error;
-  constexpr size_t output_matrix = 6;
-  const int64_t sizes[] = {arrays.groups(output_matrix, 3),
-                           arrays.axis(output_matrix, 3),
-                           arrays.axis(output_matrix, 2),
-                           arrays.axis(output_matrix, 1),
-                           time,
-                           alpha,
-                           0};
-  return arrays.run<core>(0, sizes);
+  return arrays.run<core>(0, response_sizes(arrays, time, alpha).data());
 }
 
 template <Core core>
@@ -279,6 +284,23 @@ struct CudaNonlinearScan {
   }
 };
 
+// The scratch memory of a function that needs none.
+int64_t nothing(int, const int64_t*) { return 8; }
+
+template <CudaCore core, Scratch bytes>
+struct CudaImpulseResponse {
+  template <class Where>
+  static ffi::Error run(Where&& where, ffi::RemainingArgs arguments,
+                        ffi::RemainingRets results, int64_t time,
+                        int64_t alpha) {
+    const Arrays arrays(arguments, results);
+    if (arrays.error.failure()) return arrays.error;
+    const auto sizes = response_sizes(arrays, time, alpha);
+    return queue<core>(arrays, arrays.with_type(0), sizes.data(),
+                       where(bytes(0, sizes.data())));
+  }
+};
+
 template <class Call, class... Attributes>
 ffi::Error on_gpu(void* stream, ffi::ScratchAllocator memory,
                   ffi::RemainingArgs arguments, ffi::RemainingRets results,
@@ -303,6 +325,16 @@ auto cuda_scan_binding() {
 
 auto cuda_activated_binding() {
   return cuda_scan_binding().Attr<int64_t>("leak");
+}
+
+auto cuda_impulse_response_binding() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::PlatformStream<void*>>()
+      .Ctx<ffi::ScratchAllocator>()
+      .RemainingArgs()
+      .RemainingRets()
+      .Attr<int64_t>("time")
+      .Attr<int64_t>("alpha");
 }
 
 auto scan_binding() {
@@ -352,6 +384,11 @@ auto impulse_response_binding() {
          on_gpu<CudaNonlinearScan<name>, int64_t, int64_t>);       \
   SYMBOL(name##_on_cpu_xla, activated_binding,                     \
          on_cpu<CudaNonlinearScan<name>, int64_t, int64_t>)
+#define CUDA_IMPULSE_RESPONSE(name, bytes)                           \
+  SYMBOL(name##_xla, cuda_impulse_response_binding,                  \
+         on_gpu<CudaImpulseResponse<name, bytes>, int64_t, int64_t>); \
+  SYMBOL(name##_on_cpu_xla, impulse_response_binding,                \
+         on_cpu<CudaImpulseResponse<name, bytes>, int64_t, int64_t>)
 
 HANDLER(keras_linrec_scan, scan, scan_binding);
 HANDLER(keras_linrec_scan_backward, scan, scan_binding);
@@ -383,3 +420,6 @@ CUDA_SCAN(keras_linrec_cuda_scan);
 CUDA_SCAN(keras_linrec_cuda_scan_backward);
 CUDA_NONLINEAR_SCAN(keras_linrec_cuda_nonlinear_scan);
 CUDA_NONLINEAR_SCAN(keras_linrec_cuda_nonlinear_scan_backward);
+CUDA_IMPULSE_RESPONSE(keras_linrec_cuda_impulse_response, nothing);
+CUDA_IMPULSE_RESPONSE(keras_linrec_cuda_impulse_response_backward,
+                      keras_linrec_cuda_impulse_response_backward_scratch);
