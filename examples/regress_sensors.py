@@ -1,0 +1,140 @@
+"""Estimate the charge of batteries from their sensors, step by step.
+
+The guide docs/guides/tasks/regress_sensors.md explains the code. Its picture:
+
+    pip install ".[examples,jax]"    # or tensorflow, or torch
+    python examples/regress_sensors.py --output docs/images/tasks
+"""
+
+import numpy as np
+from common import lstm
+from common import prepare_backend
+from task_guides import Record
+from task_guides import run
+
+prepare_backend()
+
+import keras
+
+from keras_linrec.layers import LSSL
+from keras_linrec.models import SequenceRegressor
+
+SIZES = (
+    ("epochs", int, 15, "over the batteries"),
+    ("batteries", int, 1000, "to train on"),
+    ("new", int, 200, "batteries to test on"),
+    ("minutes", int, 600, "of use of each battery, one step a minute"),
+)
+
+
+def batteries(count, minutes, generator):
+    """Voltage, current and temperature of batteries in use, and their charge.
+
+    The capacity and the resistance of a battery, and its charge at the start,
+    differ from the next one's, and no sensor measures them.
+    """
+
+    def between(low, high):
+        return generator.uniform(low, high, (count, 1))
+
+    # A load that changes every half hour, and sometimes charges.
+    loads = generator.uniform(-0.5, 1, (count, -(-minutes // 30)))
+    current = np.repeat(loads, 30, axis=1)[:, :minutes]
+    used = np.cumsum(current, axis=1) / 60 / between(2, 4)
+    charge = np.clip(between(0.6, 1) - used, 0, 1)
+    temperature = between(5, 35) + 5 * np.cumsum(
+        generator.normal(0, 0.05, current.shape), axis=1
+    )
+    resistance = between(0.1, 0.3) * (1 + 0.03 * (25 - temperature))
+    voltage = 3.4 + 0.4 * charge + 0.4 * charge**4 - resistance * current
+    sensors = np.stack([voltage, current, temperature], axis=-1)
+    sensors += generator.normal(0, [0.05, 0.05, 0.5], sensors.shape)
+    return sensors.astype("float32"), charge.astype("float32")[:, :, None]
+
+
+def build_model(sensors):
+    scale = keras.layers.Normalization()
+    scale.adapt(sensors)  # to mean 0 and deviation 1, sensor by sensor
+    return keras.Sequential(
+        [
+            keras.Input((None, 3)),
+            scale,
+            SequenceRegressor(
+                1,
+                num_layers=2,
+                units=32,
+                # A step is a minute; use over all ten hours matters.
+                unit=LSSL.for_signals(
+                    32,
+                    sampling_rate=1 / 60,
+                    longest_memory=10 * 3600,
+                    state_size=16,
+                ),
+                pooling=None,  # an estimate after every step
+            ),
+        ]
+    )
+
+
+def train(model, training, validation, epochs, rate=5e-3):
+    model.compile(
+        keras.optimizers.Adam(rate),
+        "mse",
+        metrics=[keras.metrics.RootMeanSquaredError(name="error")],
+    )
+    return model.fit(
+        *training,
+        validation_data=validation,
+        epochs=epochs,
+        batch_size=16,
+        verbose=2,
+    )
+
+
+def build_lstm(sensors):
+    scale = keras.layers.Normalization()
+    scale.adapt(sensors)
+    return keras.Sequential(
+        [
+            keras.Input((None, 3)),
+            scale,
+            lstm(56, return_sequences=True),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def measure(options):
+    record, example = Record("error of the charge on new batteries"), None
+    for seed in range(options.seeds):
+        keras.utils.set_random_seed(seed)
+        generator = np.random.default_rng(seed)
+        training = batteries(options.batteries, options.minutes, generator)
+        new = batteries(options.new, options.minutes, generator)
+        record.figure(
+            "mean of the training data",
+            error=np.sqrt(np.mean((new[1] - training[1].mean()) ** 2)),
+        )
+        for name, build in (("LSSL", build_model), ("LSTM", build_lstm)):
+            model = build(training[0])
+            record.start()
+            rate = 5e-3 if name == "LSSL" else 3e-3
+            history = train(model, training, new, options.epochs, rate)
+            record.history(name, model, history, "val_error")
+            record.figure(name, error=record.curves[name][-1][-1])
+            if example is None:
+                estimate = model.predict(new[0][:1], verbose=0)[0, :, 0]
+                example = {
+                    "unit": "minutes",
+                    "lines": {"charge": new[1][0, :, 0], "estimate": estimate},
+                }
+    lines = {key: line.tolist() for key, line in example["lines"].items()}
+    return {**record.result(), "example": {**example, "lines": lines}}
+
+
+def main(arguments=None):
+    return run("regress_sensors", __doc__, measure, SIZES, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Shared parts of the examples of `docs/guides/tasks/`.
+
+Each of these examples trains a model and a baseline with several seeds, writes
+the figures to `NAME.json`, and draws `NAME.png` from that file.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from common import BACKENDS
+from common import add_numbers
+from common import add_output
+from common import make_folder
+
+# Functions import Keras themselves, after a backend has been chosen.
+
+
+def run(name, description, measure, sizes, arguments=None):
+    """Measure, or read what was measured, and draw it.
+
+    Args:
+        name: of the files.
+        description: the script's docstring.
+        measure: function of the options that returns what `Record.result`
+            returns, and more if the plot needs it.
+        sizes: the numeric options besides --seeds, as `add_numbers` takes
+            them.
+        arguments: of the command line. Defaults to `None`, those of the
+            process.
+    """
+    import keras
+
+    options = _parse(name, description, sizes, arguments)
+    make_folder(options.output)
+    path = options.output / f"{name}.json"
+    if not options.plot_only:
+        chosen = {
+            key: value
+            for key, value in vars(options).items()
+            if not isinstance(value, (Path, bool))
+        }
+        result = {
+            "backend": keras.backend.backend(),
+            "options": chosen,
+            **measure(options),
+        }
+        path.write_text(json.dumps(rounded(result), indent=1) + "\n")
+        report(result)
+    result = json.loads(path.read_text())
+    draw(result, path.with_suffix(".png"))
+    return result
+
+
+def _parse(name, description, sizes, arguments):
+    parser = argparse.ArgumentParser(
+        description=description.splitlines()[0], epilog=BACKENDS
+    )
+    add_numbers(
+        parser, *sizes, ("seeds", int, 2, "of the data and the weights")
+    )
+    parser.add_argument(
+        "--plot-only",
+        action="store_true",
+        help=f"draw from {name}.json again",
+    )
+    add_output(parser, f"{name}.json and {name}.png")
+    return parser.parse_args(arguments)
+
+
+class Record:
+    """Curves, figures and times of several models and seeds.
+
+    Args:
+        quantity: what the curves show, the label of the plot's axis.
+    """
+
+    def __init__(self, quantity):
+        self.quantity = quantity
+        self.curves, self.figures, self.seconds = {}, {}, {}
+        self.parameters = {}
+        self.start()
+
+    def history(self, name, model, history, key):
+        """Keep the curve of a training that has just ended, and its times.
+
+        The training began with the last call of `start`.
+
+        Args:
+            name: of the model in the plot.
+            model: the model.
+            history: what `fit` returned.
+            key: the history's entry to keep.
+        """
+        self.curves.setdefault(name, []).append(history.history[key])
+        self.parameters[name] = model.count_params()
+        clocks = {"wall": time.perf_counter(), "cpu": time.process_time()}
+        seconds = {key: clocks[key] - self.clocks[key] for key in clocks}
+        self.seconds.setdefault(name, []).append(seconds)
+
+    def start(self):
+        """Start the clocks of a training."""
+        self.clocks = {"wall": time.perf_counter(), "cpu": time.process_time()}
+
+    def figure(self, name, **values):
+        """Keep the final figures of one seed."""
+        for key, value in values.items():
+            figures = self.figures.setdefault(name, {})
+            figures.setdefault(key, []).append(float(value))
+
+    def result(self):
+        return {
+            "quantity": self.quantity,
+            "parameters": self.parameters,
+            "seconds": self.seconds,
+            "curves": self.curves,
+            "figures": self.figures,
+        }
+
+
+def rounded(value):
+    """Numbers to four digits, in dictionaries and lists of any depth."""
+    if isinstance(value, dict):
+        return {key: rounded(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(part) for part in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.4g}")
+    return value
+
+
+def report(result):
+    """Print a table of the figures: the mean over the seeds, and the range."""
+    keys = list(
+        dict.fromkeys(k for named in result["figures"].values() for k in named)
+    )
+    print(f"| | {' | '.join(keys)} | parameters | CPU seconds |")
+    print("|---" * (len(keys) + 3) + "|")
+    for name, figures in result["figures"].items():
+        cells = [_cell(figures.get(key)) for key in keys]
+        cells.append(str(result["parameters"].get(name, "")))
+        seconds = [taken["cpu"] for taken in result["seconds"].get(name, ())]
+        cells.append(f"{np.mean(seconds):.0f}" if seconds else "")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def _cell(values):
+    if values is None:
+        return ""
+    mean = f"{np.mean(values):.3g}"
+    if len(values) == 1:
+        return mean
+    return f"{mean} ({min(values):.3g} to {max(values):.3g})"
+
+
+def draw(result, path):
+    """Plot the curves and, if the result has one, the example beside them.
+
+    An example has `lines`, a dictionary of label and values, and may have
+    `band`, two lists, `marked`, a list of (first, last) steps, and `begin`, the
+    first step of each line that does not begin at step 0.
+    """
+    from matplotlib.figure import Figure
+
+    example = result.get("example")
+    width = 1 if example is None else 2
+    figure = Figure(figsize=(4.5 * width, 3.2), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(1, width))
+    for index, (name, runs) in enumerate(result["curves"].items()):
+        epochs = np.arange(1, len(runs[0]) + 1)
+        axes[0].plot(
+            epochs, np.mean(runs, axis=0), f"C{index}", marker=".", label=name
+        )
+        axes[0].fill_between(
+            epochs,
+            np.min(runs, axis=0),
+            np.max(runs, axis=0),
+            color=f"C{index}",
+            alpha=0.15,
+            linewidth=0,
+        )
+    for name, level in result.get("levels", {}).items():
+        axes[0].axhline(level, linestyle="--", color="0.4", label=name)
+    axes[0].set_xlabel("epoch")
+    axes[0].set_ylabel(result["quantity"])
+    axes[0].legend(fontsize=8)
+    axes[0].grid(alpha=0.3)
+    if example is not None:
+        _draw_example(axes[1], example)
+    figure.savefig(path, dpi=110)
+
+
+def _draw_example(axes, example):
+    begin = example.get("begin", {})
+    for index, (name, values) in enumerate(example["lines"].items()):
+        first = begin.get(name, 0)
+        axes.plot(
+            np.arange(first, first + len(values)),
+            [np.nan if value is None else value for value in values],
+            f"C{index}",
+            linewidth=1,
+            label=name,
+        )
+    if "band" in example:
+        low, high = example["band"]
+        first = begin["band"]
+        axes.fill_between(
+            np.arange(first, first + len(low)),
+            low,
+            high,
+            alpha=0.25,
+            color="C1",
+            linewidth=0,
+            label=example["band_label"],
+        )
+    for first, last in example.get("marked", ()):
+        axes.axvspan(first, last, color="C3", alpha=0.15, linewidth=0)
+    axes.set_xlabel(example["unit"])
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)

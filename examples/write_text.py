@@ -1,0 +1,115 @@
+"""Train a language model of bytes on Python's own library.
+
+The guide docs/guides/tasks/text.md explains the code. Its picture:
+
+    pip install ".[examples,jax,nlp]"    # or tensorflow, or torch
+    python examples/write_text.py --output docs/images/tasks
+"""
+
+import email
+import os
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from common import lstm
+from common import prepare_backend
+from task_guides import Record
+from task_guides import run
+
+prepare_backend()
+
+import keras
+
+from keras_linrec import nlp
+
+SIZES = (
+    ("epochs", int, 4, "over the text"),
+    ("pieces", int, 2400, "of text to train on, at most"),
+)
+
+LENGTH = 256  # bytes of a piece
+
+
+def pieces_of_text(folder):
+    """The source files of a folder, cut into pieces."""
+    files = sorted(Path(folder).glob("*.py"))
+    text = "".join(file.read_text("utf-8") for file in files)
+    return [text[i : i + LENGTH] for i in range(0, len(text) - LENGTH, LENGTH)]
+
+
+def batches(preprocessor, pieces, shuffled=False):
+    """Tokens, the token after each, and which of them count, in batches."""
+    data = tf.data.Dataset.from_tensor_slices(preprocessor(pieces))
+    if shuffled:
+        data = data.shuffle(len(pieces), seed=0)
+    return data.batch(16, drop_remainder=True).prefetch(2)
+
+
+def build_model():
+    backbone = nlp.LinRecBackbone(
+        vocabulary_size=259,  # 256 bytes, and start, end, padding
+        num_layers=2,
+        hidden_dim=96,
+        intermediate_dim=192,
+        unit="rotrnn",
+        unit_arguments={"state_size": 96},
+    )
+    preprocessor = nlp.LinRecCausalLMPreprocessor(
+        nlp.LinRecByteTokenizer(), sequence_length=LENGTH
+    )
+    return nlp.LinRecCausalLM(backbone, preprocessor)
+
+
+def train(model, training, validation, epochs, rate=4e-3):
+    model.compile(
+        keras.optimizers.AdamW(rate),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return model.fit(
+        training, validation_data=validation, epochs=epochs, verbose=2
+    )
+
+
+def build_lstm():
+    tokens = keras.Input((None,), dtype="int32")
+    hidden = keras.layers.Embedding(259, 96)(tokens)
+    hidden = lstm(128, return_sequences=True)(hidden)
+    return keras.Model(tokens, keras.layers.Dense(259)(hidden))
+
+
+def measure(options):
+    record = Record("bits per byte of new text")
+    pieces = pieces_of_text(os.path.dirname(email.__file__))
+    for seed in range(options.seeds):
+        keras.utils.set_random_seed(seed)
+        order = np.random.default_rng(seed).permutation(len(pieces))
+        held_out = len(pieces) // 10
+        chosen = [pieces[index] for index in order[: held_out + options.pieces]]
+        models = {"RotRNN": build_model(), "LSTM": build_lstm()}
+        preprocessor = models["RotRNN"].preprocessor
+        training = batches(preprocessor, chosen[held_out:], shuffled=True)
+        new = batches(preprocessor, chosen[:held_out])
+        models["RotRNN"].preprocessor = None
+        for name, model in models.items():
+            if name == "LSTM":
+                training, new = map(tokens_alone, (training, new))
+            record.start()
+            history = train(model, training, new, options.epochs)
+            bits = np.array(history.history["val_loss"]) / np.log(2)
+            history.history["bits"] = bits.tolist()
+            record.history(name, model, history, "bits")
+            record.figure(name, bits=bits[-1])
+    return record.result()
+
+
+def tokens_alone(data):
+    return data.map(lambda inputs, *others: (inputs["token_ids"], *others))
+
+
+def main(arguments=None):
+    return run("text", __doc__, measure, SIZES, arguments)
+
+
+if __name__ == "__main__":
+    main()
