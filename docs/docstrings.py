@@ -87,7 +87,7 @@ def _as_symbol(found):
 def _formulas(block):
     """An indented block: formulas, or else text that stays as it is."""
     try:
-        return ["", formulas.display(block), ""]
+        return ["", formulas.display("\n".join(block)), ""]
     except formulas.NotAFormula:
         return [f"    {line}" for line in block]
 

@@ -53,6 +53,7 @@ def _said(node):
         ("|u|^2 <= 1/4", "|u|^{2}≤1/4"),
         ("sum_k embed_text(token_ids)", "∑_{k} embed_text(token_ids)"),
         ("lambda_min(M_sym)", "λ_{min}(M_{sym})"),
+        ("h -> p h", "h→p h"),
         ("H(u_n) ... H(u_1).", "H(u_{n}) ⋯ H(u_{1})."),
     ],
 )
@@ -69,16 +70,14 @@ def test_what_is_no_formula_is_refused(text):
 
 
 def test_equations_are_aligned_with_their_remarks():
-    shown = formulas.display(
-        ["y_t = C x_t      if `units` is set", "    + D u_t"]
-    )
+    shown = formulas.display("y_t = C x_t      if `units` is set\n    + D u_t")
     rows = ElementTree.fromstring(shown)[0][0]
     assert [[_said(cell).strip() for cell in row] for row in rows] == [
         ["y_{t}", "=C x_{t} if units is set"],
         ["", "+D u_{t}"],
     ]
     with pytest.raises(formulas.NotAFormula):
-        formulas.display(["a + b if c"])
+        formulas.display("a + b if c")
 
 
 def test_every_layer_has_an_equation():
