@@ -11,7 +11,7 @@ import html
 import re
 from pathlib import Path
 
-_GREEK = {
+GREEK = {
     "alpha": "α",
     "beta": "β",
     "gamma": "γ",
@@ -154,7 +154,8 @@ class _Reader:
         sign = _OPERATORS.get(token, token)
         if token == "|":
             gap = '<mspace width="0.2em"/>' if spaced and operand else ""
-            return gap + self._raised('<mo lspace="0" rspace="0">&#124;</mo>')
+            bar = '<mo stretchy="false" lspace="0" rspace="0">&#124;</mo>'
+            return gap + self._raised(bar)
         if token in ")]}":
             raise NotAFormula(token)
         if token == ".":
@@ -253,7 +254,7 @@ class _Reader:
 
 
 def _letter(name):
-    return _GREEK.get(name, name)
+    return GREEK.get(name, name)
 
 
 def _letters(name):
