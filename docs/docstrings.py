@@ -20,11 +20,26 @@ _HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?: (.*))?$")
 # Sections whose entries are "name: description".
 _LISTS = {"Args", "Attributes", "Call arguments", "Raises"}
 _SECTIONS = _LISTS | {"Output", "Output shape", "Reference", "Returns"}
+# A symbol with an index or an exponent: x_t, h'_{t-1}, P^T.
+_MARKS = r"'?(?:_\{[^}]*\}|_\w(?!\w)|\^-?\w(?![\w/]))"
+_SYMBOL = rf"(?<![\w.])(?:[A-Za-z]{_MARKS}+)"
+# An equation within a sentence, up to its first word: x_t = d_t * x_{t-1}.
+_NAME = "[A-Za-z]|[A-Z]bar|dt|bias|" + "|".join(formulas.GREEK)
+# "(Kaul et al. 2020)" is none of its factors.
+_GROUP = r"\((?![^()]*\. )(?:[^()]|\([^()]*\))*\)"
+_FACTOR = (
+    rf"(?:(?:{_NAME}|[a-z]+(?=_\w\b|\()){_MARKS}*(?!\w)(?:{_GROUP})?"
+    rf"|{_GROUP}(?:\^-?\w+)?|\.\.\.|\d+(?:\.\d+)?(?![\w.]*\w))"
+)
+_EQUATION = (
+    rf"(?<![\w.])(?:{_NAME}|[a-z]+(?=_\w\b)){_MARKS}*(?:\([a-z]\))? = "
+    rf"-?{_FACTOR}(?:(?: [-+*/] | ?/ ?| ){_FACTOR})*"
+    # Not the beginning of one that goes on.
+    r"(?! ?(?:[-+*/@=|(^_'{]|\w(?!\w)|\w+[_^]))(?!\w)"
+)
 # Code and links stay what they are. "<x, y>" is not a tag of HTML.
-_SYMBOL = re.compile(
-    r"`[^`]*`|\]\([^)]*\)"
-    r"|(?<![\w.])([A-Za-z]'?(?:_\{[^}]*\}|_\w(?!\w)|\^-?\w(?![\w/]))+)"
-    r"|<(?=[A-Za-z] )"
+_IN_SENTENCES = re.compile(
+    rf"`[^`]*`|\]\([^)]*\)|({_EQUATION}|{_SYMBOL})|<(?=[A-Za-z] )"
 )
 _NAMES = re.compile(r"(\*{0,2}[A-Za-z_]\w*)")
 
@@ -75,19 +90,22 @@ def _with_symbols(lines):
         if is_code or line.startswith(("    ", "<div")):
             yield line
         else:
-            yield _SYMBOL.sub(_as_symbol, line)
+            yield _IN_SENTENCES.sub(_in_sentence, line)
 
 
-def _as_symbol(found):
+def _in_sentence(found):
     if found[1]:
-        return formulas.formula(found[0])
-    return found[0].replace("<", "&lt;") if len(found[0]) == 1 else found[0]
+        try:
+            return formulas.formula(found[0])
+        except formulas.NotAFormula:
+            return found[0]
+    return "&lt;" if found[0] == "<" else found[0]
 
 
 def _formulas(block):
     """An indented block: formulas, or else text that stays as it is."""
     try:
-        return ["", formulas.display(block), ""]
+        return ["", formulas.display("\n".join(block)), ""]
     except formulas.NotAFormula:
         return [f"    {line}" for line in block]
 

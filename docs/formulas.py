@@ -11,7 +11,7 @@ import html
 import re
 from pathlib import Path
 
-_GREEK = {
+GREEK = {
     "alpha": "α",
     "beta": "β",
     "gamma": "γ",
@@ -31,16 +31,18 @@ _OPERATORS = {
     "<=": "≤",
     ">=": "≥",
     "<-": "←",
+    "->": "→",
     # Not the character that ends the cell of a Markdown table.
     "|": "&#124;",
     "<": "&lt;",
     ">": "&gt;",
 }
+_SIGNS = {*_OPERATORS, *"=+/,.)]}"} - {"..."}
 _NAME = re.compile(r"[A-Za-z]\w*")
 _TOKEN = re.compile(
-    r"\s+|\d+(?:\.\d+)?|[A-Za-z]\w*|\.\.\.|<=|>=|<-|[-+*/=<>|,.()\[\]{}^_']"
+    r"\s+|\d+(?:\.\d+)?|[A-Za-z]\w*|\.\.\.|<=|>=|<-|->|[-+*/=<>|,.()\[\]{}^_']"
 )
-_RELATION = re.compile(r"(?<!\w)(<-|<=|=)(?!\w)")
+_RELATION = re.compile(r"(?<!\w)(<-|->|<=|=)(?!\w)")
 # What follows a formula on its line, such as "if gated".
 _REMARK = re.compile(r"(?<=[^,\s]) {3,}(?=[`a-z])")
 
@@ -54,12 +56,13 @@ def formula(text):
     return f'<span class="formula"><math>{_row(text)}</math></span>'
 
 
-def display(lines):
+def display(text):
     """Lines of formulas one under another, aligned at their first relation.
 
     Raises:
         NotAFormula: for a block of anything else.
     """
+    lines = text.splitlines()
     if not _RELATION.search(lines[0]):
         raise NotAFormula(lines[0])
     rows = "".join(_aligned(line) for line in lines)
@@ -77,13 +80,14 @@ def equation(name):
             if isinstance(node, ast.ClassDef) and node.name == name:
                 text = ast.get_docstring(node)
                 block = re.search(r"(?:^ {4}.*\n)+", text, re.M)
-                return display(block[0].rstrip(",.\n").splitlines())
+                return display(block[0].rstrip(",.\n"))
     raise LookupError(name)
 
 
 def define_env(env):
     """Make the formulas available to pages, by their macros."""
     env.macro(formula)
+    env.macro(display)
     env.macro(equation)
 
 
@@ -131,7 +135,7 @@ class _Reader:
             if token.isspace():
                 spaced = True
                 continue
-            if token in "=<><=>=<-+-*/,.|)]}":
+            if token in _SIGNS:
                 result += self._operator(token, operand, spaced)
                 # A bar may open or close.
                 operand = token in "|)]" and not (token == "|" and spaced)
@@ -150,7 +154,8 @@ class _Reader:
         sign = _OPERATORS.get(token, token)
         if token == "|":
             gap = '<mspace width="0.2em"/>' if spaced and operand else ""
-            return gap + self._raised('<mo lspace="0" rspace="0">&#124;</mo>')
+            bar = '<mo stretchy="false" lspace="0" rspace="0">&#124;</mo>'
+            return gap + self._raised(bar)
         if token in ")]}":
             raise NotAFormula(token)
         if token == ".":
@@ -249,7 +254,7 @@ class _Reader:
 
 
 def _letter(name):
-    return _GREEK.get(name, name)
+    return GREEK.get(name, name)
 
 
 def _letters(name):

@@ -122,7 +122,7 @@ def make_folder(path):
 def save_plot(figure, options, name):
     """Write a figure of Matplotlib's into the folder given to `add_plot`."""
     make_folder(options.output)
-    figure.savefig(options.output / name, dpi=150)
+    figure.savefig(options.output / name, dpi=110)
     print(f"Wrote {name} to {options.output.resolve()}.")
 
 

@@ -14,8 +14,8 @@ good model. With a text of your own of about a megabyte, and an hour for each
 model:
 
     python examples/language_model.py --data tiny_shakespeare.txt \
-        --hidden-dim 192 --dropout 0.2 --minutes 60 --rounds 200 --steps 75 \
-        --output plots
+        --hidden-dim 192 --dropout 0.2 --minutes 60 --rounds 200 \
+        --iterations 75 --output plots
 
 `--folder FOLDER` stores what is needed to resume after an interruption, even in
 the middle of a round: run the same command again, and the result is the same as
@@ -94,7 +94,7 @@ def parse(arguments):
         ("hidden-dim", int, 96, "features of the model"),
         ("length", int, 256, "bytes of a row in training"),
         ("batch-size", int, 32, "rows per training step"),
-        ("steps", int, 20, "training steps per round"),
+        ("iterations", int, 20, "training steps per round"),
         ("rounds", int, 20, "maximum number of rounds"),
         ("minutes", float, 2.0, "maximum minutes of training for each model"),
         ("learning-rate", float, 4e-3, "peak learning rate of AdamW"),
@@ -165,7 +165,7 @@ class Rows(keras.utils.PyDataset):
         self.round = 0
 
     def __len__(self):
-        return self.options.steps
+        return self.options.iterations
 
     def __getitem__(self, step):
         options = self.options

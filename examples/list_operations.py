@@ -21,7 +21,7 @@ tokens, which a CPU can process in ten minutes for each model, and more
 expressions than either model reads in that time, so that none can be memorised:
 
     python examples/list_operations.py --min-length 100 --max-length 500 \
-        --train-size 300000 --minutes 10 --rounds 200 --steps 100
+        --train-size 300000 --minutes 10 --rounds 200 --iterations 100
 
 docs/guides/language_models.md has the results. They depend on the backend: a
 step of Keras' LSTM takes twice as long on TensorFlow as on JAX, a step of
@@ -100,7 +100,7 @@ def parse(arguments):
         ("layers", int, 4, "layers of the model"),
         ("hidden-dim", int, 32, "features of the model"),
         ("batch-size", int, 32, "expressions per training step"),
-        ("steps", int, 50, "training steps per round"),
+        ("iterations", int, 50, "training steps per round"),
         ("rounds", int, 200, "maximum number of rounds"),
         ("minutes", float, 2.0, "maximum minutes of training for each model"),
         ("learning-rate", float, 4e-3, "peak learning rate of Muon"),
@@ -353,8 +353,8 @@ def train(model, training, held_out, options, falls_from=0.0):
         share = max(round / options.rounds, minutes / options.minutes)
         left = min(1.0, (1.0 - share) / (1.0 - falls_from))
         highest = options.learning_rate * left
-        for step in range(options.steps):
-            done = round * options.steps + step + 1
+        for step in range(options.iterations):
+            done = round * options.iterations + step + 1
             model.optimizer.learning_rate = highest * min(1.0, done / 100)
             batch = draw(*training, [options.seed, round, step], options)
             logs = model.train_on_batch(*batch, return_dict=True)

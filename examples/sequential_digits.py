@@ -348,7 +348,7 @@ def plot(unit, positions, history, path):
         axes.set_xlabel(unit)
         axes.set_ylabel(name)
         axes.legend()
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=110)
 
 
 def load(path, steps, classes):

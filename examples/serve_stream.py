@@ -5,9 +5,9 @@ numbers separated by commas, and receives the model's output for the steps so
 far. Steps that arrive together run in one call of the one-step model:
 
     pip install ".[examples,jax]"    # or tensorflow, or torch
-    python examples/serve_stream.py --model model.keras --port 8765
+    python examples/serve_stream.py --load model.keras --port 8765
 
-Without --model, an untrained model of two RotRNN layers is served.
+Without --load, an untrained model of two RotRNN layers is served.
 `--clients 100` opens that many connections to the server in the same process,
 sends `--steps` steps over each, and prints the steps per second and the times
 from a step to its output.
@@ -32,7 +32,7 @@ import keras_linrec
 
 def main(arguments=None):
     options = parse(arguments)
-    model = read(options.model) if options.model else untrained_model()
+    model = read(options.load) if options.load else untrained_model()
     return asyncio.run(serve(Streams(model, options.slots), options))
 
 
@@ -41,7 +41,7 @@ def parse(arguments):
         description=__doc__.splitlines()[0], epilog=BACKENDS
     )
     parser.add_argument(
-        "--model",
+        "--load",
         type=Path,
         metavar="FILE.keras",
         help="a model of signals, (batch, time, features)",

@@ -211,12 +211,13 @@ def plot(iterations, curves, path):
                 color=line.get_color(),
                 alpha=0.2,
             )
-        axes.set_ylim(bottom=0)
         axes.set_title(name)
         axes.set_xlabel("training steps")
+    # Not before: a limit that is set ends the scaling of both panels.
+    panels[0].set_ylim(bottom=0)
     panels[0].set_ylabel("mean norm of the hidden state")
     panels[0].legend()
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,16 @@ def anchors(page):
     return {re.sub(r"[\s-]+", "-", text.strip()) for text in words}
 
 
+def test_every_example_is_in_the_gallery():
+    pages_of_examples = [DOCS / "examples.md", *DOCS.glob("guides/tasks/*.md")]
+    shown = "".join(page.read_text() for page in pages_of_examples)
+    index = (ROOT / "examples" / "README.md").read_text()
+    for script in (ROOT / "examples").glob("*.py"):
+        if "__main__" in script.read_text():
+            assert f"examples/{script.name}" in shown, script
+            assert script.name in index + shown, script
+
+
 def test_nothing_is_installed_from_an_index_that_does_not_have_it():
     readers = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
     for folder in ("keras_linrec", "kernels", "examples", "benchmarks"):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,10 +10,18 @@ import pytest
 
 import keras_linrec
 
-PATH = Path(__file__).parent.parent / "docs" / "formulas.py"
-SPEC = importlib.util.spec_from_file_location("formulas", PATH)
-formulas = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(formulas)
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def module(name):
+    """A module of the site's."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    value = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(value)
+    return value
+
+
+formulas = module("formulas")
 
 
 def read_aloud(text):
@@ -53,6 +62,7 @@ def _said(node):
         ("|u|^2 <= 1/4", "|u|^{2}≤1/4"),
         ("sum_k embed_text(token_ids)", "∑_{k} embed_text(token_ids)"),
         ("lambda_min(M_sym)", "λ_{min}(M_{sym})"),
+        ("h -> p h", "h→p h"),
         ("H(u_n) ... H(u_1).", "H(u_{n}) ⋯ H(u_{1})."),
     ],
 )
@@ -69,16 +79,14 @@ def test_what_is_no_formula_is_refused(text):
 
 
 def test_equations_are_aligned_with_their_remarks():
-    shown = formulas.display(
-        ["y_t = C x_t      if `units` is set", "    + D u_t"]
-    )
+    shown = formulas.display("y_t = C x_t      if `units` is set\n    + D u_t")
     rows = ElementTree.fromstring(shown)[0][0]
     assert [[_said(cell).strip() for cell in row] for row in rows] == [
         ["y_{t}", "=C x_{t} if units is set"],
         ["", "+D u_{t}"],
     ]
     with pytest.raises(formulas.NotAFormula):
-        formulas.display(["a + b if c"])
+        formulas.display("a + b if c")
 
 
 def test_every_layer_has_an_equation():
@@ -87,3 +95,32 @@ def test_every_layer_has_an_equation():
         if not name.endswith("Cell"):
             ElementTree.fromstring(formulas.equation(name))
     assert len(re.findall("<mtr>", formulas.equation("LSSL"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown"),
+    [
+        (
+            "Where h_t = d_t * h_{t-1} + u_t, d is",
+            ["h_t = d_t * h_{t-1} + u_t"],
+        ),
+        ("A = S R S^-1 for their modes", ["A = S R S^-1"]),
+        ("with gamma = exp(-exp(g)), and", ["gamma = exp(-exp(g))"]),
+        ("the columns of U^T and x_t", ["U^T", "x_t"]),
+        ("`x_t` of token_ids, m = n of x.y_t", ["m = n"]),
+        ("y = x @ w, z_t = u_t @ w", ["z_t", "u_t"]),
+    ],
+)
+def test_formulas_are_found_in_sentences(sentence, shown, monkeypatch):
+    pytest.importorskip("griffe")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    docstrings = module("docstrings")
+    found = docstrings.formulas.formula
+    seen = []
+    monkeypatch.setattr(
+        docstrings.formulas, "formula", lambda text: seen.append(text) or ""
+    )
+    docstrings.as_markdown(sentence)
+    assert seen == shown
+    for text in seen:
+        found(text)

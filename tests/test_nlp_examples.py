@@ -14,7 +14,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = ["--layers", "1", "--hidden-dim", "8", "--batch-size", "4"]
-WRITING = [*TINY, "--length", "16", "--steps", "3", "--characters", "5"]
+WRITING = [*TINY, "--length", "16", "--iterations", "3", "--characters", "5"]
 
 
 def test_a_text_is_learned_by_both_models(tmp_path, capsys):
@@ -55,7 +55,7 @@ def test_an_lstm_has_no_more_parameters_and_one_unit_more_would():
 @pytest.mark.slow
 def test_a_killed_training_ends_where_another_does(tmp_path):
     command = [sys.executable, EXAMPLES / "language_model.py", *WRITING]
-    command += ["--rounds", "4", "--steps", "400", "--no-lstm"]
+    command += ["--rounds", "4", "--iterations", "400", "--no-lstm"]
     command += ["--characters", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -129,7 +129,7 @@ def evaluated(tokens):
 
 def test_expressions_are_learned_from_by_both_models(tmp_path):
     example = import_module("list_operations")
-    sizes = [*TINY, "--rounds", "1", "--steps", "1", "--train-size", "16"]
+    sizes = [*TINY, "--rounds", "1", "--iterations", "1", "--train-size", "16"]
     sizes += ["--test-size", "8", "--max-length", "40"]
     curves = example.main([*sizes, "--output", str(tmp_path)])
     assert set(curves) == {"rotrnn", "lstm"}
