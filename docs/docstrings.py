@@ -20,11 +20,12 @@ _HEADING = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)?):(?: (.*))?$")
 # Sections whose entries are "name: description".
 _LISTS = {"Args", "Attributes", "Call arguments", "Raises"}
 _SECTIONS = _LISTS | {"Output", "Output shape", "Reference", "Returns"}
-# A symbol with an index or an exponent: x_t, h'_{t-1}, P^T.
+# Within sentences: a symbol with an index or an exponent, x_t, h'_{t-1}, P^T;
 _MARKS = r"'?(?:_\{[^}]*\}|_\w(?!\w)|\^-?\w(?![\w/]))"
-_SYMBOL = rf"(?<![\w.])(?:[A-Za-z]{_MARKS}+)"
-# An equation within a sentence, up to its first word: x_t = d_t * x_{t-1}.
-_NAME = "[A-Za-z]|[A-Z]bar|dt|bias|" + "|".join(formulas.GREEK)
+_GREEK = "|".join(formulas.GREEK)
+_SYMBOL = rf"(?<![\w.])(?:[A-Za-z]|{_GREEK}){_MARKS}+"
+# and an equation, as far as it goes without a word, x_t = d_t * x_{t-1}.
+_NAME = f"[A-Za-z]|[A-Z]bar|dt|bias|{_GREEK}"
 # "(Kaul et al. 2020)" is none of its factors.
 _GROUP = r"\((?![^()]*\. )(?:[^()]|\([^()]*\))*\)"
 _FACTOR = (
