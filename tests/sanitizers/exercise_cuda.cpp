@@ -2,9 +2,55 @@
 // same time and wait for one another. The argument is the stand-in's library.
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <vector>
 
 #include "cuda_core.h"
+
+namespace {
+
+// Its numbers are tested elsewhere.
+bool response_runs() {
+  const int64_t features = 3, channels = 2, state = 37, time = 50;
+  const double alpha = 0.5;
+  int64_t sizes[] = {1, features, channels, state, time, 0, 0};
+  std::memcpy(sizes + 5, &alpha, sizeof alpha);
+  std::vector<float> minus(state, -1), ones(3 * state, 1);
+  std::vector<float> steps(features, 0.01f), rows(features * channels * state, 1);
+  std::vector<float> response(features * channels * time, 1);
+  const void* from[] = {minus.data(), ones.data(),  ones.data(), ones.data(),
+                        ones.data(),  steps.data(), rows.data(),
+                        response.data()};
+  void* to[] = {response.data()};
+  if (keras_linrec_cuda_impulse_response(0, sizes, from, to, nullptr, nullptr))
+    return false;
+  std::vector<double> scratch(
+      keras_linrec_cuda_impulse_response_backward_scratch(0, sizes) / 8);
+  std::vector<float> d_p(state), d_d(state), d_q(state), d_t(3 * state);
+  std::vector<float> d_b(state), d_steps(features), d_rows(rows.size());
+  void* d_to[] = {d_p.data(), d_d.data(),     d_q.data(),   d_t.data(),
+                  d_b.data(), d_steps.data(), d_rows.data()};
+  return !keras_linrec_cuda_impulse_response_backward(
+      0, sizes, from, d_to, scratch.data(), nullptr);
+}
+
+bool resets_run() {
+  const int64_t time = 20000, sizes[] = {1, 2, time, 1};
+  const float decay = 0.5f;
+  std::vector<float> ones(2 * time, 1), outputs(2 * time), zeros(2);
+  std::vector<float> final_state(2), resets(2 * time);
+  for (int64_t t = 0; t < 2 * time; t += 97) resets[t] = 1;
+  std::vector<double> scratch(
+      keras_linrec_cuda_scan_scratch(kKerasLinrecResets, sizes) / 8);
+  const void* from[] = {&decay, ones.data(), resets.data(), zeros.data()};
+  void* to[] = {outputs.data(), final_state.data()};
+  if (keras_linrec_cuda_scan(kKerasLinrecResets, sizes, from, to,
+                             scratch.data(), nullptr))
+    return false;
+  return outputs[97] == 1 && outputs[98] == 1.5f;
+}
+
+}  // namespace
 
 int main(int, char** arguments) {
   const char kernels[] = "the kernels of the stand-in";
@@ -34,5 +80,9 @@ int main(int, char** arguments) {
   const bool right = std::fabs(outputs.back() / last - 1) < 1e-6 &&
                      std::fabs(d_inputs[0] / last - 1) < 1e-6;
   if (!right) std::printf("%g should be %g\n", outputs.back(), last);
+  if (!response_runs() || !resets_run()) {
+    std::puts(keras_linrec_cuda_message());
+    return 1;
+  }
   return right ? 0 : 1;
 }

@@ -41,12 +41,15 @@ for sanitizer in address,undefined thread; do
 done
 
 # The blocks of a GPU, which wait for one another, are threads of the stand-in.
-flags=(-std=c++17 -O1 -g -Wall -Wextra -Werror -fsanitize=thread "-I$source")
-"$compiler" "${flags[@]}" -shared -fPIC ../cuda_stand_in.cpp -pthread \
-    -o "$scratch/stand_in.so" &
-"$compiler" "${flags[@]}" exercise_cuda.cpp \
-    "$source"/{cuda_calls,cuda_driver,systems}.cpp \
-    -pthread -ldl -o "$scratch/exercise_cuda"
-wait
-"$scratch/exercise_cuda" "$scratch/stand_in.so"
-echo "thread: the CUDA core is clean"
+for sanitizer in address,undefined thread; do
+    flags=(-std=c++17 -O1 -g -Wall -Wextra -Werror "-fsanitize=$sanitizer"
+        -fno-sanitize-recover=all "-I$source")
+    "$compiler" "${flags[@]}" -shared -fPIC ../cuda_stand_in.cpp -pthread \
+        -o "$scratch/stand_in.so" &
+    "$compiler" "${flags[@]}" exercise_cuda.cpp \
+        "$source"/{cuda_calls,cuda_driver,systems}.cpp \
+        -pthread -ldl -o "$scratch/exercise_cuda"
+    wait
+    "$scratch/exercise_cuda" "$scratch/stand_in.so"
+    echo "$sanitizer: the CUDA core is clean"
+done
