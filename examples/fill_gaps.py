@@ -139,7 +139,7 @@ def train_irregular(model, training, validation, epochs, rate=5e-3):
 
 
 def build_lstm():
-    both = keras.layers.Bidirectional(lstm(40, return_sequences=True))
+    both = keras.layers.Bidirectional(lstm(68, return_sequences=True))
     return keras.Sequential(
         [keras.Input((None, 2)), both, keras.layers.Dense(1)]
     )

@@ -98,7 +98,7 @@ def build_lstm(sensors):
         [
             keras.Input((None, 3)),
             scale,
-            lstm(56, return_sequences=True),
+            lstm(28, return_sequences=True),
             keras.layers.Dense(1),
         ]
     )

@@ -183,6 +183,7 @@ def draw(result, path):
         )
     for name, level in result.get("levels", {}).items():
         axes[0].axhline(level, linestyle="--", color="0.4", label=name)
+    axes[0].xaxis.get_major_locator().set_params(integer=True)
     axes[0].set_xlabel("epoch")
     axes[0].set_ylabel(result["quantity"])
     axes[0].legend(fontsize=8)

@@ -64,6 +64,7 @@ ONLY_UNDER = {
     "test_release.py": "torch",
     "test_reproduce.py": "torch",
     "test_serve_stream.py": "torch",
+    "test_task_guides.py": "torch",
 }
 # Files that the selection runs under some backends only, or under none:
 # examples and files, which repeat there what other tests cover under each
@@ -125,6 +126,7 @@ SELECTED_UNDER = {
     "test_soak.py": ("torch",),
     "test_stable_examples.py": ("torch",),
     "test_state_norms.py": ("torch",),
+    "test_task_guides.py": (),
     "test_three_tones.py": ("torch",),
 }
 # Docstring examples, whose layers are tested under every backend elsewhere.
