@@ -172,6 +172,13 @@ program(
     lambda matrix: ops.symmetric_skew(matrix, 0.75, 0.001),
     shape(64, 64),
 )
+program("canonical_input (4, 64)", ops.canonical_input, pairs(4, 64))
+program(
+    "leja_order (4, 64)",
+    # Indices have no gradient, the nodes in their order do.
+    lambda nodes: jnp.take_along_axis(nodes[0], ops.leja_order(nodes), -1),
+    pairs(4, 64),
+)
 
 
 # Layers and models.
@@ -225,12 +232,14 @@ for name, make in UNITS.items():
     )
     layer_program(f"{name} (0, 16, 3)", make, (0, 16, 3))
     layer_program(f"{name} (2, 16, 1)", make, (2, 16, 1))
-for name in ("RotRNN", "LRU", "LSSL"):
-    layer_program(f"{name} (2, 64, 300)", UNITS[name], (2, 64, 300))
-    layer_program(f"{name} (1, {2**20}, 8)", UNITS[name], (1, 2**20, 8))
+    layer_program(f"{name} (2, 64, 300)", make, (2, 64, 300))
+    layer_program(f"{name} (1, {2**20}, 8)", make, (1, 2**20, 8))
 for make in (models.SequenceClassifier, models.SequenceRegressor):
-    layer_program(
-        f"{make.__name__} (32, 784, 1)",
-        lambda make=make: make(10, num_layers=2, units=64, unit="rotrnn"),
-        (32, 784, 1),
-    )
+    name = make.__name__
+
+    def make_model(make=make):
+        return make(10, num_layers=2, units=64, unit="rotrnn")
+
+    for sizes in ((32, 784, 1), (0, 16, 1), (2, 64, 300), (1, 2**20, 1)):
+        layer_program(f"{name} {sizes}", make_model, sizes)
+    also_with_float64(f"{name} (32, 784, 1)")

@@ -7,10 +7,10 @@
 //   y += dt M^-1 (T D + I) y,
 //
 // and the inverse is two sweeps along the state, one from its first entry and
-// one from its last. A sweep is a recurrence with fixed factors, so the state is
-// cut into pieces, one for each thread: a thread goes over its piece from zero,
-// and what enters the piece is a sum of the ends of the others, with fixed
-// weights.
+// one from its last. A sweep is a recurrence with fixed factors, so the state
+// is cut into pieces, one for each thread: a thread goes over its piece from
+// zero, and what enters the piece is a sum of the ends of the others, with
+// fixed weights.
 //
 // All numbers are float64, whatever the arrays are.
 #pragma once
@@ -60,8 +60,8 @@ struct Pieces {
   }
 };
 
-// The parameters that all features of a group share, entry by entry. Outside the
-// matrix its bands are zero.
+// The parameters that all features of a group share, entry by entry. Outside
+// the matrix its bands are zero.
 template <class Real>
 struct SystemParameters {
   const Real *p_, *d_, *q_, *t_, *b_;
@@ -257,10 +257,9 @@ struct ResponsePass {
     return output_matrix + (feature * sizes.channels + channel) * sizes.state;
   }
 
-  // Factorises M and computes the state after the impulse. If there is a
-  // `transposed` solver, it is prepared too.
+  // Factorises M, and M^T if `both`, and computes the state after the impulse.
   KERAS_LINREC_DEVICE void begin(const Block& block, const System& s,
-                                 const Solver* transposed) const {
+                                 const Solver& transposed, bool both) const {
     const auto w = parameters(block.index);
     const int state = sizes.state;
     block.each_by_itself(pieces.size(), [&](int at) {
@@ -287,17 +286,17 @@ struct ResponsePass {
         const double above =
             n ? s.solver.up.factors[pieces.place(n - 1)] : 0.0;
         const double factor = s.solver.down.factors[at] * inverse;
-        if (transposed) transposed->down.factors[at] = above * inverse;
+        if (both) transposed.down.factors[at] = above * inverse;
         inverse = 1.0 / (s.solver.inverses[at] - factor * above);
         s.solver.inverses[at] = inverse;
       }
     });
     block.each_by_itself(pieces.size(), [&](int at) {
       const int n = pieces.entry(at);
-      if (transposed) {
-        transposed->up.factors[at] =
+      if (both) {
+        transposed.up.factors[at] =
             w.below(n) * s.x[at] * s.solver.inverses[at];
-        if (n >= state) transposed->down.factors[at] = 0.0;
+        if (n >= state) transposed.down.factors[at] = 0.0;
       }
       s.solver.up.factors[at] *= s.solver.inverses[at];
       // Below the diagonal is the pivot of the entry before.
@@ -305,9 +304,10 @@ struct ResponsePass {
         s.solver.down.factors[at] *= s.solver.inverses[pieces.before(at)];
     });
     s.solver.prepare(block, pieces);
-    if (transposed) transposed->prepare(block, pieces);
+    if (both) transposed.prepare(block, pieces);
     const double step = timescale[block.index];
-    solve_for_input(block, s, [&](int at, double x) { s.state[at] = step * x; });
+    solve_for_input(block, s,
+                    [&](int at, double x) { s.state[at] = step * x; });
   }
   template <class Finish>
   KERAS_LINREC_DEVICE void solve_for_input(const Block& block, const System& s,
@@ -360,7 +360,7 @@ struct ImpulseResponse : ResponsePass<Real> {
     constexpr int rows = ResponsePass<Real>::rows;
     Memory memory{block.memory};
     const auto s = this->place_system(memory);
-    this->begin(block, s, nullptr);
+    this->begin(block, s, {}, false);
     // Outputs are counted step by step, and channel by channel.
     const int64_t channels = this->sizes.channels, time = this->sizes.time;
     for (int64_t output = 0; output < time * channels; output++) {
@@ -455,21 +455,19 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
     Solver transposed;
     double *left, *right;  // the rows of the transpose of T D + I
     double* d_state;
-    // For each band, the sums over steps of slopes times states before them,
-    // and after them.
-    double *before[3], *after[3];
+    // For each band, one after another, the sums over steps of slopes times
+    // states before them, and after them.
+    double *before, *after;
   };
   KERAS_LINREC_DEVICE Shared place(Memory& memory) const {
-    const auto take = [&] { return memory.take<double>(this->pieces.size()); };
-    Shared shared{this->place_system(memory), {}, take(), take(), take(), {},
-                  {}};
+    const auto take = [&](int arrays) {
+      return memory.take<double>(arrays * this->pieces.size());
+    };
+    Shared shared{this->place_system(memory), {}, take(1), take(1), take(1),
+                  take(3), take(3)};
     shared.transposed = {Sweep::place(this->pieces, memory),
                          Sweep::place(this->pieces, memory),
                          shared.system.solver.inverses};
-    for (int band = 0; band < 3; band++) {
-      shared.before[band] = take();
-      shared.after[band] = take();
-    }
     return shared;
   }
   int64_t shared_bytes() const {
@@ -482,7 +480,7 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
     Memory taken{block.memory};
     const Shared s = place(taken);
     const Pieces& pieces = this->pieces;
-    this->begin(block, s.system, d_timescale ? &s.transposed : nullptr);
+    this->begin(block, s.system, s.transposed, d_timescale != nullptr);
     begin_sums(block, s);
     // To the last run, and with the cotangent of the state back to the first.
     const int64_t last = runs.count - 1, visits = d_timescale ? 2 * last : last;
@@ -527,14 +525,15 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
   KERAS_LINREC_DEVICE void begin_sums(const Block& block,
                                       const Shared& s) const {
     const auto w = this->parameters(block.index);
-    block.each_by_itself(this->pieces.size(), [&](int at) {
+    const int size = this->pieces.size();
+    block.each_by_itself(size, [&](int at) {
       const int n = this->pieces.entry(at);
       const bool live = n < this->sizes.state;
       s.left[at] = live ? w.above(n - 1) * w.d(n) : 0.0;
       s.right[at] = live ? w.below(n) * w.d(n) : 0.0;
       s.d_state[at] = 0.0;
       for (int band = 0; band < 3; band++)
-        s.before[band][at] = s.after[band][at] = 0.0;
+        s.before[band * size + at] = s.after[band * size + at] = 0.0;
       for (int64_t m = 0; m < this->sizes.channels; m++)
         mine(block, memory.d_read_out, this->sizes.channels, m)[at] = 0.0;
     });
@@ -611,8 +610,8 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
         }
       }
       for (int band = 0; band < 3; band++) {
-        s.before[band][at] += before[band];
-        s.after[band][at] += after[band];
+        s.before[band * size + at] += before[band];
+        s.after[band * size + at] += after[band];
       }
     });
   }
@@ -660,8 +659,11 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
       input[at] = n < state ? w.input(n) : 0.0;
     });
     // The cotangents of M's rows, in place of the sums after the steps.
-    double *m_below = s.after[0], *m_diagonal = s.after[1],
-           *m_above = s.after[2];
+    const int size = pieces.size();
+    double *m_below = s.after, *m_diagonal = m_below + size,
+           *m_above = m_diagonal + size;
+    const double *sums_below = s.before, *sums = sums_below + size,
+                 *sums_above = sums + size;
     block.each_by_itself(pieces.size(), [&](int at) {
       const int n = pieces.entry(at);
       if (n >= state) return;
@@ -672,9 +674,10 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
       double d_length = s.d_state[at] * solution[at];
       for (int band = 0; band < 3; band++) {
         const double slope =
-            (s.before[band][at] - s.after[band][at]) / length;
+            (s.before[band * size + at] - s.after[band * size + at]) / length;
         d_length -= slope * entries[band] / length;
-        s.after[band][at] = slope - d_right_side[at] * solution[places[band]];
+        s.after[band * size + at] =
+            slope - d_right_side[at] * solution[places[band]];
       }
       s.system.left[at] = d_length;
     });
@@ -691,18 +694,18 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
                              m_above_of_last * w.above(n - 1) +
                              m_below_of_next * w.below(n);
       double d_input = w.diagonal(n) * d_right_side[at];
-      double d_d = s.before[1][at] * w.diagonal(n) - w.shift * d_scale;
+      double d_d = sums[at] * w.diagonal(n) - w.shift * d_scale;
       double d_above = 0.0, d_below = 0.0;
       if (has_last) {
         d_input += w.above(n - 1) * d_right_side[last];
-        d_d += s.before[2][last] * w.above(n - 1);
+        d_d += sums_above[last] * w.above(n - 1);
       }
       if (has_next) {
         d_input += w.below(n) * d_right_side[next];
-        d_d += s.before[0][next] * w.below(n);
-        d_above = s.before[2][at] * w.d(n + 1) + m_above[at] * scale[next] +
+        d_d += sums_below[next] * w.below(n);
+        d_above = sums_above[at] * w.d(n + 1) + m_above[at] * scale[next] +
                   d_right_side[at] * input[next];
-        d_below = s.before[0][next] * d + m_below_of_next * scale[at] +
+        d_below = sums_below[next] * d + m_below_of_next * scale[at] +
                   d_right_side[next] * input[at];
       }
       const double all[] = {
@@ -710,11 +713,13 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
           d_d,
           -d_scale / (p * q * q),
           d_above,
-          s.before[1][at] * d + m_diagonal[at] * scale[at] +
+          sums[at] * d + m_diagonal[at] * scale[at] +
               d_right_side[at] * input[at],
           d_below,
           d_input / p};
-      for (int i = 0; i < 7; i++) mine(block, memory.gradients, 7, i)[at] = all[i];
+      KERAS_LINREC_UNROLL_BY_8
+      for (int i = 0; i < 7; i++)
+        mine(block, memory.gradients, 7, i)[at] = all[i];
       // Of the shift, which is alpha times the timescale.
       s.system.right[at] = s.system.left[at] -
                            this->sizes.alpha * (m_diagonal[at] + d * d_scale);
