@@ -1,5 +1,7 @@
 """What only LipschitzRNN and AntisymmetricRNN promise."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -243,3 +245,14 @@ def test_u_begins_as_in_a_linear_layer_of_pytorch_and_b_at_zero(make, features):
     given = make(4, bias_initializer="ones", kernel_initializer="zeros")
     given.build((None, None, features))
     assert (array(given.bias) == 1).all() and (array(given.kernel) == 0).all()
+
+
+def test_a_step_size_that_must_diverge_warns():
+    inputs = np.zeros((2, 200, 1), "float32")
+    with pytest.warns(RuntimeWarning, match="diverges.*step_size=2.0"):
+        LipschitzRNN(64, step_size=2.0)(inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LipschitzRNN(64)(inputs)
+        LipschitzRNN(64, step_size=0.2)(inputs)
+        LipschitzRNN(64, step_size=2.0, stable_transition=True)(inputs)

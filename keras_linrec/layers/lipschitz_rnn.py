@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_linrec import activations
 from keras_linrec.layers.lipschitz_stability import require_stable
+from keras_linrec.layers.lipschitz_stability import warn_if_diverging
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
 from keras_linrec.layers.precise_layer import clone
@@ -197,6 +198,12 @@ class LipschitzUnit:
 
 
 class LipschitzLayer(LipschitzUnit, NonlinearLayer):
+    def build(self, sequences_shape, initial_state_shape=None):
+        super().build(sequences_shape, initial_state_shape)
+        has_linear_part = self.linear_kernel is not None
+        if has_linear_part and not (self.stable_transition or self.gated):
+            warn_if_diverging(self, self._matrices()[0], sequences_shape[1])
+
     def call(
         self,
         sequences,
@@ -399,7 +406,8 @@ if `gated` |
         If states exceed 1e30 or are NaN after a sequence of finite inputs, a
         call raises TensorFlow's or PyTorch's error, and under JAX it warns;
         see `LSSL`. A unit with `stable_transition` or without A, and single
-        steps, are not checked.
+        steps, are not checked. When it is built, the layer warns if its
+        starting weights multiply states by more than 1,000 over a sequence.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
