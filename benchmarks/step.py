@@ -62,6 +62,7 @@ def one_step_model():
             RotRNN(16, state_size=32),
             keras.layers.Dense(16, activation="gelu"),
             RotRNN(16, state_size=32),
+            keras.layers.Dense(16, activation="gelu"),
             keras.layers.GlobalAveragePooling1D(),
             keras.layers.Dense(2),
         ]
