@@ -143,12 +143,27 @@ def _where(rows, one, other):
     return ops.where(ops.reshape(rows, shape), one, other)
 
 
-def run_again(run, steps, states):
-    """`run(steps, states)`, recomputed for the gradient."""
+def run_again(run, steps, states, variables=()):
+    """`run(steps, states)`, recomputed for the gradient.
+
+    Args:
+        run: function of `Steps` and states.
+        steps: `Steps`.
+        states: list of tensors, or `None`.
+        variables: those that are read now, and not anew when `run` is
+            recomputed. A program of TensorFlow may have updated them by then.
+    """
 
     # `keras.remat` takes a function of tensors, none of them `None`. Masks and
     # resets have no gradient and need not be among them.
     def run_of_tensors(sequences, *others):
+        if not variables:
+            return run_given(sequences, *others)
+        values, others = others[: len(variables)], others[len(variables) :]
+        with keras.StatelessScope(list(zip(variables, values))):
+            return run_given(sequences, *others)
+
+    def run_given(sequences, *others):
         given = steps._replace(sequences=sequences)
         if steps.time_deltas is not None:
             time_deltas, *others = others
@@ -156,8 +171,9 @@ def run_again(run, steps, states):
         outputs, final_states = run(given, list(others) or None)
         return outputs, *(final_states or ())
 
-    tensors = [steps.sequences, *(states or ())]
+    tensors = [*(variable.value for variable in variables), *(states or ())]
     if steps.time_deltas is not None:
-        tensors.insert(1, steps.time_deltas)
+        tensors.insert(len(variables), steps.time_deltas)
+    tensors.insert(0, steps.sequences)
     outputs, *final_states = keras.remat(run_of_tensors)(*tensors)
     return outputs, final_states
