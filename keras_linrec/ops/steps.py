@@ -1,5 +1,6 @@
 """The time steps of a batch of sequences, with all that belongs to each."""
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import keras
@@ -157,23 +158,19 @@ def run_again(run, steps, states, variables=()):
     # `keras.remat` takes a function of tensors, none of them `None`. Masks and
     # resets have no gradient and need not be among them.
     def run_of_tensors(sequences, *others):
-        if not variables:
-            return run_given(sequences, *others)
         values, others = others[: len(variables)], others[len(variables) :]
-        with keras.StatelessScope(list(zip(variables, values))):
-            return run_given(sequences, *others)
-
-    def run_given(sequences, *others):
         given = steps._replace(sequences=sequences)
         if steps.time_deltas is not None:
             time_deltas, *others = others
             given = given._replace(time_deltas=time_deltas)
-        outputs, final_states = run(given, list(others) or None)
+        replaced = list(zip(variables, values))
+        with keras.StatelessScope(replaced) if replaced else nullcontext():
+            outputs, final_states = run(given, list(others) or None)
         return outputs, *(final_states or ())
 
-    tensors = [*(variable.value for variable in variables), *(states or ())]
+    tensors = [steps.sequences, *(variable.value for variable in variables)]
     if steps.time_deltas is not None:
-        tensors.insert(len(variables), steps.time_deltas)
-    tensors.insert(0, steps.sequences)
+        tensors.append(steps.time_deltas)
+    tensors += states or ()
     outputs, *final_states = keras.remat(run_of_tensors)(*tensors)
     return outputs, final_states
