@@ -31,6 +31,19 @@ from keras_linrec.layers import OrthogonalRNN
 
 def main(arguments=None):
     options = parse(arguments)
+    steps, curves = measure(options)
+    report(steps, curves)
+    if options.output:
+        draw(steps, curves, options)
+
+
+def study(seed):
+    """The table of `recipes/studies.py`: the steps, and the norms by unit."""
+    return measure(parse([f"--seed={seed}"]))
+
+
+def measure(options):
+    """The numbers of steps back, and the norms for them by unit."""
     keras.utils.set_random_seed(options.seed)
     steps = np.unique(
         np.geomspace(1, options.steps, options.points).astype(int)
@@ -43,9 +56,7 @@ def main(arguments=None):
         layer.build(sequences.shape)
         norms = analysis.gradient_norms(layer, sequences, steps)
         curves[name] = np.exp(np.log(norms + 1e-45).mean(axis=1))
-    report(steps, curves)
-    if options.output:
-        draw(steps, curves, options)
+    return steps, curves
 
 
 def parse(arguments):

@@ -60,6 +60,14 @@ def main(arguments=None):
     return stacks, means
 
 
+def study(seed):
+    """The table of `recipes/studies.py`: depths, and the errors by slope."""
+    options = parse([f"--seed={seed}"])
+    keras.utils.set_random_seed(seed)
+    errors = errors_of_stacks(options, np.random.default_rng(seed))
+    return DEPTHS, {f"slope {slope:g}": row for slope, row in errors.items()}
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(

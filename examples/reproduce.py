@@ -20,6 +20,10 @@ which an hour has passed.
 measures the test figure of the model that was kept, under any backend, and
 fails where it differs from the recorded one by more than a tenth of a point.
 
+    python examples/reproduce.py gradients
+
+measures a table of `recipes/studies.py`, which trains no model that is kept.
+
     python examples/reproduce.py --page
 
 writes the tables and the plots of `docs/results.md` from all JSON files.
@@ -41,6 +45,8 @@ from common import add_numbers
 from common import make_folder
 from common import prepare_backend
 from recipes import page
+from recipes.studies import STUDIES
+from recipes.studies import measure
 from recipes.table import RECIPES
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -57,9 +63,12 @@ def main(arguments=None):
     make_folder(options.output)
     make_folder(options.folder)
     for name in options.names:
-        choose_backend(options.backend or RECIPES[name].backend)
+        recipe = RECIPES.get(name) or STUDIES[name]
+        choose_backend(options.backend or recipe.backend)
         if options.verify:
             verify(name, options)
+        elif name in STUDIES:
+            measure_again(name, options)
         else:
             reproduce(name, options)
 
@@ -72,7 +81,7 @@ def parse(arguments):
         "names",
         nargs="*",
         # argparse compares the empty list too, when no name is given.
-        choices=[*RECIPES, []],
+        choices=[*RECIPES, *STUDIES, []],
         metavar="NAME",
         help="one or more recipes, see --list",
     )
@@ -114,6 +123,12 @@ def parse(arguments):
     options = parser.parse_args(arguments)
     if not options.names and not (options.list or options.page):
         parser.error("expected the NAME of a recipe, --list or --page")
+    without_model = [name for name in options.names if name in STUDIES]
+    if options.verify and without_model:
+        parser.error(
+            "--verify: expected recipes that keep a model. Received: "
+            f"{', '.join(without_model)}"
+        )
     return options
 
 
@@ -133,6 +148,12 @@ def reproduce(name, options):
             print(f"{name}, seed {seed}: the same command goes on.")
             return
     page.draw(recipe.section, options.output)
+
+
+def measure_again(name, options):
+    study = STUDIES[name]
+    for seed in options.seeds or study.seeds:
+        measure(name, study, seed, options.output)
 
 
 def verify(name, options):

@@ -42,6 +42,28 @@ DROPPED = (0.3, 0.5, 0.7)
 
 def main(arguments=None):
     options = parse(arguments)
+    table = measure(options)
+    print("\n| test | step lengths unknown | step lengths given |")
+    print("|---|---|---|")
+    for name, unknown, given in table:
+        given = "" if given is None else f"{given:.1%}"
+        print(f"| {name} | {unknown:.1%} | {given} |")
+    if options.output:
+        plot(table, options)
+    return table
+
+
+def study(seed):
+    """The table of `recipes/studies.py`."""
+    rows = {name: row for name, *row in measure(parse([f"--seed={seed}"]))}
+    return ("step lengths unknown", "step lengths given"), rows
+
+
+def measure(options):
+    """A row for each test: its name, and the accuracies in it.
+
+    They are those without and with the lengths of the steps, or `None`.
+    """
     keras.utils.set_random_seed(options.seed)
     generator = np.random.default_rng(options.seed)
     train = sounds(options.train_size, generator)
@@ -66,13 +88,6 @@ def main(arguments=None):
                 *with_steps_dropped(model, *test, share, generator),
             )
         )
-    print("\n| test | step lengths unknown | step lengths given |")
-    print("|---|---|---|")
-    for name, unknown, given in table:
-        given = "" if given is None else f"{given:.1%}"
-        print(f"| {name} | {unknown:.1%} | {given} |")
-    if options.output:
-        plot(table, options)
     return table
 
 

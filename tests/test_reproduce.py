@@ -2,11 +2,13 @@
 
 import json
 import math
+import sys
 from dataclasses import MISSING
 from dataclasses import asdict
 from dataclasses import fields
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -14,9 +16,12 @@ import pytest
 import reproduce
 from recipes import page
 from recipes import record
+from recipes import studies
 from recipes import training
 from recipes import verification
 from recipes.recipe import Recipe
+from recipes.studies import STUDIES
+from recipes.studies import Study
 from recipes.table import RECIPES
 
 ROOT = Path(__file__).parent.parent
@@ -139,6 +144,9 @@ def test_a_kept_model_is_verified_and_another_is_not(tmp_path, capsys):
 def test_every_result_is_of_its_recipe_as_it_stands():
     for path in RESULTS.glob("*.json"):
         content = record.read(path)
+        if path.stem in STUDIES:
+            assert STUDIES[path.stem].example == content["recipe"]["example"]
+            continue
         recipe = json.loads(json.dumps(asdict(RECIPES[path.stem])))
         recorded = {**DEFAULTS, **content["recipe"]}
         for key in recipe.keys() - DESCRIPTIVE:
@@ -234,3 +242,50 @@ def test_the_curves_of_a_section_are_drawn(tmp_path):
     write_results(tmp_path, "speech-rotrnn", [accurate(0.4, 0.8)])
     page.draw("Raw speech", tmp_path)
     assert (tmp_path / "raw-speech.png").read_bytes()[:4] == b"\x89PNG"
+
+
+# Studies.
+
+
+ROWS = {"LSTM": [0.1, 0.2], "RotRNN": [1.0, None]}
+STUDY = Study("Gradients", "an_example", "Norms.", "unit", "{:.1f}", seeds=(0,))
+
+
+def of_study(seed, rows):
+    return {"seed": seed, "columns": [1, 2], "rows": rows, "cpu_seconds": 90.0}
+
+
+def test_a_study_writes_its_table_for_every_seed(tmp_path, monkeypatch):
+    example = SimpleNamespace(study=lambda seed: ((1, 2), {"LSTM": [seed, 2]}))
+    monkeypatch.setitem(sys.modules, "an_example", example)
+    for seed in (1, 0, 1):
+        studies.measure("tiny", STUDY, seed, tmp_path)
+    runs = record.read(tmp_path / "tiny.json")["runs"]
+    assert [run["rows"]["LSTM"] for run in runs] == [[0.0, 2.0], [1.0, 2.0]]
+    assert runs[0]["backend"] == keras.backend.backend()
+
+
+def test_the_page_has_the_medians_of_a_study(tmp_path):
+    runs = [
+        of_study(seed, {"LSTM": [v, v]}) for seed, v in enumerate((1, 5, 2))
+    ]
+    write_results(tmp_path, "gradients", runs)
+    page.draw_study(STUDIES["gradients"], runs, tmp_path)
+    text = page.made(tmp_path)
+    assert "| unit of 64 | 1 | 2 |\n|---|---|---|\n| LSTM | 2 | 2 |" in text
+    assert "results/gradients-over-2-000-steps.png" in text
+    assert "`gradients`: 3 seeds, 1.5 minutes each." in text
+    assert "gradients " in page.listing(tmp_path)
+
+
+def test_a_study_without_curves_leaves_empty_cells_and_no_picture(tmp_path):
+    page.draw_study(STUDY, [of_study(0, ROWS)], tmp_path)
+    text = page.study_text("tiny", STUDY, [of_study(0, ROWS)], tmp_path)
+    assert "| RotRNN | 1.0 |  |" in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_study_has_no_model_to_verify(capsys):
+    with pytest.raises(SystemExit):
+        reproduce.parse(["--verify", "gradients"])
+    assert "Received: gradients" in capsys.readouterr().err

@@ -8,6 +8,8 @@ from textwrap import fill
 
 from recipes import record
 from recipes.recipe import PAPERS
+from recipes.studies import STUDIES
+from recipes.studies import medians
 from recipes.table import ABOUT
 from recipes.table import RECIPES
 
@@ -114,6 +116,14 @@ def results(output):
             yield Result(name, recipe, record.read(path)["runs"])
 
 
+def studies(output):
+    """The studies that have a file, and their runs, in the table's order."""
+    for name, study in STUDIES.items():
+        path = Path(output) / f"{name}.json"
+        if path.exists():
+            yield name, study, record.read(path)["runs"]
+
+
 def summary(result):
     """The figure of all seeds in words."""
     recipe, figures = result.recipe, result.figures()
@@ -135,9 +145,16 @@ def summary(result):
 
 def minutes(result):
     spent = result.minutes()
-    if spent is None:
-        return ""
-    return f"{spent:.1f}" if spent < 10 else f"{spent:.0f}"
+    return "" if spent is None else in_digits(spent)
+
+
+def processor_minutes(runs):
+    """The mean minutes of a study's runs."""
+    return fmean(run["cpu_seconds"] for run in runs) / 60
+
+
+def in_digits(minutes):
+    return f"{minutes:.1f}" if minutes < 10 else f"{minutes:.0f}"
 
 
 def reported(recipe):
@@ -169,6 +186,11 @@ def listing(output):
                 minutes(here) if here else "",
             )
         )
+    measured_here = {name: runs for name, _, runs in studies(output)}
+    for name, study in STUDIES.items():
+        runs = measured_here.get(name, [])
+        spent = in_digits(processor_minutes(runs)) if runs else ""
+        rows.append((name, study.section, "", f"{len(runs)} seeds", spent))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = (
         "  ".join(text.ljust(width) for text, width in zip(row, widths))
@@ -184,6 +206,8 @@ def write(output):
     """Draw all curves, and write the made part of the page anew."""
     for section in {result.recipe.section for result in results(output)}:
         draw(section, output)
+    for _, study, runs in studies(output):
+        draw_study(study, runs, output)
     path = Path(output).parent / "results.md"
     path.write_text(renewed(path.read_text(), output))
 
@@ -200,9 +224,9 @@ def made(output):
     sections = {}
     for result in results(output):
         sections.setdefault(result.recipe.section, []).append(result)
-    return "\n".join(
-        section_text(title, found, output) for title, found in sections.items()
-    )
+    texts = [section_text(*section, output) for section in sections.items()]
+    texts += [study_text(*found, output) for found in studies(output)]
+    return "\n".join(texts)
 
 
 def section_text(title, found, output):
@@ -223,17 +247,34 @@ def section_text(title, found, output):
         lines += [fill(ABOUT[title], 80), ""]
     lines += table(columns, rows)
     lines += measured(found)
-    picture = f"{slug(title)}.png"
-    if (Path(output) / picture).exists():
-        lines += [
-            f"![{title}: the curves](results/{picture})",
-            "",
-        ]
+    lines += picture(title, output)
     for result in found:
         if result.recipe.note and result.falls_short():
             note = f"{result.recipe.title}: {result.recipe.note}"
             lines += [fill(note, 80), ""]
     return "\n".join(lines)
+
+
+def study_text(name, study, runs, output):
+    columns, rows = medians(runs)
+    lines = [f"## {study.section}", "", fill(study.about, 80), ""]
+    cells = [
+        [row, *("" if v is None else study.form.format(v) for v in values)]
+        for row, values in rows.items()
+    ]
+    lines += table((study.header, *map(str, columns)), cells)
+    lines += picture(study.section, output)
+    spent = in_digits(processor_minutes(runs))
+    lines += [f"`{name}`: {len(runs)} seeds, {spent} minutes each.", ""]
+    return "\n".join(lines)
+
+
+def picture(title, output):
+    """The lines that show the curves of a section, if they are drawn."""
+    name = f"{slug(title)}.png"
+    if not (Path(output) / name).exists():
+        return []
+    return [f"![{title}: the curves](results/{name})", ""]
 
 
 def measured(found):
@@ -279,11 +320,8 @@ def slug(title):
 
 def draw(section, output):
     """Draw the runs of a section: the test, or the training, and its course."""
-    from matplotlib.figure import Figure
-
     found = [r for r in results(output) if r.recipe.section == section]
-    canvas = Figure(figsize=(7, 4), layout="constrained")
-    axes = canvas.subplots()
+    canvas, axes = new_axes()
     kind = found[0].recipe.figure
     for number, result in enumerate(found):
         label = result.recipe.title
@@ -291,12 +329,36 @@ def draw(section, output):
             for points in CURVES[kind](run["history"]):
                 axes.plot(*points, ".-", color=f"C{number}", label=label)
                 label = None
-    horizontal, vertical = AXES[kind]
-    axes.set_xlabel(horizontal)
-    axes.set_ylabel(vertical)
+    save(canvas, axes, AXES[kind], section, output)
+
+
+def draw_study(study, runs, output):
+    """Draw the rows of a study against its columns, if these are numbers."""
+    if study.scales is None:
+        return
+    columns, rows = medians(runs)
+    canvas, axes = new_axes()
+    for name, values in rows.items():
+        axes.plot(columns, values, ".-", label=name)
+    axes.set_xscale(study.scales[0])
+    axes.set_yscale(study.scales[1])
+    axes.set_ylim(bottom=study.lowest)
+    save(canvas, axes, study.axes, study.section, output)
+
+
+def new_axes():
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(7, 4), layout="constrained")
+    return canvas, canvas.subplots()
+
+
+def save(canvas, axes, labels, title, output):
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
     axes.legend()
     axes.grid(alpha=0.3)
-    canvas.savefig(Path(output) / f"{slug(section)}.png", dpi=100)
+    canvas.savefig(Path(output) / f"{slug(title)}.png", dpi=100)
 
 
 AXES = {

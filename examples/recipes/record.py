@@ -37,18 +37,20 @@ def read(path):
 def columns(history):
     """The rows of a history as lists by name, to six digits."""
     names = dict.fromkeys(name for row in history for name in row)
-    return {
-        name: [_rounded(row.get(name)) for row in history] for name in names
-    }
+    return {name: [rounded(row.get(name)) for row in history] for name in names}
 
 
-def _rounded(value):
+def rounded(value):
+    """A float to six digits; anything else as it is."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def circumstances():
-    """The machine, without its name, the versions and the commit."""
+    """The backend, the machine without its name, versions and commit."""
+    import keras
+
     return {
+        "backend": keras.backend.backend(),
         "processor": processor(),
         "cores": os.cpu_count(),
         "versions": versions(),

@@ -192,7 +192,6 @@ class Progress(keras.callbacks.Callback):
                 measured |= MEASUREMENTS[kind](self.model, self.rounds.task)
         run = {
             "seed": self.rounds.seed,
-            "backend": keras.backend.backend(),
             "parameters": self.model.count_params(),
             "finished": self.is_finished(),
             "measurements": measured,
