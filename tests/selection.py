@@ -92,6 +92,7 @@ SELECTED_UNDER = {
     "test_for_signals.py": ("torch",),
     "test_freed_memory.py": ("torch",),
     "test_impulse_response.py": ("torch",),
+    "test_kept_models.py": (),
     "test_ldstack.py": ("torch",),
     "test_ldstack_examples.py": ("torch",),
     "test_learning_rates.py": (),
