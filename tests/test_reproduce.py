@@ -188,6 +188,10 @@ def test_the_page_has_means_ranges_times_and_why_they_fall_short(tmp_path):
     text = page.made(tmp_path)
     assert "## MNIST, pixel by pixel\n" in text
     assert (
+        "| LSSL, small: MNIST, pixel by pixel | 99.53% (Gu et al. 2021, "
+        "figure 2) | 72.5% (70.0% to 75.0%) | 2.5 | `pixels-lssl` |"
+    ) in text
+    assert (
         "| LSSL, small | 1,234 | 99.53% (Gu et al. 2021, figure 2) "
         "| 72.5% (70.0% to 75.0%) | 2 | 2.5 | `pixels-lssl` |"
     ) in text

@@ -224,9 +224,30 @@ def made(output):
     sections = {}
     for result in results(output):
         sections.setdefault(result.recipe.section, []).append(result)
-    texts = [section_text(*section, output) for section in sections.items()]
+    texts = [overview(sections)]
+    texts += [section_text(*section, output) for section in sections.items()]
     texts += [study_text(*found, output) for found in studies(output)]
     return "\n".join(texts)
+
+
+def overview(sections):
+    """The figures that a paper reports beside those here, of all sections."""
+    rows = [
+        (
+            f"{result.recipe.title}: {result.recipe.section}",
+            reported(result.recipe),
+            summary(result),
+            minutes(result),
+            f"`{result.name}`",
+        )
+        for found in sections.values()
+        for result in found
+        if result.recipe.published is not None
+    ]
+    if not rows:
+        return ""
+    header = ("", "paper", "here", "minutes", "recipe")
+    return "\n".join(["## Beside the papers", "", *table(header, rows)])
 
 
 def section_text(title, found, output):
