@@ -9,6 +9,7 @@ from recipes import measurements
 from recipes import networks
 from recipes import record
 from recipes import training
+from recipes.sounds import varied
 from recipes.table import RECIPES
 from recipes.tasks import FixedTask
 from recipes.tasks import IrregularTask
@@ -141,6 +142,36 @@ def test_recordings_are_equally_loud_and_not_too_long(speech):
     for recording in task.train[0]:
         assert recording.mean() == pytest.approx(0, abs=1e-5)
         assert recording.std() == pytest.approx(1, abs=1e-5)
+
+
+def test_recordings_vary_in_training_alone_and_by_seed_and_step(speech):
+    plain, varied = (
+        data.speech(speech_options(speech), 0, vary=vary)
+        for vary in (False, True)
+    )
+    for (before, _), (after, _) in zip(plain.tests(), varied.tests()):
+        np.testing.assert_array_equal(before["sequences"], after["sequences"])
+    before, labels = plain.batch(0, 3, 4)
+    after, same_labels = varied.batch(0, 3, 4)
+    np.testing.assert_array_equal(labels, same_labels)
+    assert before["sequences"].shape == after["sequences"].shape
+    lengths = before["mask"].sum(axis=1), after["mask"].sum(axis=1)
+    assert (lengths[0] != lengths[1]).all()
+    again, _ = varied.batch(0, 3, 4)
+    np.testing.assert_array_equal(after["sequences"], again["sequences"])
+    other, _ = varied.batch(1, 3, 4)
+    assert other["sequences"].std() != after["sequences"].std()
+
+
+def test_a_varied_sound_is_slower_or_faster_and_sometimes_without_high_tones():
+    times = np.arange(4000)[:, None]
+    high = np.sin(2.5 * times).astype("float32")
+    generator = np.random.default_rng(0)
+    sounds = [varied(high, generator) for _ in range(40)]
+    lengths = [len(sound) for sound in sounds]
+    assert 3200 <= min(lengths) < 3700 and 4300 < max(lengths) <= 5000
+    quiet = [sound[100:-100].std() < 0.05 for sound in sounds]
+    assert 4 < sum(quiet) < 20
 
 
 def test_a_file_that_does_not_fit_is_refused(speech, tmp_path):

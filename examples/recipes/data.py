@@ -14,6 +14,7 @@ from common import require_archive
 from copy_memory import SYMBOLS
 from copy_memory import copies
 from digits import read_task
+from recipes.sounds import varied
 from recipes.tasks import DrawnTask
 from recipes.tasks import FixedTask
 from recipes.tasks import TextTask
@@ -103,13 +104,14 @@ def list_operation_values(options, seed, train_size, test_size, **rules):
     return FixedTask(*parts, multiple=200)
 
 
-def speech(options, seed, unheard=False, max_samples=8000):
+def speech(options, seed, unheard=False, max_samples=8000, vary=False):
     """Spoken digits as raw sound, in takes or of a speaker not heard.
 
     Args:
         unheard: whether the test is on one speaker, the one of the number
             `seed`, and not on the first takes of every speaker.
         max_samples: integer, where longer recordings are cut off.
+        vary: whether training varies the speed and the frequencies.
     """
     arrays = read_speech(options.data)
     held_out = np.isin(arrays["takes"], TEST_TAKES)
@@ -123,7 +125,7 @@ def speech(options, seed, unheard=False, max_samples=8000):
         ([r for r, taken in zip(recordings, rows) if taken], labels[rows])
         for rows in (~held_out, held_out)
     )
-    return FixedTask(train, test, multiple=1000)
+    return FixedTask(train, test, multiple=1000, vary=varied if vary else None)
 
 
 def read_speech(path):

@@ -10,12 +10,10 @@ import keras
 import numpy as np
 import robustness
 import state_norms
+from recipes.sounds import low_passed
 from recipes.tasks import FixedTask
 
 from keras_linrec.models import SequenceClassifier
-
-# Taps of the filter before steps are left out.
-TAPS = 65
 
 
 def sampling_rates(model, task):
@@ -37,15 +35,8 @@ def sampling_rates(model, task):
 
 def slower(task, factor):
     """The task with a `factor`-th of the steps a second."""
-    places = np.arange(TAPS) - TAPS // 2
-    low_pass = np.sinc(places / factor) * np.hamming(TAPS)
-    low_pass = (low_pass / low_pass.sum()).astype("float32")
     sequences, labels = task.test
-    # NumPy's "same" is longer than a sequence that is shorter than the filter.
-    thinned = [
-        np.convolve(s[:, 0], low_pass)[TAPS // 2 :][: len(s) : factor, None]
-        for s in sequences
-    ]
+    thinned = [low_passed(s, factor)[::factor] for s in sequences]
     return FixedTask(task.train, (thinned, labels), task.multiple)
 
 

@@ -43,6 +43,13 @@ RATES = ("sampling_rates",)
 
 RECIPES = {
     "speech-lssl": of_speech("LSSL", "lssl", LSSL_SPEECH, measurements=RATES),
+    "speech-lssl-varied": of_speech(
+        "LSSL, varied speed and band",
+        "lssl",
+        LSSL_SPEECH,
+        task_arguments={"vary": True},
+        measurements=RATES,
+    ),
     "speech-rotrnn": of_speech("RotRNN", "rotrnn", ROTRNN_SPEECH),
     "speech-lstm": of_speech("LSTM", "lstm", LSTM_SPEECH, **LSTM_ROUNDS),
     "speaker-lssl": of_speech("LSSL", "lssl", LSSL_SPEECH, **UNHEARD),
@@ -54,7 +61,9 @@ ABOUT = {
     "second, with no spectrogram before the model. The test is the takes 0 to "
     "4 of every speaker and digit. At half and a quarter of the rate, the "
     "recordings are filtered and thinned out, and the same weights classify "
-    "them, with `step_rescale` and without.",
+    "them, with `step_rescale` and without. Varied: each training recording is "
+    "up to a quarter slower or faster, and every other one loses frequencies "
+    "above a random limit; the rate stays the same.",
     NEVER_HEARD: "The same recordings; each seed tests on another speaker, and "
     "trains on the five others.",
 }

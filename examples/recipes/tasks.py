@@ -94,9 +94,13 @@ class FixedTask(Task):
             of tokens (time,), which become batches with masks.
         multiple: integer, to a multiple of which batches of various lengths
             are padded, because JAX compiles for each length.
+        vary: function of a training sequence and a generator, which returns a
+            variation of it, cut to the width of the batch that it would be in
+            as it is. Defaults to `None`: sequences as they are.
     """
 
-    def __init__(self, train, test, multiple=1):
+    def __init__(self, train, test, multiple=1, vary=None):
+        self.vary = vary
         self.train = train
         self.test = test
         self.multiple = multiple
@@ -121,7 +125,13 @@ class FixedTask(Task):
     def batch(self, seed, number, batch_size):
         epoch, place = divmod(number, self.steps_of_epoch(batch_size))
         rows = self.order(seed, epoch, batch_size)[place]
-        return self._taken(self.train, rows)
+        if self.vary is None:
+            return self._taken(self.train, rows)
+        sequences, labels = self.train
+        width = self._width(sequences, rows)
+        generator = np.random.default_rng([seed, number, 0])
+        given = [self.vary(sequences[row], generator)[:width] for row in rows]
+        return padded(given, width), labels[rows]
 
     def tests(self):
         sequences, labels = self.test

@@ -1,0 +1,29 @@
+"""Sounds (time, 1) at other rates and speeds."""
+
+import numpy as np
+
+TAPS = 65
+# Up to a quarter slower or faster, and down to a quarter of the frequencies.
+FASTEST = 1.25
+LOWEST = 4.0
+
+
+def low_passed(sound, factor):
+    """The sound without frequencies above a `factor`-th of the highest."""
+    places = np.arange(TAPS) - TAPS // 2
+    low_pass = np.sinc(places / factor) * np.hamming(TAPS)
+    low_pass = (low_pass / low_pass.sum()).astype("float32")
+    # NumPy's "same" is longer than a sound that is shorter than the filter.
+    filtered = np.convolve(sound[:, 0], low_pass)[TAPS // 2 :]
+    return filtered[: len(sound), None]
+
+
+def varied(sound, generator):
+    """The sound at a random speed and, every other time, low-passed."""
+    speed = FASTEST ** generator.uniform(-1, 1)
+    steps = np.arange(len(sound))
+    places = np.arange(0, len(sound) - 1, speed)
+    sound = np.interp(places, steps, sound[:, 0]).astype("float32")[:, None]
+    if generator.random() < 0.5:
+        sound = low_passed(sound, LOWEST ** generator.random())
+    return sound
