@@ -9,6 +9,7 @@ from recipes import measurements
 from recipes import networks
 from recipes import record
 from recipes import training
+from recipes.sounds import interpolated
 from recipes.sounds import varied
 from recipes.table import RECIPES
 from recipes.tasks import FixedTask
@@ -170,6 +171,12 @@ def test_a_varied_sound_is_slower_or_faster_and_sometimes_without_high_tones():
     sounds = [varied(high, generator) for _ in range(40)]
     lengths = [len(sound) for sound in sounds]
     assert 3200 <= min(lengths) < 3700 and 4300 < max(lengths) <= 5000
+    np.testing.assert_allclose(
+        interpolated(high[:3], 2)[:, 0],
+        [high[0, 0], high[:2].mean(), high[1, 0], high[1:3].mean()]
+        + [high[2, 0]] * 2,
+        atol=1e-6,
+    )
     quiet = [sound[100:-100].std() < 0.05 for sound in sounds]
     assert 4 < sum(quiet) < 20
 
@@ -285,15 +292,21 @@ def test_sampling_rates_are_measured_with_and_without_the_timescale():
     assert list(figures) == [
         "half rate",
         "half rate, unscaled",
+        "half rate, resampled",
         "quarter rate",
         "quarter rate, unscaled",
+        "quarter rate, resampled",
     ]
-    assert [rescale for _, rescale in seen] == [2.0, 1.0, 4.0, 1.0]
-    steps = [sum(-(-len(s) // n) for s in task.test[0]) for n in (2, 2, 4, 4)]
-    assert [count for count, _ in seen] == steps
+    assert [rescale for _, rescale in seen] == [2.0, 1.0, 1.0, 4.0, 1.0, 1.0]
+    half, quarter = (
+        [-(-len(s) // factor) for s in task.test[0]] for factor in (2, 4)
+    )
+    steps = [half, half, [2 * n for n in half]]
+    steps += [quarter, quarter, [4 * n for n in quarter]]
+    assert [count for count, _ in seen] == list(map(sum, steps))
     assert classifier.step_rescale == 1.0
     # Always the first class, a third of the test.
-    assert list(figures.values()) == pytest.approx([1 / 3] * 4)
+    assert list(figures.values()) == pytest.approx([1 / 3] * 6)
 
 
 def test_norms_are_measured_for_each_layer():

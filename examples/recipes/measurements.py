@@ -4,12 +4,14 @@ Each function of `MEASUREMENTS` and `WATCHED` takes a model and its task, and
 returns figures by name.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 import robustness
 import state_norms
+from recipes.sounds import interpolated
 from recipes.sounds import low_passed
 from recipes.tasks import FixedTask
 
@@ -20,7 +22,8 @@ def sampling_rates(model, task):
     """The accuracy at half and a quarter of the rate.
 
     The recordings are low-pass filtered and thinned out. The same weights
-    classify them, once with `step_rescale` and once without.
+    classify them with `step_rescale`, without, and after as many steps as
+    before have been interpolated.
     """
     classifier = classifier_of(model)
     figures = {}
@@ -29,15 +32,22 @@ def sampling_rates(model, task):
         for kind, rescale in ((" rate", factor), (" rate, unscaled", 1)):
             classifier.step_rescale = float(rescale)
             figures[name + kind] = accuracy(model, thinned)
-    classifier.step_rescale = 1.0
+        classifier.step_rescale = 1.0
+        resampled = with_test(thinned, partial(interpolated, factor=factor))
+        figures[f"{name} rate, resampled"] = accuracy(model, resampled)
     return figures
 
 
 def slower(task, factor):
     """The task with a `factor`-th of the steps a second."""
+    return with_test(task, lambda s: low_passed(s, factor)[::factor])
+
+
+def with_test(task, change):
+    """The task with a changed test."""
     sequences, labels = task.test
-    thinned = [low_passed(s, factor)[::factor] for s in sequences]
-    return FixedTask(task.train, (thinned, labels), task.multiple)
+    changed = [change(sequence) for sequence in sequences]
+    return FixedTask(task.train, (changed, labels), task.multiple)
 
 
 def accuracy(model, task):

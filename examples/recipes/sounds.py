@@ -18,12 +18,16 @@ def low_passed(sound, factor):
     return filtered[: len(sound), None]
 
 
+def interpolated(sound, factor):
+    """The sound with `factor` times as many steps, by linear interpolation."""
+    steps = np.arange(len(sound))
+    places = np.arange(round(factor * len(sound))) / factor
+    return np.interp(places, steps, sound[:, 0]).astype("float32")[:, None]
+
+
 def varied(sound, generator):
     """The sound at a random speed and, every other time, low-passed."""
-    speed = FASTEST ** generator.uniform(-1, 1)
-    steps = np.arange(len(sound))
-    places = np.arange(0, len(sound) - 1, speed)
-    sound = np.interp(places, steps, sound[:, 0]).astype("float32")[:, None]
+    sound = interpolated(sound, FASTEST ** generator.uniform(-1, 1))
     if generator.random() < 0.5:
         sound = low_passed(sound, LOWEST ** generator.random())
     return sound

@@ -61,7 +61,8 @@ ABOUT = {
     "second, with no spectrogram before the model. The test is the takes 0 to "
     "4 of every speaker and digit. At half and a quarter of the rate, the "
     "recordings are filtered and thinned out, and the same weights classify "
-    "them, with `step_rescale` and without. Varied: each training recording is "
+    "them: with `step_rescale`, without, and resampled to the rate of the "
+    "training by linear interpolation. Varied: each training recording is "
     "up to a quarter slower or faster, and every other one loses frequencies "
     "above a random limit; the rate stays the same.",
     NEVER_HEARD: "The same recordings; each seed tests on another speaker, and "
