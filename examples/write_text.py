@@ -67,7 +67,11 @@ def train(model, training, validation, epochs, rate=4e-3):
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     return model.fit(
-        training, validation_data=validation, epochs=epochs, verbose=2
+        training,
+        validation_data=validation,
+        epochs=epochs,
+        shuffle=False,  # `batches` shuffles
+        verbose=2,
     )
 
 

@@ -35,6 +35,7 @@ COMPILING = ("jax", "tensorflow")
 # Files that test one backend's code, no framework at all, or all of them in
 # processes of their own; and tools, whose layers are tested under each backend.
 ONLY_UNDER = {
+    "test_checkpoints_of_authors.py": "torch",
     "test_cuda.py": "torch",
     "test_cuda_jax.py": "jax",
     "test_cuda_nonlinear.py": "torch",

@@ -30,6 +30,8 @@ EXAMPLES = {
     ),
     "text": ("write_text", "--pieces 32"),
 }
+# For data of the reader's own, which the examples do not have.
+READERS_OF_DATA = {"Crops", "Files", "NewGaps", "Pieces", "Windows"}
 
 
 def test_every_guide_has_an_example():
@@ -46,7 +48,9 @@ def test_a_guide_quotes_its_example(guide):
         if language == pages.RUN:
             quoted.update(definitions(code))
     assert {"build_model", "train"} <= set(quoted)
-    assert quoted == {name: there[name] for name in quoted}
+    assert set(quoted) - set(there) <= READERS_OF_DATA
+    shared = set(quoted) & set(there)
+    assert all(quoted[name] == there[name] for name in shared)
 
 
 def definitions(code):
