@@ -98,9 +98,6 @@ def _kernel(case):
     if name == "native" and case.platform != "cpu":
         if keras.backend.backend() == "tensorflow":
             return registry.portable(), "the native kernels run on the CPU"
-        is_linear = case.operation != "nonlinear_scan"
-        if case.resets and not (is_linear and not _uses_pallas(case)):
-            return registry.portable(), "this device's kernel takes no resets"
     if name == requested:
         return name, "requested"
     return name, "the fastest that runs here"

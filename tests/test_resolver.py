@@ -93,9 +93,7 @@ def test_resets_are_for_the_cores_and_for_portable_kernels():
     for operation in ("linear_scan", "projected_scan", "nonlinear_scan"):
         assert chosen(operation, resets=True)[0] == "native"
         name, _ = chosen(operation, resets=True, platform="cuda")
-        # Here JAX has Pallas for GPUs, and no CUDA core.
-        has_resets = BACKEND == "torch" and operation != "nonlinear_scan"
-        assert name == ("native" if has_resets else registry.portable())
+        assert name == (registry.portable() if PORTABLE else "native")
     with config.portable_kernels():
         assert chosen("packed_response")[1] == "chunks"
 

@@ -190,6 +190,7 @@ void call_nonlinear(int flags, const int64_t* numbers, const Call& call) {
                        (flags & kKerasLinrecPerStep) != 0,
                        (flags & kKerasLinrecLinear) != 0,
                        (flags & kKerasLinrecGated) != 0,
+                       (flags & kKerasLinrecResets) != 0,
                        solver > 0,
                        static_cast<Activation>(
                            flags >> kKerasLinrecActivationBit & 15),

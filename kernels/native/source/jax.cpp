@@ -268,7 +268,7 @@ struct CudaNonlinearScan {
                         ffi::RemainingRets results, int64_t flags,
                         int64_t leak) {
     constexpr bool backward = core == keras_linrec_cuda_nonlinear_scan_backward;
-    constexpr size_t sequences = 0, d_outputs = 2, last_state = 3;
+    constexpr size_t sequences = 0, d_outputs = 3, last_state = 4;
     const Arrays arrays(arguments, results);
     if (arrays.error.failure()) return arrays.error;
     const auto outputs =
