@@ -95,9 +95,8 @@ def _kernel(case):
             return "associative", "few states and many steps"
     requested = settings.requested_kernel()
     name = registry.choose(requested)
-    if name == "native" and case.platform != "cpu":
-        if keras.backend.backend() == "tensorflow":
-            return registry.portable(), "the native kernels run on the CPU"
+    if name == "native" and not backends.current().has_native(case.platform):
+        return registry.portable(), "the CUDA core does not run here"
     if name == requested:
         return name, "requested"
     return name, "the fastest that runs here"
