@@ -48,8 +48,8 @@ def installed():
     adapters = ["core"]
     adapters += [name for name in ("jax", "tensorflow") if find_spec(name)]
     nvcc = builder.command("NVCC") or ("nvcc",)
-    frameworks = find_spec("torch") or find_spec("jax")
-    if frameworks and shutil.which(nvcc[0]):
+    frameworks = map(find_spec, ("jax", "tensorflow", "torch"))
+    if any(frameworks) and shutil.which(nvcc[0]):
         adapters.append("cuda")
     return adapters
 

@@ -1,8 +1,10 @@
 """Every kernel on this device: `python -m keras_linrec.kernels check`.
 
-The self-test of each kernel with its tiny cases, a complex scan with gradients
-at odd sizes, and a large real scan, which is timed. Errors are relative to the
-largest value, against loops in float64.
+The self-test of each kernel with its tiny cases; a complex scan, an impulse
+response and a causal convolution with their gradients at odd sizes; and a large
+real scan, which is timed. Where a kernel has no impulse response or convolution
+of its own, the form that runs in its place is checked. Errors are relative to
+the largest value, against loops in float64.
 """
 
 import platform
@@ -21,6 +23,10 @@ from keras_linrec.settings import KERNELS
 from keras_linrec.version import __version__
 
 _ODD = (3, 601, 37)
+# Features, channels, state, time.
+_ODD_RESPONSE = (3, 2, 17, 45)
+# Batch, time, features, channels, taps.
+_ODD_CONVOLUTION = (3, 601, 5, 2, 577)
 _LARGE = (16, 4096, 256)
 _REPEATS = 7
 
@@ -35,6 +41,8 @@ def check():
         "kernel",
         "tiny, all operations",
         f"complex scan and gradients {_ODD}",
+        f"impulse response and gradients {_ODD_RESPONSE}",
+        f"convolution and gradients {_ODD_CONVOLUTION}",
         f"real scan {_LARGE}",
         "ms",
         "share of copies",
@@ -77,15 +85,17 @@ def _cells(name, bandwidth):
     """The cells of a kernel's row, and whether it fails."""
     available = registry.available()[name]
     if not available:
-        return [available.reason.replace("\n", " "), *[""] * 4], (
+        return [available.reason.replace("\n", " "), *[""] * 6], (
             available.failed
         )
-    kernel = registry.load(name)
-    place = registry.platform_of(name)
+    place, vjp = registry.platform_of(name), backends.current().vjp
+    kernel = registry.on_platform(place, registry.load(name))
     with backends.current().checking():
         errors = [
             registry.error_on(place, kernel),
-            self_test.scan_error(kernel, backends.current().vjp, _ODD),
+            self_test.scan_error(kernel, vjp, _ODD),
+            self_test.response_error(kernel, vjp, _ODD_RESPONSE),
+            self_test.convolution_error(kernel, vjp, _ODD_CONVOLUTION),
         ]
     error, seconds = _large_scan(kernel)
     errors.append(error)

@@ -239,15 +239,19 @@ def platform_of(name):
 
 def error_on(platform, kernel):
     """The error of the operations that `resolver.py` runs on a platform."""
-    vjp = backends.current().vjp
+    vjp, is_whole = backends.current().vjp, platform == "cpu"
+    return relative_error(on_platform(platform, kernel), vjp, is_whole)
+
+
+def on_platform(platform, kernel):
+    """The `Kernel` with the functions that `resolver.py` runs on a platform."""
     if platform == "cpu":
-        return relative_error(kernel, vjp)
+        return kernel
     on_gpu = {}
     if platform == "cuda":
         on_gpu["nonlinear_scan"] = kernel.nonlinear_scan
         on_gpu["impulse_response"] = kernel.impulse_response
-    kernel = _with_projection(kernel.scan, **on_gpu)
-    return relative_error(kernel, vjp, is_whole=False)
+    return _with_projection(kernel.scan, **on_gpu)
 
 
 def _values_can_be_read():

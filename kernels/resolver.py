@@ -95,12 +95,8 @@ def _kernel(case):
             return "associative", "few states and many steps"
     requested = settings.requested_kernel()
     name = registry.choose(requested)
-    if name == "native" and case.platform != "cpu":
-        if keras.backend.backend() == "tensorflow":
-            return registry.portable(), "the native kernels run on the CPU"
-        is_linear = case.operation != "nonlinear_scan"
-        if case.resets and not (is_linear and not _uses_pallas(case)):
-            return registry.portable(), "this device's kernel takes no resets"
+    if name == "native" and not backends.current().has_native(case.platform):
+        return registry.portable(), "the CUDA core does not run here"
     if name == requested:
         return name, "requested"
     return name, "the fastest that runs here"

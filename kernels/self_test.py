@@ -7,6 +7,8 @@ import keras
 import numpy as np
 
 from keras_linrec import activations
+from keras_linrec.kernels import causal_convolution
+from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
 
@@ -37,8 +39,8 @@ def relative_error(kernel, vjp, is_whole=True):
         kernel: a `Kernel` of the registry.
         vjp: `vjp(function, tensors, cotangents)` of the current backend, which
             returns the outputs and the gradients of a function of a list.
-        is_whole: whether the nonlinear scan has activations of pairs, and
-            resets. Defaults to `True`.
+        is_whole: whether the nonlinear scan has activations of pairs.
+            Defaults to `True`.
     """
     cases = [_scan_case, _projected_scan_case]
     if kernel.impulse_response:
@@ -50,7 +52,7 @@ def relative_error(kernel, vjp, is_whole=True):
     if kernel.move_steps:
         cases.append(_move_steps_case)
     if kernel.nonlinear_scan:
-        cases.append(partial(_nonlinear_scan_case, with_resets=is_whole))
+        cases.append(_nonlinear_scan_case)
         if is_whole:
             cases.append(_low_rank_case)
     errors = [_error(vjp, *case(kernel)) for case in cases]
@@ -61,6 +63,36 @@ def relative_error(kernel, vjp, is_whole=True):
 def scan_error(kernel, vjp, sizes):
     """The error of a complex scan of (batch, time, channels), and gradients."""
     return _error(vjp, *_scan_case(kernel, sizes))
+
+
+def response_error(kernel, vjp, sizes):
+    """The error of an impulse response, and its gradients.
+
+    A kernel without one of its own runs the plain form, by its scan.
+
+    Args:
+        kernel, vjp: see `relative_error`.
+        sizes: (features, channels, state, time).
+    """
+    if kernel.impulse_response is None:
+        plain = impulse_response.impulse_response
+        kernel = kernel._replace(impulse_response=partial(plain, kernel.scan))
+    return _error(vjp, *_impulse_response_case(kernel, sizes))
+
+
+def convolution_error(kernel, vjp, sizes):
+    """The error of a causal convolution with GELU, and its gradients.
+
+    A kernel without one of its own runs the framework's Fourier transforms.
+
+    Args:
+        kernel, vjp: see `relative_error`.
+        sizes: (batch, time, features, channels, taps).
+    """
+    if kernel.causal_convolution is None:
+        plain = causal_convolution.causal_convolution
+        kernel = kernel._replace(causal_convolution=plain)
+    return _error(vjp, *_causal_convolution_case(kernel, sizes))
 
 
 def _error(vjp, function, arrays, cotangents, expected):
@@ -175,27 +207,28 @@ def _projected_scan_case(kernel):
     return function, arrays, cotangents, expected
 
 
-def _causal_convolution_case(kernel):
+def _causal_convolution_case(kernel, sizes=(2, 5, 3, 2, 4)):
     """Three features, two channels, fewer taps than steps, and GELU."""
-    arrays = _numbers((2, 5, 3), (3, 2, 4))
-    cotangents = _numbers((2, 5, 3, 2))
+    batch, time, features, channels, taps = sizes
+    arrays = _numbers((batch, time, features), (features, channels, taps))
+    cotangents = _numbers((batch, time, features, channels))
 
     def function(tensors):
         return [kernel.causal_convolution(*tensors, keras.activations.gelu)]
 
     inputs, response = (array.astype("float64") for array in arrays)
-    sums = np.zeros((2, 5, 3, 2))
-    for lag in range(4):
-        sums[:, lag:] += response[:, :, lag] * inputs[:, : 5 - lag, :, None]
+    sums = np.zeros(cotangents[0].shape)
+    for lag in range(taps):
+        earlier = inputs[:, : time - lag, :, None]
+        sums[:, lag:] += response[:, :, lag] * earlier
     # The normal distribution and its density.
     below = 0.5 + 0.5 * np.vectorize(math.erf)(sums / math.sqrt(2))
     density = np.exp(-0.5 * sums**2) / math.sqrt(2 * math.pi)
     slopes = cotangents[0] * (below + sums * density)
     d_inputs, d_response = np.zeros_like(inputs), np.zeros_like(response)
-    for lag in range(4):
-        taps, earlier = response[:, :, lag], inputs[:, : 5 - lag, :, None]
-        later = slopes[:, lag:]
-        d_inputs[:, : 5 - lag] += (taps * later).sum(-1)
+    for lag in range(taps):
+        earlier, later = inputs[:, : time - lag, :, None], slopes[:, lag:]
+        d_inputs[:, : time - lag] += (response[:, :, lag] * later).sum(-1)
         d_response[:, :, lag] = (earlier * later).sum((0, 1))
     return function, arrays, cotangents, [sums * below, d_inputs, d_response]
 
@@ -227,12 +260,12 @@ def _move_steps_case(kernel):
     return function, arrays, cotangents, expected
 
 
-def _nonlinear_scan_case(kernel, with_resets):
+def _nonlinear_scan_case(kernel):
     """The midpoint method with a gate, steps that differ in length, resets."""
     dynamics = Dynamics(keras.activations.tanh, "rk2", gated=True)
     units, batch, time = 3, 2, 5
     resets = np.zeros((batch, time), "float32")
-    resets[0, 2] = with_resets
+    resets[0, 2] = 1
     arrays = _numbers(
         (batch, time, 2),
         (2, 2 * units),
@@ -334,29 +367,31 @@ def _slopes(function, arrays, cotangents):
     return slopes
 
 
-def _systems():
-    """Two features, two channels, a state of three numbers."""
-    arrays = [
-        1.0 + 0.3 * array
-        for array in _numbers((3,), (3,), (3,), (3, 3), (3,), (2,))
-    ]
-    # One feature has small steps, the other large ones.
-    arrays[5] *= np.array([0.02, 0.5], "float32")
+def _systems(features=2, channels=2, state=3):
+    """Structured systems that are stable."""
+    vector, bands = (state,), (3, state)
+    shapes = vector, vector, vector, bands, vector, (features,)
+    arrays = [1.0 + 0.3 * array for array in _numbers(*shapes)]
+    # Every other feature has small steps, the others large ones.
+    arrays[5] *= np.resize([0.02, 0.5], features).astype("float32")
     arrays[0] = -arrays[0]
+    # T is far from singular.
+    arrays[3][1] += 2.0
     arrays[3][0, -1] = arrays[3][2, -1] = 0.0
-    return arrays + _numbers((2, 2, 3))
+    return arrays + _numbers((features, channels, state))
 
 
-def _impulse_response_case(kernel):
+def _impulse_response_case(kernel, sizes=(2, 2, 3, 5)):
     """Five steps of `_systems`."""
-    arrays = _systems()
-    (cotangent,) = _numbers((2, 2, 5))
+    *of_systems, time = sizes
+    arrays = _systems(*of_systems)
+    (cotangent,) = _numbers((*of_systems[:2], time))
 
     def function(tensors):
-        return [kernel.impulse_response(*tensors, 5, 0.5)]
+        return [kernel.impulse_response(*tensors, time, 0.5)]
 
     def define(*arrays):
-        return [_impulse_response(*arrays)]
+        return [_impulse_response(time, *arrays)]
 
     wide = [array.astype("float64") for array in arrays]
     expected = [*define(*wide), *_slopes(define, wide, [cotangent])]
@@ -399,8 +434,8 @@ def _matrix(p, d, q, t):
     return p[:, None] * (np.diag(d) + np.linalg.inv(bands)) * q
 
 
-def _impulse_response(p, d, q, t, b, timescale, output_matrix):
-    """The definition, with alpha = 0.5 and five steps."""
+def _impulse_response(time, p, d, q, t, b, timescale, output_matrix):
+    """The definition, with alpha = 0.5."""
     matrix = _matrix(p, d, q, t)
     identity = np.eye(len(p))
     response = []
@@ -408,7 +443,7 @@ def _impulse_response(p, d, q, t, b, timescale, output_matrix):
         inverse = np.linalg.inv(identity - 0.5 * step * matrix)
         transition = inverse @ (identity + 0.5 * step * matrix)
         states = [step * inverse @ b]
-        for _ in range(4):
+        for _ in range(time - 1):
             states.append(transition @ states[-1])
         response.append(rows @ np.stack(states, axis=-1))
     return np.stack(response)

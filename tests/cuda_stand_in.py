@@ -39,6 +39,7 @@ def stand_in(tmp_path_factory):
 def _open(driver, kernels):
     cuda.driver, cuda.kernels = driver, kernels
     cuda.core.cache_clear()
+    cuda.is_here.cache_clear()
 
 
 @cache

@@ -149,10 +149,8 @@ def test_the_nonlinear_scan_equals_its_plain_form(
 ):
     dynamics = Dynamics(keras.activations.gelu, solver, gated=bool(solver))
     sizes, linear, rank = (3, 20, 4, 9), bool(solver), 0 if solver else 2
-    operands = tuple(
-        array.astype("float32")
-        for array in random_operands(dynamics, sizes, linear, rank)
-    )
+    arrays = random_operands(dynamics, sizes, linear, rank, resets=keep_all)
+    operands = tuple(array.astype("float32") for array in arrays)
     rng = np.random.default_rng(1)
     cotangents = [
         rng.standard_normal(shape).astype("float32")

@@ -24,16 +24,27 @@ from keras_linrec.kernels.torch.loop import loop
 SIZES = [(1, 5, 1, 1), (3, 20, 4, 17), (6, 4, 5, 35)]
 
 
-def operands_of(dynamics, sizes, linear, rank, dtype, leading=(), device="cpu"):
+def operands_of(
+    dynamics,
+    sizes,
+    linear,
+    rank,
+    dtype,
+    leading=(),
+    device="cpu",
+    resets=False,
+):
     """`Operands`, with a size for each step if there is a gate."""
-    arrays = random_operands(dynamics, sizes, linear, rank, leading=leading)
+    arrays = random_operands(
+        dynamics, sizes, linear, rank, leading=leading, resets=resets
+    )
     tensors = [torch.tensor(a, dtype=dtype, device=device) for a in arrays]
     return Operands(*tensors)
 
 
 def by_plain_form(dynamics, operands, cotangents):
     """Outputs, final state and gradients of the plain form, in float64."""
-    operands = [part.double().requires_grad_() for part in operands]
+    operands = [part.detach().double().requires_grad_() for part in operands]
     outputs = recurrence(loop, dynamics, Operands(*operands))
     results = [outputs, outputs[:, -1]]
     gradients = torch.autograd.grad(
@@ -96,6 +107,47 @@ def test_it_equals_the_plain_form(stand_in, activation, solver, sizes):
         dynamics = Dynamics(ACTIVATIONS[activation], solver, gated)
         operands = operands_of(dynamics, sizes, linear, rank, torch.float64)
         check(dynamics, operands, 1e-12)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("solver", [None, "euler", "rk4"])
+def test_resets_equal_the_plain_form(stand_in, solver, sizes):
+    for linear, gated, rank in forms(solver):
+        dynamics = Dynamics(keras.activations.tanh, solver, gated)
+        operands = operands_of(
+            dynamics, sizes, linear, rank, torch.float64, resets=True
+        )
+        for backwards in (0, 1):
+            stand_in(backwards=backwards)
+            check(dynamics, operands, 1e-12)
+
+
+def test_a_nan_stops_at_a_reset(stand_in):
+    dynamics = Dynamics(keras.activations.tanh, "rk2")
+    operands = operands_of(
+        dynamics, (2, 9, 3, 4), True, 0, torch.float32, resets=True
+    )
+    operands.inputs[:, 3] = torch.nan
+    operands.resets[:] = 0
+    operands.resets[0, 6] = 1
+    flags, leak = nonlinear_flags(dynamics, operands)
+    outputs, final = cuda.nonlinear_scan(flags, leak, True, operands)
+    missing = outputs.isnan().any(-1)
+    assert missing[0].nonzero().flatten().tolist() == [3, 4, 5]
+    assert missing[1].nonzero().flatten().tolist() == [3, 4, 5, 6, 7, 8]
+    assert not final[0].isnan().any()
+    # Nor does that of a cotangent go on to the steps before one.
+    operands.inputs[:, 3] = 0
+    outputs, final = cuda.nonlinear_scan(flags, leak, True, operands)
+    d_outputs = torch.ones_like(outputs)
+    d_outputs[:, 7] = torch.nan
+    d_inputs, *_, d_initial_state = cuda.nonlinear_scan_backward(
+        flags, leak, operands, outputs, d_outputs, final
+    )
+    missing = d_inputs.isnan().any(-1)
+    assert missing[0].nonzero().flatten().tolist() == [6, 7]
+    assert missing[1].nonzero().flatten().tolist() == [*range(8)]
+    assert not d_initial_state[0].isnan().any()
 
 
 def test_it_is_right_in_float32(stand_in):

@@ -185,6 +185,93 @@ def test_vmap_gives_each_system_its_own(small_blocks):
         compare([g[index] for g in got], to_numpy(expected), 1e-4)
 
 
+def marks_of(batch, time):
+    """Resets: in the second row only before the first step, and the last."""
+    marks = np.random.default_rng(2).uniform(size=(batch, time)) < 0.1
+    marks[1] = False
+    marks[1, [0, -1]] = True
+    return marks.astype("float32")
+
+
+@directions
+@decays
+@fields
+def test_resets_equal_the_portable_kernel(
+    small_blocks, field, per_step, reverse
+):
+    arrays = tensors(system(field, 35, per_step))
+    resets = marks_of(2, 35)
+
+    def plain(decay, inputs, initial_state, reverse):
+        outputs = sequential(decay, inputs, initial_state, reverse, resets)
+        last = 0 if reverse else -1
+        return outputs, tuple(part[:, last] for part in outputs)
+
+    def both(function):
+        @jax.jit
+        def gradient(arguments):
+            slopes = jax.grad(lambda a: weighted(function, a))(arguments)
+            return *function(arguments), *slopes
+
+        return to_numpy(gradient(arrays))
+
+    given = {"resets": jnp.asarray(resets), "interpret": True}
+    got = both(run(pallas.scan, reverse, **given))
+    compare(got, both(run(plain, reverse)), 2e-5)
+
+
+def test_second_derivatives_with_resets_are_those_of_a_portable_kernel(
+    small_blocks,
+):
+    resets = marks_of(2, 20)
+
+    def second(scan):
+        def cubes(arguments):
+            outputs, final = scan(*triples(arguments))
+            return sum(jnp.sum(o**3) for o in (*outputs, *final))
+
+        def slope(arguments):
+            gradients = jax.grad(cubes)(arguments)
+            return sum(weighted(lambda g: g, [g]) for g in gradients)
+
+        return to_numpy(jax.jit(jax.grad(slope))(arrays))
+
+    def plain(*given):
+        outputs = sequential(*given, False, resets)
+        return outputs, tuple(part[:, -1] for part in outputs)
+
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(a) for a in system("complex", 20, True)]
+        kernel = partial(
+            pallas.scan, resets=resets.astype("float64"), interpret=True
+        )
+        compare(second(kernel), second(plain), 1e-12)
+
+
+def test_a_nan_stops_at_a_reset(small_blocks):
+    decay, inputs, state = triples(tensors(system("real", 35, False)))
+    inputs = (inputs[0].at[:, 3].set(jnp.nan),)
+    resets = np.zeros((2, 35), "float32")
+    resets[0, 20] = 1
+
+    def scan(inputs):
+        results = pallas.scan(
+            decay, inputs, state, resets=resets, interpret=True
+        )
+        return results[0][0]
+
+    outputs, pull_back = jax.vjp(scan, inputs)
+    missing = np.isnan(outputs).any(-1)
+    np.testing.assert_array_equal(np.flatnonzero(missing[0]), range(3, 20))
+    np.testing.assert_array_equal(np.flatnonzero(missing[1]), range(3, 35))
+    # Nor does that of a cotangent go on to the steps before one.
+    d_outputs = jnp.ones_like(outputs).at[:, 30].set(jnp.nan)
+    ((d_inputs,),) = pull_back(d_outputs)
+    missing = np.isnan(d_inputs).any(-1)
+    np.testing.assert_array_equal(np.flatnonzero(missing[0]), range(20, 31))
+    np.testing.assert_array_equal(np.flatnonzero(missing[1]), range(31))
+
+
 def test_blocks_on_a_tpu_pass_on_the_state(monkeypatch):
     monkeypatch.setattr(pallas, "_platform", lambda: "tpu")
     arrays = tensors(system("real", 270, False, batch=2, channels=3))
@@ -208,11 +295,13 @@ def test_it_lowers_without_the_device(monkeypatch, platform, field, per_step):
     reverse = per_step
     monkeypatch.setattr(pallas, "_platform", lambda: platform)
 
-    def loss(arguments):
-        return weighted(run(pallas.scan, reverse), arguments)
-
     # A single step, and partial blocks of time and channels.
-    for time, channels in ((1, 3), (600, 300)):
+    for time, channels, has_resets in ((1, 3, True), (600, 300, per_step)):
+        resets = jnp.ones((2, time)) if has_resets else None
+
+        def loss(arguments, resets=resets):
+            return weighted(run(pallas.scan, reverse, resets=resets), arguments)
+
         arrays = tensors(system(field, time, per_step, channels=channels))
         traced = jax.jit(jax.grad(loss)).trace(arrays)
         text = traced.lower(lowering_platforms=(platform,)).as_text()
@@ -284,10 +373,11 @@ FORMS = [
 
 
 def nonlinear_operands(
-    dynamics, linear=False, rank=0, batch=2, time=6, units=5
+    dynamics, linear=False, rank=0, batch=2, time=6, units=5, resets=False
 ):
     sizes = batch, time, 3, units
-    return tensors(random_operands(dynamics, sizes, linear, rank))
+    arrays = random_operands(dynamics, sizes, linear, rank, resets=resets)
+    return tensors(arrays)
 
 
 def nonlinear_interpreted(dynamics):
@@ -310,8 +400,9 @@ def nonlinear_plain(dynamics):
     return function
 
 
+@pytest.mark.parametrize("resets", [False, True], ids=["", "resets"])
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_a_nonlinear_scan_and_its_gradients_are_the_plain_forms(form):
+def test_a_nonlinear_scan_and_its_gradients_are_the_plain_forms(form, resets):
     activation, solver, linear, gated, rank = form
     dynamics = Dynamics(ACTIVATIONS[activation], solver, gated)
 
@@ -326,12 +417,25 @@ def test_a_nonlinear_scan_and_its_gradients_are_the_plain_forms(form):
 
         return to_numpy(run(operands))
 
-    operands = nonlinear_operands(dynamics, linear, rank)
+    operands = nonlinear_operands(dynamics, linear, rank, 3, resets=resets)
     got, expected = (
         both(function(dynamics))
         for function in (nonlinear_interpreted, nonlinear_plain)
     )
     compare_nonlinear(got, expected, 1e-5)
+
+
+def test_a_nan_in_a_nonlinear_scan_stops_at_a_reset():
+    dynamics = Dynamics(keras.activations.tanh, "euler")
+    operands = Operands(*nonlinear_operands(dynamics, True, resets=True))
+    resets = jnp.zeros((2, 6)).at[0, 4].set(1.0)
+    inputs = operands.inputs.at[:, 2].set(jnp.nan)
+    operands = operands._replace(inputs=inputs, resets=resets)
+    outputs, final_state = nonlinear_interpreted(dynamics)(operands)
+    missing = np.isnan(outputs).any(-1)
+    np.testing.assert_array_equal(missing[0], [0, 0, 1, 1, 0, 0])
+    np.testing.assert_array_equal(missing[1], [0, 0, 1, 1, 1, 1])
+    assert not np.isnan(final_state[0]).any()
 
 
 def test_second_derivatives_of_a_nonlinear_scan_are_the_plain_forms():
@@ -374,7 +478,9 @@ def test_vmap_gives_each_nonlinear_system_its_own():
 def test_a_nonlinear_scan_lowers_without_a_gpu(activation):
     for solver, units in ((None, 128), ("rk4", 100)):
         dynamics = Dynamics(ACTIVATIONS[activation], solver, bool(solver))
-        operands = nonlinear_operands(dynamics, bool(solver), 0, 3, 50, units)
+        operands = nonlinear_operands(
+            dynamics, bool(solver), 0, 3, 50, units, resets=bool(solver)
+        )
 
         def loss(operands, dynamics=dynamics):
             return weighted(

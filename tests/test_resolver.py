@@ -24,12 +24,9 @@ def native():
     require_native()
 
 
-# TensorFlow has no native kernels on GPUs.
-PORTABLE = BACKEND == "tensorflow"
-SECTIONS = "products" if PORTABLE else "sections"
-FUSED = "loop" if PORTABLE else "fused"
+SECTIONS = "products" if BACKEND == "tensorflow" else "sections"
 # Here JAX has Pallas for GPUs, and no CUDA core.
-RESPONSE = "fused" if BACKEND == "torch" else "blocks"
+RESPONSE = "blocks" if JAX else "fused"
 
 
 def chosen(operation, **facts):
@@ -72,30 +69,29 @@ def chosen(operation, **facts):
         ("nonlinear_scan", {"resets": True}, "fused"),
         ("nonlinear_scan", {"known_activation": False}, "loop"),
         ("nonlinear_scan", {"platform": "tpu"}, "loop"),
-        ("nonlinear_scan", {"platform": "cuda"}, FUSED),
+        ("nonlinear_scan", {"platform": "cuda"}, "fused"),
         ("nonlinear_scan", {"platform": "cuda", "pairs": True}, "loop"),
         (
             "nonlinear_scan",
             {"platform": "cuda", "gelu": True},
-            "loop" if JAX else FUSED,
+            "loop" if JAX else "fused",
         ),
-        ("nonlinear_scan", {"platform": "cuda", "channels": MOST}, FUSED),
+        ("nonlinear_scan", {"platform": "cuda", "channels": MOST}, "fused"),
         ("nonlinear_scan", {"platform": "cuda", "channels": MOST + 1}, "loop"),
     ],
 )
 def test_the_form_follows_the_case(operation, facts, form):
-    on_cpu = facts.get("platform", "cpu") == "cpu"
-    kernel = "native" if on_cpu or not PORTABLE else "associative"
-    assert chosen(operation, **facts) == (kernel, form)
+    assert chosen(operation, **facts) == ("native", form)
 
 
-def test_resets_are_for_the_cores_and_for_portable_kernels():
+def test_resets_are_for_native_and_for_portable_kernels():
     for operation in ("linear_scan", "projected_scan", "nonlinear_scan"):
-        assert chosen(operation, resets=True)[0] == "native"
-        name, _ = chosen(operation, resets=True, platform="cuda")
-        # Here JAX has Pallas for GPUs, and no CUDA core.
-        has_resets = BACKEND == "torch" and operation != "nonlinear_scan"
-        assert name == ("native" if has_resets else registry.portable())
+        for platform in ("cpu", "cuda"):
+            name, form = chosen(operation, resets=True, platform=platform)
+            assert (name, form) == (
+                "native",
+                chosen(operation, platform=platform)[1],
+            )
     with config.portable_kernels():
         assert chosen("packed_response")[1] == "chunks"
 

@@ -22,6 +22,7 @@ from keras_linrec.kernels.jax.pallas_nonlinear import drive_of
 from keras_linrec.kernels.jax.pallas_nonlinear import factors_of
 from keras_linrec.kernels.jax.pallas_nonlinear import gradients_of_steps
 from keras_linrec.kernels.jax.pallas_nonlinear import matrices_of
+from keras_linrec.kernels.jax.pallas_nonlinear import states_before
 from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
@@ -63,6 +64,7 @@ class _NonlinearScan:
             drive_of(operands),
             jnp.concatenate(matrices_of(operands), axis=1),
             operands.step_size,
+            operands.resets,
             operands.initial_state,
         )
 
@@ -82,7 +84,7 @@ class _NonlinearScanBackward:
             attributes["flags"], number_of(attributes["leak"])
         )
         state = operands.initial_state
-        before = jnp.concatenate([state[:, None], outputs[:, :-1]], axis=1)
+        before = states_before(operands, outputs)
         factors = factors_of(dynamics, operands, before)
         factors = factors.reshape(*factors.shape[:3], -1)
         batch, stages, time, _ = factors.shape
@@ -95,6 +97,7 @@ class _NonlinearScanBackward:
             ],
             factors,
             jnp.concatenate(matrices_of(operands), axis=1).T,
+            operands.resets,
             *cotangents,
         )
         # A state is the sum of the slopes, the last of which no other stage

@@ -34,6 +34,7 @@ from keras_linrec.kernels.jax.pallas_nonlinear import (
 from keras_linrec.kernels.jax.scan import associative
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.projected_scan import with_final_state
+from keras_linrec.kernels.resets import are_given
 
 # Steps that a program reads before it computes the first of them. Reads take
 # hundreds of cycles on a GPU, Triton keeps the order of reads and writes, and
@@ -46,51 +47,65 @@ def scan(
 ):
     """`(outputs, final_state)` of h_t = decay_t * h_{t-1} + inputs_t."""
 
-    def tree(*arguments):
-        return with_final_state(associative)(*arguments, reverse, resets)
+    def tree(decay, inputs, resets, initial_state):
+        return with_final_state(associative)(
+            decay, inputs, initial_state, reverse, _or_none(resets)
+        )
 
-    if resets is not None or inputs[0].size == 0:
-        # The kernels take no resets, and a block has at least one number.
-        return tree(decay, inputs, initial_state)
+    arguments = decay, inputs, _given(resets, inputs), initial_state
+    if inputs[0].size == 0:
+        # A block has at least one number.
+        return tree(*arguments)
     if interpret:
-        return _scan(bool(reverse), True, decay, inputs, initial_state)
+        return _scan(bool(reverse), True, *arguments)
 
     kernel = partial(_scan, bool(reverse), False)
     # A TPU's kernels have no float64, which XLA imitates outside of them.
     on_tpu = kernel if inputs[0].dtype == np.float32 else tree
     # Even if there is a GPU, part of a program may run on the CPU.
     return lax.platform_dependent(
-        decay, inputs, initial_state, cuda=kernel, tpu=on_tpu, default=tree
+        *arguments, cuda=kernel, tpu=on_tpu, default=tree
     )
 
 
-def _forward(reverse, interpret, decay, inputs, initial_state):
-    plan = _plan(decay, inputs, reverse)
+def _given(resets, inputs):
+    """The resets, or an array without entries."""
+    return jnp.zeros((0, 0), inputs[0].dtype) if resets is None else resets
+
+
+def _or_none(resets):
+    return resets if are_given(resets) else None
+
+
+def _forward(reverse, interpret, decay, inputs, resets, initial_state):
+    plan = _plan(decay, inputs, resets, reverse)
     outputs, final_state, _ = _call(
         partial(_scan_kernel, plan),
         plan,
         interpret,
+        resets,
         ((_decay, decay), (_sequence, inputs), (_state, initial_state)),
         (_sequence, _state, _state),
     )
     return outputs, _without_axis(final_state)
 
 
-def _remember(reverse, interpret, decay, inputs, initial_state):
-    results = _scan(reverse, interpret, decay, inputs, initial_state)
-    return results, (decay, results[0], initial_state)
+def _remember(reverse, interpret, decay, inputs, resets, initial_state):
+    results = _scan(reverse, interpret, decay, inputs, resets, initial_state)
+    return results, (decay, results[0], resets, initial_state)
 
 
 def _backward(reverse, interpret, kept, cotangents):
-    decay, outputs, initial_state = kept
+    decay, outputs, resets, initial_state = kept
     d_outputs, d_final_state = cotangents
     # The gradient starts where the scan ended.
-    plan = _plan(decay, outputs, not reverse)
+    plan = _plan(decay, outputs, resets, not reverse)
     per_step = plan.per_step
     d_decay, d_inputs, d_initial_state, *_ = _call(
         partial(_gradient_kernel, plan),
         plan,
         interpret,
+        resets,
         (
             (_decay, decay),
             (_sequence, outputs),
@@ -109,15 +124,27 @@ def _backward(reverse, interpret, kept, cotangents):
     if not per_step:
         # Each row has its own sum.
         d_decay = tuple(jnp.sum(part, axis=(0, 1)) for part in d_decay)
-    return d_decay, d_inputs, _without_axis(d_initial_state)
+    return d_decay, d_inputs, None, _without_axis(d_initial_state)
 
 
 def _plain_backward(reverse, interpret, kept, cotangents):
-    def outputs_of(decay, inputs, initial_state, reverse, resets):
-        return _scan(reverse, interpret, decay, inputs, initial_state)[0]
+    decay, outputs, resets, initial_state = kept
 
-    d_outputs, d_final_state = cotangents
-    return adjoint(outputs_of, *kept, d_outputs, reverse, d_final_state)
+    def outputs_of(decay, inputs, initial_state, reverse, resets):
+        marks = _given(resets, inputs)
+        return _scan(reverse, interpret, decay, inputs, marks, initial_state)[0]
+
+    d_decay, d_inputs, d_initial_state = adjoint(
+        outputs_of,
+        decay,
+        outputs,
+        initial_state,
+        cotangents[0],
+        reverse,
+        cotangents[1],
+        _or_none(resets),
+    )
+    return d_decay, d_inputs, None, d_initial_state
 
 
 _scan = twice_differentiable(
@@ -135,6 +162,7 @@ class _Plan(NamedTuple):
     steps: int
     width: int
     per_step: bool
+    resets: bool
     backwards: bool
 
     @property
@@ -176,10 +204,11 @@ def _block_size(time, channels):
     return time, 32
 
 
-def _plan(decay, sequences, backwards):
+def _plan(decay, sequences, resets, backwards):
     batch, time, channels = sequences[0].shape
     sizes = _block_size(time, channels)
-    return _Plan(batch, time, channels, *sizes, decay[0].ndim == 3, backwards)
+    kind = decay[0].ndim == 3, are_given(resets), backwards
+    return _Plan(batch, time, channels, *sizes, *kind)
 
 
 # Kinds of arrays: the shape, and the block that a program of the grid sees. The
@@ -191,6 +220,13 @@ def _sequence(plan):
     return (plan.batch, plan.time, plan.splits * plan.width), pl.BlockSpec(
         (None, plan.steps, plan.width),
         lambda row, split, turn=0: (row, plan.block(turn), split),
+    )
+
+
+def _marks(plan):
+    return (plan.batch, plan.time, 1), pl.BlockSpec(
+        (None, plan.steps, 1),
+        lambda row, split, turn=0: (row, plan.block(turn), 0),
     )
 
 
@@ -230,16 +266,19 @@ def _entering(plan, outputs, initial_state):
     return tuple(of(*both) for both in zip(outputs, initial_state))
 
 
-def _call(kernel, plan, interpret, arguments, results):
+def _call(kernel, plan, interpret, resets, arguments, results):
     """Run a kernel over the grid.
 
     Args:
-        kernel: takes tuples of references, arguments before results.
+        kernel: takes the reference of the resets, or `None`, then tuples of
+            references, arguments before results.
         arguments: pairs of a kind and a tuple of arrays.
         results: the kind of each result.
     """
     count = len(arguments[0][1])
     arrays, in_specs, out_specs, out_shapes = [], [], [], []
+    if plan.resets:
+        arguments = (_marks, [resets[..., None]]), *arguments
     for kind, parts in arguments:
         shape, spec = kind(plan)
         for part in parts:
@@ -251,7 +290,8 @@ def _call(kernel, plan, interpret, arguments, results):
         out_shapes += [jax.ShapeDtypeStruct(shape, arrays[0].dtype)] * count
 
     def on_tuples(*references):
-        kernel(*_cut(references, count))
+        marks = references[0] if plan.resets else None
+        kernel(marks, *_cut(references[plan.resets :], count))
 
     params = triton.CompilerParams(num_warps=1)
     run = pl.pallas_call(
@@ -295,6 +335,16 @@ def _whole(references):
 
 def _read(references, step):
     return tuple(reference[pl.ds(step, 1), :] for reference in references)
+
+
+def _zero_at(resets, step, *numbers):
+    """Numbers, zero where there is a reset before a step."""
+    if resets is None:
+        return numbers
+    is_reset = resets[pl.ds(step, 1), :] != 0
+    return jax.tree.map(
+        lambda part: jnp.where(is_reset, jnp.zeros_like(part), part), numbers
+    )
 
 
 def _write(references, step, values):
@@ -358,7 +408,7 @@ def _for_each_step(count, load, take, carry):
 
 
 def _scan_kernel(
-    plan, decay, inputs, initial_state, outputs, final_state, remainder
+    plan, resets, decay, inputs, initial_state, outputs, final_state, remainder
 ):
     count = _count(plan)
     decay_at = _reader(plan, decay)
@@ -368,8 +418,10 @@ def _scan_kernel(
         return decay_at(step), _read(inputs, step)
 
     def take(step, loaded, state):
+        step = plan.index(step, count)
+        (state,) = _zero_at(resets, step, state)
         state = multiply_add(loaded[0], state, loaded[1])
-        _write(outputs, plan.index(step, count), state[0])
+        _write(outputs, step, state[0])
         return state
 
     state = _resumed(plan, initial_state, final_state, remainder)
@@ -380,6 +432,7 @@ def _scan_kernel(
 
 def _gradient_kernel(
     plan,
+    resets,
     decay,
     outputs,
     entering,
@@ -404,13 +457,15 @@ def _gradient_kernel(
         step = plan.index(step, count)
         d_input = add(carry, d_output)
         _write(d_inputs, step, d_input[0])
+        (before,) = _zero_at(resets, step, before)
         d_decay_now = multiply(d_input[0], conjugate(before))
         if plan.per_step:
             _write(d_decay, step, d_decay_now)
         else:
             total = add(total, d_decay_now)
         zeros = tuple(jnp.zeros_like(part) for part in d_output)
-        return multiply_add(conjugate(decay), d_input, zeros), total
+        carry = multiply_add(conjugate(decay), d_input, zeros)
+        return *_zero_at(resets, step, carry), total
 
     carry = _resumed(plan, d_final_state, d_initial_state, remainder)
     total = ()

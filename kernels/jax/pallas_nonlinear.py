@@ -23,6 +23,7 @@ from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.resets import are_given
 
 # Bytes of the matrices that a thread holds: half of its registers.
 _BYTES_A_THREAD = 2**8
@@ -59,6 +60,7 @@ def _forward(dynamics, interpret, *operands):
         (
             _padded(drive.reshape(batch, time, 1 + dynamics.gated, -1), width),
             jnp.broadcast_to(operands.step_size, (batch, time)),
+            *_marks(operands),
             _padded(operands.initial_state, width),
         ),
         ((batch, time, width), (batch, width)),
@@ -74,21 +76,29 @@ def _backward(dynamics, interpret, kept, cotangents):
     operands, outputs = kept
     operands = Operands(*operands)
     width = _width(operands)
-    before = jnp.concatenate(
-        [operands.initial_state[:, None], outputs[:, :-1]], axis=1
-    )
+    before = states_before(operands, outputs)
     d_states, d_initial_state = _call(
         partial(_gradient_kernel, dynamics),
         operands,
         interpret,
         (
             _padded(factors_of(dynamics, operands, before), width),
+            *_marks(operands),
             *(_padded(cotangent, width) for cotangent in cotangents),
         ),
         ((*outputs.shape[:2], width), (outputs.shape[0], width)),
     )
     gradients = gradients_of_steps(dynamics, operands, before, d_states)
     return (*gradients[:-1], d_initial_state)
+
+
+def states_before(operands, outputs):
+    """The state from which each step starts, (batch, time, units)."""
+    state = operands.initial_state
+    before = jnp.concatenate([state[:, None], outputs[:, :-1]], axis=1)
+    if not are_given(operands.resets):
+        return before
+    return jnp.where(operands.resets[..., None] != 0, 0.0, before)
 
 
 def gradients_of_steps(dynamics, operands, before, d_states):
@@ -190,6 +200,11 @@ def _width(operands):
     return pl.next_power_of_2(operands.initial_state.shape[1])
 
 
+def _marks(operands):
+    """The resets in a list, which is empty if there are none."""
+    return [operands.resets] if are_given(operands.resets) else []
+
+
 def _padded(array, width):
     padding = width - array.shape[-1]
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, padding)])
@@ -253,17 +268,25 @@ def _parts_at(reference, *place):
     return [reference[(*place, part)] for part in range(count)]
 
 
-def _scan_kernel(
-    dynamics, matrices, drive, steps, initial_state, outputs, final_state
-):
+def _dropped(resets, state):
+    """A state, or zero at a reset; `resets` has one number or none."""
+    for reset in resets:
+        state = jnp.where(reset != 0, jnp.zeros_like(state), state)
+    return state
+
+
+def _scan_kernel(dynamics, matrices, drive, steps, *references):
+    *resets, initial_state, outputs, final_state = references
     shifts, shares = METHODS[dynamics.solver or "euler"]
     matrices = _parts_at(matrices)
 
     def load(step):
-        return _parts_at(drive, step), steps[step]
+        marks = [reference[step] for reference in resets]
+        return _parts_at(drive, step), steps[step], marks
 
     def take(step, loaded, state):
-        drive, length = loaded
+        drive, length, marks = loaded
+        state = _dropped(marks, state)
         start, total = state, 0.0
         for shift, share in zip((*shifts[1:], 0.0), shares):
             products = [
@@ -280,15 +303,8 @@ def _scan_kernel(
     final_state[...] = _each_step(time, load, take, initial_state[...])
 
 
-def _gradient_kernel(
-    dynamics,
-    matrices,
-    factors,
-    d_outputs,
-    d_final_state,
-    d_states,
-    d_initial_state,
-):
+def _gradient_kernel(dynamics, matrices, factors, *references):
+    *resets, d_outputs, d_final_state, d_states, d_initial_state = references
     shifts, shares = METHODS[dynamics.solver or "euler"]
     matrices = _parts_at(matrices)
     time = d_states.shape[0]
@@ -296,10 +312,10 @@ def _gradient_kernel(
     def load(step):
         step = time - 1 - step
         read = [_parts_at(factors, i, step) for i in range(len(shares))]
-        return d_outputs[step], read
+        return d_outputs[step], read, [part[step] for part in resets]
 
     def take(step, loaded, before):
-        d_output, factors = loaded
+        d_output, factors, marks = loaded
         after = before + d_output
         d_states[time - 1 - step] = after
         before = after if dynamics.solver else jnp.zeros_like(after)
@@ -313,6 +329,6 @@ def _gradient_kernel(
                 for factor, matrix in zip(factors[stage], matrices)
             )
             before = before + d_start
-        return before
+        return _dropped(marks, before)
 
     d_initial_state[...] = _each_step(time, load, take, d_final_state[...])

@@ -7,6 +7,7 @@ the driver of its GPU.
 
 import ctypes
 import sys
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -51,6 +52,26 @@ def core():
     ):
         raise UnsupportedPlatform(_message(library))
     return library
+
+
+@cache
+def is_here():
+    """Whether the core runs here; if not, there is a warning.
+
+    Where there is a GPU, the kernels for the CPU do not depend on it.
+    """
+    try:
+        core()
+        return True
+    except (build.BuildError, UnsupportedPlatform, OSError) as failure:
+        warnings.warn(
+            f"The kernel 'native' does not run on this GPU: {failure}. The "
+            "kernel 'associative' replaces it there: the results are the same, "
+            "the speed is not.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
 
 
 def name_of(function, suffix=""):

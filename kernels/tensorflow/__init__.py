@@ -34,7 +34,21 @@ def platform():
 
 def native_platform():
     """The platform of the compiled kernels."""
-    return "cpu"
+    here = platform()
+    return here if has_native(here) else "cpu"
+
+
+def has_native(platform_of_case):
+    """Whether there are compiled kernels for a platform.
+
+    Without the CUDA core those of the CPU remain, for what is placed there.
+    """
+    if "cpu" in (platform(), platform_of_case):
+        # Or it is a GPU that is not here, which may have the CUDA core.
+        return True
+    from keras_linrec.kernels.native import cuda
+
+    return cuda.is_here()
 
 
 def describe(tensor):

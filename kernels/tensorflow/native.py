@@ -1,4 +1,4 @@
-"""The C++ core on TensorFlow, as operations for the CPU.
+"""The cores on TensorFlow: C++ operations for the CPU, CUDA's for GPUs.
 
 Importing this module builds and loads the library. The operations run in eager
 mode, in graphs and under XLA; `source/tensorflow.cpp` defines them.
@@ -16,7 +16,6 @@ from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import varying_response as varying
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import block_length
-from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.kernels.native.call_encoding import activation_of
@@ -28,15 +27,18 @@ from keras_linrec.kernels.native.call_encoding import number_of
 from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.resets import are_given
+from keras_linrec.kernels.tensorflow import cuda
 from keras_linrec.kernels.tensorflow.loop import loop
-
-_operations = build.load("tensorflow", tf.load_op_library)
+from keras_linrec.kernels.tensorflow.operations import library as _operations
+from keras_linrec.kernels.tensorflow.operations import operation_for
+from keras_linrec.kernels.tensorflow.operations import runs_on_cuda
+from keras_linrec.kernels.tensorflow.pull_back import pull_back
 
 
 def scan(decay, inputs, initial_state, reverse=False, resets=None):
     """Outputs and final state, both tuples."""
     decay, inputs, initial_state = _tensors(decay, inputs, initial_state)
-    outputs, final_state = _operations.keras_linrec_scan(
+    outputs, final_state = operation_for("scan", inputs[0])(
         decay,
         inputs,
         _given(resets, inputs[0]),
@@ -74,7 +76,7 @@ def projected_scan(
 def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
     """See `keras_linrec.kernels.impulse_response`."""
     arguments = p, d, q, t, b, timescale, output_matrix
-    return _operations.keras_linrec_impulse_response(
+    return operation_for("impulse_response", output_matrix)(
         *arguments, time=time, alpha=bits_of(alpha)
     )
 
@@ -129,6 +131,8 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
         *map(tf.convert_to_tensor, operands)
     )
     flags = nonlinear_flags(dynamics, operands)
+    if runs_on_cuda(operands.inputs):
+        return cuda.nonlinear_scan(flags, dynamics, operands)
     return _operations.keras_linrec_nonlinear_scan(
         *operands, flags=flags[0], leak=bits_of(flags[1])
     )
@@ -181,6 +185,26 @@ def _needed(operation):
     return [index not in skipped for index in range(len(operation.inputs))]
 
 
+def _of_both_cores(name):
+    """Registers the gradient of a function that both cores have.
+
+    It decorates `gradient(backward, operation, *cotangents)`, where `backward`
+    is the gradient's own operation.
+    """
+
+    def register(gradient):
+        function = f"keras_linrec_{{}}{name}_backward"
+        words = "".join(word.title() for word in name.split("_"))
+        for core in ("", "cuda_"):
+            backward = getattr(_operations, function.format(core))
+            tf.RegisterGradient(f"KerasLinrec{core.title()[:-1]}{words}")(
+                partial(gradient, backward)
+            )
+        return gradient
+
+    return register
+
+
 def _replaced(gradients, wanted, replace):
     """The gradients, with `replace` of those that are not wanted."""
     return [
@@ -193,43 +217,29 @@ def _nothing(gradient):
     return tf.zeros((0,), gradient.dtype)
 
 
-def _differentiable(name):
-    """Registers the gradient of an operation that is a gradient itself.
+def _differentiable(*names):
+    """Registers the gradient of operations that are gradients themselves.
 
-    It decorates `plain(operation, inputs)`, which computes the same as the
+    It decorates `plain(operation, inputs)`, which computes the same as each
     operation, in operations that TensorFlow differentiates. An input that
     `plain` does not read is a function of the other inputs: their gradients
     include its part, and it gets none of its own.
     """
 
     def register(plain):
-        @tf.RegisterGradient(name)
         def gradient(operation, *cotangents):
-            return _pull_back(
+            return pull_back(
                 partial(plain, operation),
                 operation.inputs,
                 _filled(cotangents, operation.outputs),
                 unconnected="none",
             )
 
+        for name in names:
+            tf.RegisterGradient(name)(gradient)
         return plain
 
     return register
-
-
-def _pull_back(function, tensors, cotangents, unconnected="zero"):
-    """Gradients of a plain function of a list of tensors."""
-    # Copies, so that the tape tells apart two uses of the same tensor.
-    tensors = [tf.identity(tensor) for tensor in tensors]
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        results = function(tensors)
-    return tape.gradient(
-        results,
-        tensors,
-        output_gradients=cotangents,
-        unconnected_gradients=unconnected,
-    )
 
 
 def _flatten(quantities):
@@ -243,13 +253,13 @@ _PROJECTED_SCAN = (True, False, True, True, False, True)
 _PROJECTED_SCAN_BACKWARD = (*_PROJECTED_SCAN[:5], False, False, True, True)
 
 
-@tf.RegisterGradient("KerasLinrecScan")
-def _scan_gradient(operation, *cotangents):
+@_of_both_cores("scan")
+def _scan_gradient(backward, operation, *cotangents):
     parts = operation.get_attr("parts")
     decay, _, (resets,), initial_state = _cut(operation.inputs, _SCAN, parts)
     outputs, _ = _cut(operation.outputs, _SCAN[:2], parts)
     cotangents = _filled(cotangents, operation.outputs)
-    d_decay, d_inputs, d_initial_state = _operations.keras_linrec_scan_backward(
+    d_decay, d_inputs, d_initial_state = backward(
         decay,
         outputs,
         resets,
@@ -260,7 +270,7 @@ def _scan_gradient(operation, *cotangents):
     return [*d_decay, *d_inputs, None, *d_initial_state]
 
 
-@_differentiable("KerasLinrecScanBackward")
+@_differentiable("KerasLinrecScanBackward", "KerasLinrecCudaScanBackward")
 def _plain_scan_gradient(operation, tensors):
     decay, outputs, (resets,), initial_state, d_outputs, d_final_state = _cut(
         tensors, _SCAN_BACKWARD, operation.get_attr("parts")
@@ -331,13 +341,13 @@ def _plain_projected_gradient(operation, tensors):
         return [outputs, *final_state]
 
     arguments = _flatten([*operands, initial_state])
-    return _pull_back(plain, arguments, [*d_outputs, *d_final_state])
+    return pull_back(plain, arguments, [*d_outputs, *d_final_state])
 
 
-@tf.RegisterGradient("KerasLinrecImpulseResponse")
-def _impulse_response_gradient(operation, d_response):
+@_of_both_cores("impulse_response")
+def _impulse_response_gradient(backward, operation, d_response):
     wanted = response_gradients(_needed(operation))
-    gradients = _operations.keras_linrec_impulse_response_backward(
+    gradients = backward(
         *operation.inputs,
         d_response,
         time=operation.get_attr("time"),
@@ -347,7 +357,10 @@ def _impulse_response_gradient(operation, d_response):
     return _replaced(gradients, wanted, lambda _: None)
 
 
-@_differentiable("KerasLinrecImpulseResponseBackward")
+@_differentiable(
+    "KerasLinrecImpulseResponseBackward",
+    "KerasLinrecCudaImpulseResponseBackward",
+)
 def _plain_response_gradient(operation, tensors):
     *arguments, d_response = tensors
     time = operation.get_attr("time")
@@ -356,7 +369,7 @@ def _plain_response_gradient(operation, tensors):
     def response(arguments):
         return plain.impulse_response(scan, *arguments, time, alpha)
 
-    gradients = _pull_back(response, arguments, d_response)
+    gradients = pull_back(response, arguments, d_response)
     return _replaced(gradients, operation.get_attr("wanted"), _nothing)
 
 
@@ -385,7 +398,7 @@ def _plain_varying_gradient(operation, tensors):
     def response(arguments):
         return varying.varying_response(scan, *arguments, alpha)
 
-    gradients = _pull_back(response, arguments, [d_outputs, d_final_state])
+    gradients = pull_back(response, arguments, [d_outputs, d_final_state])
     *gradients, _, d_inputs, d_state = gradients
     return *gradients, d_inputs, d_state
 
@@ -409,7 +422,7 @@ def _plain_free_gradient(operation, tensors):
     def response(arguments):
         return carried.free_response(varying_response, *arguments, time, alpha)
 
-    return _pull_back(response, arguments, d_outputs)
+    return pull_back(response, arguments, d_outputs)
 
 
 @tf.RegisterGradient("KerasLinrecFinalStates")
@@ -431,7 +444,7 @@ def _plain_final_gradient(operation, tensors):
     def states(arguments):
         return carried.final_states(varying_response, *arguments, alpha)
 
-    *gradients, _, d_inputs, d_state = _pull_back(states, arguments, d_states)
+    *gradients, _, d_inputs, d_state = pull_back(states, arguments, d_states)
     return *gradients, d_inputs, d_state
 
 
@@ -458,7 +471,7 @@ def _plain_convolution_gradient(operation, tensors):
     def plain(arguments):
         return convolution.causal_convolution(*arguments, activation)
 
-    gradients = _pull_back(plain, arguments, d_outputs)
+    gradients = pull_back(plain, arguments, d_outputs)
     return _replaced(gradients, operation.get_attr("wanted"), _nothing)
 
 
@@ -503,4 +516,4 @@ def _plain_nonlinear_gradient(operation, tensors):
         )
         return [outputs[:, :kept], final_state]
 
-    return _pull_back(states, operands, [d_outputs, d_final_state])
+    return pull_back(states, operands, [d_outputs, d_final_state])

@@ -64,6 +64,11 @@ def native_platform():
     return platform()
 
 
+def has_native(platform_of_case):
+    """Whether there are compiled kernels for a platform."""
+    return True
+
+
 def describe(tensor):
     """The fields of a `Case` that depend on a call's tensors."""
     import torch
@@ -99,9 +104,9 @@ def _operators_run(device):
         return False
     if device != "cuda":
         return True
-    from keras_linrec.kernels.torch.operators import has_cuda
+    from keras_linrec.kernels.native import cuda
 
-    return has_cuda()
+    return cuda.is_here()
 
 
 def _is_differentiated_by_func():

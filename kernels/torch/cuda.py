@@ -86,7 +86,13 @@ def nonlinear_scan(flags, leak, keep, operands):
             "nonlinear_scan",
             flags,
             (*_shape(given), int(keep), bits_of(leak)),
-            (drive, matrix, given.step_size, given.initial_state),
+            (
+                drive,
+                matrix,
+                given.step_size,
+                given.resets,
+                given.initial_state,
+            ),
             (outputs, final_state),
         )
         leading = operands[0].shape[:-3]
@@ -123,7 +129,13 @@ def nonlinear_scan_backward(
             "nonlinear_scan_backward",
             flags,
             (*_shape(given), int(kept), bits_of(leak)),
-            (factors, _matrix(given).mT, d_outputs, d_final_state),
+            (
+                factors,
+                _matrix(given).mT,
+                given.resets,
+                d_outputs,
+                d_final_state,
+            ),
             (d_slopes, d_initial_state),
         )
         gradients = _gradients(dynamics, given, stages, d_slopes)
@@ -147,6 +159,8 @@ def _stages(dynamics, leak, given, outputs):
     state = torch.cat(
         [given.initial_state[:, :, None], outputs[:, :, :-1]], dim=2
     )
+    if given.resets.numel():
+        state = state.masked_fill(given.resets[..., None] != 0, 0.0)
     drive, matrix = _drive(given), _matrix(given)
     units = state.shape[-1]
     linear = matrix.shape[-1] > units

@@ -9,8 +9,6 @@ independent systems.
 import ctypes
 import inspect
 import math
-import warnings
-from functools import cache
 from functools import wraps
 from pathlib import Path
 from typing import List  # noqa: UP035
@@ -18,11 +16,9 @@ from typing import List  # noqa: UP035
 import torch
 from torch import Tensor
 
-from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
-from keras_linrec.kernels.native import cuda as native_cuda
 from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
@@ -70,26 +66,6 @@ def lend_threads():
 
 
 lend_threads()
-
-
-@cache
-def has_cuda():
-    """Whether the CUDA core runs here; if not, there is a warning.
-
-    The operators for the CPU do not depend on it.
-    """
-    try:
-        native_cuda.core()
-        return True
-    except (build.BuildError, UnsupportedPlatform, OSError) as failure:
-        warnings.warn(
-            f"The kernel 'native' does not run on this GPU: {failure}. The "
-            "kernel 'associative' replaces it there: the results are the same, "
-            "the speed is not.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return False
 
 
 def _operator(describe, settings=1, devices="cpu"):

@@ -70,6 +70,12 @@ for sizes in ((2, 1, 3), (3, 600, 300), (16, 4096, 256)):
                 pallas.scan,
                 *scan_shapes(*sizes, parts, per_step),
             )
+program(
+    "Pallas scan (3, 600, 300), complex, a decay per step, resets",
+    lambda resets, *arguments: pallas.scan(*arguments, resets=resets),
+    shape(3, 600),
+    *scan_shapes(3, 600, 300, 2, True),
+)
 also_with_float64("Pallas scan (3, 600, 300), complex, fixed decay")
 program(
     "Pallas scan (3, 600, 300), complex, float64, x64",
@@ -79,7 +85,7 @@ program(
 WITH_FLOAT64.add("Pallas scan (3, 600, 300), complex, float64, x64")
 
 
-def nonlinear_shapes(dynamics, batch, time, units):
+def nonlinear_shapes(dynamics, batch, time, units, resets=False):
     """Operands with A where there is a solver."""
     width = units * (1 + dynamics.gated)
     matrices = units * (1 + bool(dynamics.solver))
@@ -91,19 +97,26 @@ def nonlinear_shapes(dynamics, batch, time, units):
         shape(0, units),
         shape(1, 1),
         shape(0),
-        shape(0, 0),
+        shape(batch, time) if resets else shape(0, 0),
         shape(batch, units),
     )
 
 
-for solver, units in ((None, 128), ("euler", 128), ("rk2", 128), ("rk4", 100)):
+for solver, units, resets in (
+    (None, 128, False),
+    ("euler", 128, False),
+    ("rk2", 128, False),
+    ("rk2", 128, True),
+    ("rk4", 100, False),
+):
     dynamics = Dynamics(keras.activations.tanh, solver, gated=bool(solver))
     program(
-        f"Pallas nonlinear scan (3, 50, {units}), {solver}",
+        f"Pallas nonlinear scan (3, 50, {units}), {solver}"
+        + ", resets" * resets,
         lambda *operands, dynamics=dynamics: pallas.nonlinear_scan(
             dynamics, operands
         ),
-        *nonlinear_shapes(dynamics, 3, 50, units),
+        *nonlinear_shapes(dynamics, 3, 50, units, resets),
         target="cuda",
     )
 

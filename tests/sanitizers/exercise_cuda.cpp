@@ -50,6 +50,31 @@ bool resets_run() {
   return outputs[97] == 1 && outputs[98] == 1.5f;
 }
 
+bool nonlinear_scan_runs() {
+  const int64_t batch = 3, time = 40, units = 5;
+  const int64_t sizes[] = {1, batch, time, units, 1, 0};
+  const int flags = kKerasLinrecResets;
+  std::vector<float> drive(batch * time * units, 1), matrix(units * units, 0.1f);
+  std::vector<float> resets(batch * time), state(batch * units, 1), step(1, 1);
+  for (int64_t t = 0; t < batch * time; t += 7) resets[t] = 1;
+  std::vector<float> outputs(drive.size()), last(state.size());
+  const void* from[] = {drive.data(), matrix.data(), step.data(),
+                        resets.data(), state.data()};
+  void* to[] = {outputs.data(), last.data()};
+  if (keras_linrec_cuda_nonlinear_scan(flags, sizes, from, to, nullptr,
+                                       nullptr))
+    return false;
+  // The first step starts from zero, and the second from ones.
+  if (outputs[0] != 1 || std::fabs(outputs[units] - 1.5f) > 1e-6f) return false;
+  std::vector<float> d_slopes(drive.size()), d_state(state.size());
+  const void* d_from[] = {drive.data(), matrix.data(), resets.data(),
+                          outputs.data(), last.data()};
+  void* d_to[] = {d_slopes.data(), d_state.data()};
+  return !keras_linrec_cuda_nonlinear_scan_backward(flags, sizes, d_from, d_to,
+                                                    nullptr, nullptr) &&
+         d_state[0] == 0;
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -80,7 +105,7 @@ int main(int, char** arguments) {
   const bool right = std::fabs(outputs.back() / last - 1) < 1e-6 &&
                      std::fabs(d_inputs[0] / last - 1) < 1e-6;
   if (!right) std::printf("%g should be %g\n", outputs.back(), last);
-  if (!response_runs() || !resets_run()) {
+  if (!response_runs() || !resets_run() || !nonlinear_scan_runs()) {
     std::puts(keras_linrec_cuda_message());
     return 1;
   }

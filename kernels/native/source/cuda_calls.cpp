@@ -190,6 +190,7 @@ void call_nonlinear(int flags, const int64_t* numbers, const Call& call) {
                        (flags & kKerasLinrecPerStep) != 0,
                        (flags & kKerasLinrecLinear) != 0,
                        (flags & kKerasLinrecGated) != 0,
+                       (flags & kKerasLinrecResets) != 0,
                        solver > 0,
                        static_cast<Activation>(
                            flags >> kKerasLinrecActivationBit & 15),
@@ -335,7 +336,8 @@ int64_t keras_linrec_cuda_impulse_response_backward_scratch(
     int, const int64_t* sizes) {
   Memory memory{nullptr};
   ResponseMemory::place(response_sizes(sizes), memory);
-  return memory.used;
+  // Not nothing, which allocators give as a null pointer.
+  return memory.used ? memory.used : sizeof(double);
 }
 
 int keras_linrec_cuda_impulse_response_backward(

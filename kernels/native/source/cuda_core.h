@@ -38,7 +38,8 @@ keras_linrec_cuda_scan_backward_scratch(int flags, const int64_t* sizes);
 //   sizes: groups, batch, time, units, whether outputs are needed, the bits of
 //     the leak
 //   from: z, followed by z' with a gate, (batch, time, units or twice as many);
-//     R (units, units), or A and R side by side; step sizes, initial state
+//     R (units, units), or A and R side by side; step sizes, resets,
+//     initial state
 //   to: outputs (batch, time, units), final state
 KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan(
     int flags, const int64_t* sizes, const void* const* from, void* const* to,
@@ -47,7 +48,7 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan(
 // The sequential part of the gradient; cuda_nonlinear.h defines e.
 //   sizes: the same, with whether there are d_outputs
 //   from: factors (batch, stages, time, units or twice as many), the transpose of
-//     (A, R), d_outputs, d_final_state
+//     (A, R), resets, d_outputs, d_final_state
 //   to: e (batch, stages, time, units), d_initial_state
 KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to,

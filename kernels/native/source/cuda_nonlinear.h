@@ -25,7 +25,7 @@ struct alignas(rows * sizeof(Real) < 16 ? rows * sizeof(Real) : 16) Row {
 struct NonlinearSizes {
   int64_t groups, batch, time;
   int units;
-  bool kept, per_step, linear, gated, solved;
+  bool kept, per_step, linear, gated, resets, solved;
   Activation activation;
   double leak;
   Method method;
@@ -149,7 +149,7 @@ KERAS_LINREC_DEVICE Real respond(Activation activation, double leak, Real x) {
 template <class Real, int rows>
 struct NonlinearScan : NonlinearPass<Real, rows> {
   using Numbers = Row<Real, rows>;
-  const Real *drive, *matrix, *steps, *initial;
+  const Real *drive, *matrix, *steps, *resets, *initial;
   Real *outputs, *final_state;
 
   NonlinearScan(const NonlinearSizes& sizes, const void* const* from,
@@ -158,13 +158,15 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
         drive(static_cast<const Real*>(from[0])),
         matrix(static_cast<const Real*>(from[1])),
         steps(static_cast<const Real*>(from[2])),
-        initial(static_cast<const Real*>(from[3])),
+        resets(static_cast<const Real*>(from[3])),
+        initial(static_cast<const Real*>(from[4])),
         outputs(static_cast<Real*>(to[0])),
         final_state(static_cast<Real*>(to[1])) {}
 
   struct Shared {
-    // Drive and step sizes of this step and of the next one.
-    Numbers *state, *start, *total, *sums, *drive, *steps;
+    // Drive and step sizes of this step and of the next one, and the resets of
+    // the next one and of that after it.
+    Numbers *state, *start, *total, *sums, *drive, *steps, *resets;
   };
   KERAS_LINREC_DEVICE Shared place(Memory& memory) const {
     const auto take = [&](int count) {
@@ -172,7 +174,7 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
     };
     const int units = this->sizes.units;
     return {take(units), take(units), take(units), take(this->product.sums()),
-            take(2 * this->sizes.driven()), take(2)};
+            take(2 * this->sizes.driven()), take(2), take(2)};
   }
 
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
@@ -191,11 +193,15 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
                     shared.drive[(t & 1) * driven + column].of[row]);
       if (s.per_step && unit == 0)
         block.fetch(steps + place, shared.steps[t & 1].of[row]);
+      if (s.resets && unit == 0 && t + 1 < s.time)
+        block.fetch(resets + place + 1, shared.resets[(t + 1) & 1].of[row]);
     };
     block.each(rows * units, [&](int item) {
       const int unit = item / rows, row = item % rows;
+      const int64_t place = this->row_at(block, row);
+      const bool is_reset = s.resets && resets[place * s.time] != 0;
       shared.state[unit].of[row] = shared.start[unit].of[row] =
-          initial[this->row_at(block, row) * units + unit];
+          is_reset ? 0 : initial[place * units + unit];
       fetch(0, unit, row);
     });
     for (int64_t t = 0; t < s.time; t++)
@@ -224,11 +230,14 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
                     static_cast<Real>(method.shifts[stage + 1]) * step * slope;
             return;
           }
-          state = start = s.solved ? state + step * total : slope;
+          const Real next = s.solved ? state + step * total : slope;
+          const bool is_reset = s.resets && t + 1 < s.time &&
+                                shared.resets[(t + 1) & 1].of[row] != 0;
+          state = start = is_reset ? 0 : next;
           if (!this->live(block, row)) return;
           const int64_t place = this->row_at(block, row);
-          if (s.kept) outputs[(place * s.time + t) * units + unit] = state;
-          if (t + 1 == s.time) final_state[place * units + unit] = state;
+          if (s.kept) outputs[(place * s.time + t) * units + unit] = next;
+          if (t + 1 == s.time) final_state[place * units + unit] = next;
         });
       }
   }
@@ -239,10 +248,11 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
 //   d_s_i = (e_i, e_i) * factors_i @ (A, R)^T,
 //   e_{i-1} = share_{i-1} d + shift_i d_s_i,
 // where factors_i are dt times the derivatives of the slope by h A and by h R.
+// Before a reset d is zero, whatever it was behind.
 template <class Real, int rows>
 struct NonlinearScanBackward : NonlinearPass<Real, rows> {
   using Numbers = Row<Real, rows>;
-  const Real *factors, *transposed, *d_outputs, *d_final_state;
+  const Real *factors, *transposed, *resets, *d_outputs, *d_final_state;
   Real *d_slopes, *d_initial;
 
   NonlinearScanBackward(const NonlinearSizes& sizes, const void* const* from,
@@ -250,8 +260,9 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
       : NonlinearPass<Real, rows>{sizes, {sizes.columns(), sizes.units}},
         factors(static_cast<const Real*>(from[0])),
         transposed(static_cast<const Real*>(from[1])),
-        d_outputs(static_cast<const Real*>(from[2])),
-        d_final_state(static_cast<const Real*>(from[3])),
+        resets(static_cast<const Real*>(from[2])),
+        d_outputs(static_cast<const Real*>(from[3])),
+        d_final_state(static_cast<const Real*>(from[4])),
         d_slopes(static_cast<Real*>(to[0])),
         d_initial(static_cast<Real*>(to[1])) {}
 
@@ -259,7 +270,7 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
     // The cotangents of the state after the step, of the state before it as far
     // as they are known, and of the products; and the numbers that are read for
     // this stage or step and for the next one.
-    Numbers *after, *before, *d_products, *sums, *factors, *d_outputs;
+    Numbers *after, *before, *d_products, *sums, *factors, *d_outputs, *resets;
   };
   KERAS_LINREC_DEVICE Shared place(Memory& memory) const {
     const auto take = [&](int count) {
@@ -267,7 +278,8 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
     };
     const int units = this->sizes.units, columns = this->sizes.columns();
     return {take(units), take(units),       take(columns),
-            take(this->product.sums()), take(2 * columns), take(2 * units)};
+            take(this->product.sums()), take(2 * columns), take(2 * units),
+            take(2)};
   }
 
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
@@ -287,9 +299,14 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
         block.fetch(
             factors + ((place * stages + stage) * s.time + t) * columns + column,
             shared.factors[(turn & 1) * columns + column].of[row]);
-      if (s.kept && turn % stages == 0)
+      if (turn % stages) return;
+      if (s.kept)
         block.fetch(d_outputs + (place * s.time + t) * units + unit,
                     shared.d_outputs[(t & 1) * units + unit].of[row]);
+      // Those before the step that follows.
+      if (s.resets && unit == 0 && t + 1 < s.time)
+        block.fetch(resets + place * s.time + t + 1,
+                    shared.resets[t & 1].of[row]);
     };
     block.each(this->product.sums(), [&](int item) {
       shared.sums[item] = Numbers{};
@@ -310,7 +327,9 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
         const Real d_start = this->product.total(shared.sums, unit, row);
         before += d_start;
         if (stage + 1 == stages) {
-          after = before;
+          const bool is_reset = s.resets && t + 1 < s.time &&
+                                shared.resets[t & 1].of[row] != 0;
+          after = is_reset ? 0 : before;
           if (s.kept) after += shared.d_outputs[(t & 1) * units + unit].of[row];
           before = s.solved ? after : 0;
         }
@@ -330,9 +349,11 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
     block.each(rows * units, [&](int item) {
       const int unit = item / rows, row = item % rows;
       if (!this->live(block, row)) return;
-      d_initial[this->row_at(block, row) * units + unit] =
-          shared.before[unit].of[row] +
-          this->product.total(shared.sums, unit, row);
+      const int64_t place = this->row_at(block, row);
+      const Real d_first = shared.before[unit].of[row] +
+                           this->product.total(shared.sums, unit, row);
+      const bool is_reset = s.resets && resets[place * s.time] != 0;
+      d_initial[place * units + unit] = is_reset ? 0 : d_first;
     });
   }
 };

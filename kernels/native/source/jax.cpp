@@ -5,13 +5,19 @@
 #include <string>
 #include <vector>
 
-#include "cuda_core.h"
 #include "xla_calls.h"
+#include "xla_cuda.h"
 
 namespace {
 
 namespace ffi = xla::ffi;
 using keras_linrec::Core;
+using keras_linrec::CudaCore;
+using keras_linrec::OnCpu;
+using keras_linrec::OnGpu;
+using keras_linrec::Queue;
+using keras_linrec::Scratch;
+using keras_linrec::no_scratch;
 
 struct Arrays : keras_linrec::Buffers {
   using Buffers::Buffers;
@@ -203,49 +209,11 @@ ffi::Error nonlinear_scan(ffi::RemainingArgs arguments,
 
 // The CUDA core, on the stream of the program.
 
-typedef int (*CudaCore)(int, const int64_t*, const void* const*, void* const*,
-                        void*, void*);
-typedef int64_t (*Scratch)(int, const int64_t*);
-
-// What a call of the CUDA core takes besides its arrays.
-struct Queue {
-  void* scratch;
-  void* stream;
-};
-
 template <CudaCore core>
 ffi::Error queue(const Arrays& arrays, int flags, const int64_t* sizes,
                  const Queue& where) {
-  if (!where.scratch)
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted,
-                      "keras_linrec: out of the GPU's memory");
-  const int status = core(flags, sizes, arrays.from.data(), arrays.to.data(),
-                          where.scratch, where.stream);
-  if (status == kKerasLinrecDone) return ffi::Error::Success();
-  return ffi::Error::Internal(std::string("keras_linrec: ") +
-                              keras_linrec_cuda_message());
+  return keras_linrec::queue(core, flags, sizes, arrays.from, arrays.to, where);
 }
-
-// The memory and the stream of a program on a GPU. Its next kernels may reuse
-// the memory, since they run after ours.
-struct OnGpu {
-  void* stream;
-  ffi::ScratchAllocator& memory;
-
-  Queue operator()(int64_t bytes) {
-    return {memory.Allocate(bytes, alignof(double)).value_or(nullptr), stream};
-  }
-};
-
-// For the tests, in which the driver's GPU is the CPU.
-struct OnCpu {
-  std::vector<double> memory;
-
-  Queue operator()(int64_t bytes) {
-    memory.resize(bytes / sizeof(double) + 1);
-    return {memory.data(), nullptr};
-  }
-};
 
 template <CudaCore core, Scratch bytes>
 struct CudaScan {
@@ -268,7 +236,7 @@ struct CudaNonlinearScan {
                         ffi::RemainingRets results, int64_t flags,
                         int64_t leak) {
     constexpr bool backward = core == keras_linrec_cuda_nonlinear_scan_backward;
-    constexpr size_t sequences = 0, d_outputs = 2, last_state = 3;
+    constexpr size_t sequences = 0, d_outputs = 3, last_state = 4;
     const Arrays arrays(arguments, results);
     if (arrays.error.failure()) return arrays.error;
     const auto outputs =
@@ -280,12 +248,10 @@ struct CudaNonlinearScan {
                              arrays.axis(last_state, 1),
                              outputs[outputs.size() - 2] > 0,
                              leak};
-    return queue<core>(arrays, arrays.with_type(flags), sizes, where(8));
+    return queue<core>(arrays, arrays.with_type(flags), sizes,
+                       where(no_scratch(0, sizes)));
   }
 };
-
-// The scratch memory of a function that needs none.
-int64_t nothing(int, const int64_t*) { return 8; }
 
 template <CudaCore core, Scratch bytes>
 struct CudaImpulseResponse {
@@ -420,6 +386,6 @@ CUDA_SCAN(keras_linrec_cuda_scan);
 CUDA_SCAN(keras_linrec_cuda_scan_backward);
 CUDA_NONLINEAR_SCAN(keras_linrec_cuda_nonlinear_scan);
 CUDA_NONLINEAR_SCAN(keras_linrec_cuda_nonlinear_scan_backward);
-CUDA_IMPULSE_RESPONSE(keras_linrec_cuda_impulse_response, nothing);
+CUDA_IMPULSE_RESPONSE(keras_linrec_cuda_impulse_response, no_scratch);
 CUDA_IMPULSE_RESPONSE(keras_linrec_cuda_impulse_response_backward,
                       keras_linrec_cuda_impulse_response_backward_scratch);

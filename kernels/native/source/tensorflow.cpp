@@ -1,6 +1,6 @@
-// The core as TensorFlow operations on the CPU. Each has two kernels: one runs
-// it, in eager mode and in graphs, and the other emits a call of the same code
-// into an XLA program.
+// The core as TensorFlow operations on the CPU, and the CUDA core as operations
+// on GPUs. Each has two kernels: one runs it, in eager mode and in graphs, and
+// the other emits a call of the same code into an XLA program.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -10,12 +10,14 @@
 #include "absl/strings/str_join.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_call.h"
 #include "tensorflow_operations.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
+#include "xla/stream_executor/stream.h"
 #include "xla_calls.h"
 
 // TensorFlow's table of FFI handlers, which no header of its package declares.
@@ -89,9 +91,20 @@ class Kernel : public tf::OpKernel {
       to.push_back(tensor->NumElements() ? tensor->data() : nullptr);
       return absl::OkStatus();
     }));
+    const std::vector<int64_t> sizes = call.sizes();
+    const Operation& called = attributes_.operation;
+    tf::Tensor scratch;
+    if (called.cuda) {
+      const int64_t bytes = called.scratch(call.flags(), sizes.data());
+      OP_REQUIRES_OK(context,
+                     context->allocate_temp(tf::DT_INT8, tf::TensorShape({bytes}),
+                                            &scratch));
+    }
     const ffi::Error error =
-        run(attributes_.operation.name, attributes_.operation.core,
-            call.flags(), call.sizes().data(), from, to);
+        called.cuda ? queue(called.cuda, call.flags(), sizes.data(), from, to,
+                            {scratch.data(), stream_of(context)})
+                    : run(called.name, called.core, call.flags(), sizes.data(),
+                          from, to);
     // Both use the same numbers for codes.
     OP_REQUIRES_OK(context,
                    absl::Status(static_cast<absl::StatusCode>(*error.errc()),
@@ -99,6 +112,15 @@ class Kernel : public tf::OpKernel {
   }
 
  private:
+  // The stream on which a GPU runs TensorFlow's kernels. The next of them may
+  // reuse the scratch memory, since they run after ours.
+  static void* stream_of(tf::OpKernelContext* context) {
+    const tf::DeviceContext* device = context->op_device_context();
+    // In the tests the GPU is the CPU.
+    if (!device || !device->stream()) return nullptr;
+    return device->stream()->platform_specific_handle().stream;
+  }
+
   const Attributes attributes_;
 };
 
@@ -123,6 +145,56 @@ XLA_FFI_DEFINE_HANDLER(handler, handle,
                            .Attr<int64_t>("flags")
                            .Attr<ffi::Span<const int64_t>>("sizes"));
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), handler_name, "Host", handler);
+
+// The same for the CUDA core.
+template <class Where>
+ffi::Error handle_cuda(Where&& where, ffi::RemainingArgs arguments,
+                       ffi::RemainingRets results, int64_t operation,
+                       int64_t flags, ffi::Span<const int64_t> sizes) {
+  const Buffers buffers(arguments, results);
+  if (buffers.error.failure()) return buffers.error;
+  const Operation& called = operations[operation];
+  const int given = static_cast<int>(flags);
+  return queue(called.cuda, given, sizes.begin(), buffers.from, buffers.to,
+               where(called.scratch(given, sizes.begin())));
+}
+
+ffi::Error handle_on_gpu(void* stream, ffi::ScratchAllocator memory,
+                         ffi::RemainingArgs arguments,
+                         ffi::RemainingRets results, int64_t operation,
+                         int64_t flags, ffi::Span<const int64_t> sizes) {
+  return handle_cuda(OnGpu{stream, memory}, arguments, results, operation,
+                     flags, sizes);
+}
+
+ffi::Error handle_on_cpu(ffi::RemainingArgs arguments,
+                         ffi::RemainingRets results, int64_t operation,
+                         int64_t flags, ffi::Span<const int64_t> sizes) {
+  return handle_cuda(OnCpu{}, arguments, results, operation, flags, sizes);
+}
+
+constexpr char cuda_handler_name[] = "keras_linrec_tensorflow_cuda";
+
+XLA_FFI_DEFINE_HANDLER(cuda_handler, handle_on_gpu,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::PlatformStream<void*>>()
+                           .Ctx<ffi::ScratchAllocator>()
+                           .RemainingArgs()
+                           .RemainingRets()
+                           .Attr<int64_t>("operation")
+                           .Attr<int64_t>("flags")
+                           .Attr<ffi::Span<const int64_t>>("sizes"));
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), cuda_handler_name, "CUDA",
+                         cuda_handler);
+XLA_FFI_DEFINE_HANDLER(cuda_handler_on_cpu, handle_on_cpu,
+                       ffi::Ffi::Bind()
+                           .RemainingArgs()
+                           .RemainingRets()
+                           .Attr<int64_t>("operation")
+                           .Attr<int64_t>("flags")
+                           .Attr<ffi::Span<const int64_t>>("sizes"));
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), cuda_handler_name, "Host",
+                         cuda_handler_on_cpu);
 
 class XlaKernel : public tf::XlaOpKernel {
  public:
@@ -163,7 +235,8 @@ class XlaKernel : public tf::XlaOpKernel {
         " : i64, flags = ", call.flags(), " : i64, sizes = array<i64: ",
         absl::StrJoin(call.sizes(), ", "), ">}");
     const xla::XlaOp results = xla::CustomCallWithLayout(
-        context->builder(), handler_name, operands,
+        context->builder(),
+        attributes_.operation.cuda ? cuda_handler_name : handler_name, operands,
         xla::ShapeUtil::MakeTupleShape(result_shapes), operand_shapes,
         attributes, /*has_side_effect=*/false, aliasing, /*literal=*/nullptr,
         xla::CustomCallSchedule::SCHEDULE_NONE,
@@ -222,5 +295,36 @@ KERNELS("KerasLinrecMoveSteps");
 KERNELS("KerasLinrecNonlinearScan");
 KERNELS("KerasLinrecNonlinearScanBackward");
 
+#define CUDA_KERNELS(name)                                            \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_GPU), Kernel); \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_GPU_XLA_JIT), XlaKernel)
+
+CUDA_KERNELS("KerasLinrecCudaScan");
+CUDA_KERNELS("KerasLinrecCudaScanBackward");
+CUDA_KERNELS("KerasLinrecCudaImpulseResponse");
+CUDA_KERNELS("KerasLinrecCudaImpulseResponseBackward");
+CUDA_KERNELS("KerasLinrecCudaNonlinearScan");
+CUDA_KERNELS("KerasLinrecCudaNonlinearScanBackward");
+
+template <class Type>
+void register_kernel(const char* name, const char* device) {
+  const tf::kernel_factory::OpKernelRegistrar registrar(
+      tf::register_kernel::Name(name).Device(device).Build(), name,
+      [](tf::OpKernelConstruction* context) -> tf::OpKernel* {
+        return new Type(context);
+      });
+}
+
 }  // namespace
 }  // namespace keras_linrec
+
+// For the tests, in which the driver's GPU is the CPU: operations of the CUDA
+// core on the CPU, where otherwise none can be placed. Once for a process.
+extern "C" KERAS_LINREC_PUBLIC void keras_linrec_tensorflow_cuda_on_cpu() {
+  using namespace keras_linrec;
+  for (const Operation& operation : operations)
+    if (operation.cuda) {
+      register_kernel<Kernel>(operation.name, tf::DEVICE_CPU);
+      register_kernel<XlaKernel>(operation.name, tf::DEVICE_CPU_XLA_JIT);
+    }
+}

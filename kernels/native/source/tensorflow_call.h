@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "activation_kernels.h"
+#include "runge_kutta.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_operations.h"
 
@@ -133,6 +134,8 @@ class Call {
     const bool modrelu = (flags >> kKerasLinrecActivationBit & 15) ==
         kModrelu;
     const bool per_step = flags & kKerasLinrecPerStep;
+    const bool keeps = axes_.count('z') && axes_['z'];
+    const int stages = methods[flags >> kKerasLinrecSolverBit & 3].stages;
     const std::pair<char, int64_t> sizes[] = {
         {'g', (flags & kKerasLinrecGated ? 2 : 1) * units},
         {'r', axes_['m'] ? axes_['m']
@@ -140,9 +143,11 @@ class Call {
         {'q', modrelu ? units / 2 : 0},
         {'i', per_step ? axes_['b'] : 1},
         {'j', per_step ? axes_['t'] : 1},
-        {'y', flags & kKerasLinrecResets ? axes_['t'] : 0}};
+        {'s', stages},
+        {'y', flags & kKerasLinrecResets ? axes_['t'] : 0},
+        {'z', keeps ? axes_['t'] : 0}};
     for (auto [letter, size] : sizes)
-      TF_RETURN_IF_ERROR(require(letter, size));
+      if (axes_.count(letter)) TF_RETURN_IF_ERROR(require(letter, size));
     return absl::OkStatus();
   }
 
@@ -173,7 +178,7 @@ class Call {
         {'p', "parts"},    {'n', "state"}, {'3', "bands"},
         {'g', "driven units"}, {'r', "recurrent columns"}, {'m', "rank"},
         {'l', "taps"}, {'i', "rows"}, {'j', "steps"}, {'q', "pairs"}, {'z', "steps or 0"},
-        {'x', "rows or 0"}, {'y', "steps or 0"}};
+        {'x', "rows or 0"}, {'y', "steps or 0"}, {'s', "stages"}};
     // With the sizes that are known from earlier arguments.
     std::vector<std::string> expected;
     for (char letter : letters) {

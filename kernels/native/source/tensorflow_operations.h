@@ -8,14 +8,15 @@
 
 #include "tensorflow/core/framework/shape_inference.h"
 #include "xla_calls.h"
+#include "xla_cuda.h"
 
 namespace keras_linrec {
 
 namespace tf = tensorflow;
 
 // Axes are letters: Batch, Time, Features, Channels, Units, blocKs of time,
-// Lags of a response, Parts, the Numbers of a state; "3" is three and "0" is
-// zero. Other letters are sizes specific to an operation. A decay has the axes "c" or, if it is
+// Lags of a response, Parts, the Numbers of a state, Stages of a solver; "3" is
+// three and "0" is zero. Other letters are sizes specific to an operation. A decay has the axes "c" or, if it is
 // given per step, "btc".
 constexpr char decay_axes[] = "decay";
 
@@ -55,6 +56,9 @@ struct Operation {
   std::string sizes;
   int attributes;
   Quantities from, to;
+  // For an operation on GPUs, which has no function of the core.
+  CudaCore cuda = nullptr;
+  Scratch scratch = nullptr;
 
   bool has(int attribute) const { return attributes & attribute; }
 
@@ -73,6 +77,21 @@ inline const Quantities projected_arguments = {{"decay", decay_axes},
                                                {"output_kernel", "cu"}};
 inline const Quantities resets = {{"resets", "xy", true}};
 inline const Quantities initial_state = {{"initial_state", "bc"}};
+inline const Quantities scan_arguments = {{"decay", decay_axes},
+                                          {"inputs", "btc"},
+                                          {"resets", "xy", true},
+                                          {"initial_state", "bc"}};
+inline const Quantities scan_results = {{"outputs", "btc", false, 1},
+                                        {"final_state", "bc"}};
+inline const Quantities scan_backward_arguments = {{"decay", decay_axes},
+                                                   {"outputs", "btc"},
+                                                   {"resets", "xy", true},
+                                                   {"initial_state", "bc"},
+                                                   {"d_outputs", "btc"},
+                                                   {"d_final_state", "bc"}};
+inline const Quantities scan_gradients = {{"d_decay", decay_axes},
+                                          {"d_inputs", "btc", false, 4},
+                                          {"d_initial_state", "bc"}};
 inline const Quantities response_arguments = {{"p", "n"},
                                               {"d", "n"},
                                               {"q", "n"},
@@ -104,24 +123,14 @@ inline const Operation operations[] = {
      keras_linrec_scan,
      "btc",
      of_scan,
-     {{"decay", decay_axes},
-      {"inputs", "btc"},
-      {"resets", "xy", true},
-      {"initial_state", "bc"}},
-     {{"outputs", "btc", false, 1}, {"final_state", "bc"}}},
+     scan_arguments,
+     scan_results},
     {"KerasLinrecScanBackward",
      keras_linrec_scan_backward,
      "btc",
      of_scan,
-     {{"decay", decay_axes},
-      {"outputs", "btc"},
-      {"resets", "xy", true},
-      {"initial_state", "bc"},
-      {"d_outputs", "btc"},
-      {"d_final_state", "bc"}},
-     {{"d_decay", decay_axes},
-      {"d_inputs", "btc", false, 4},
-      {"d_initial_state", "bc"}}},
+     scan_backward_arguments,
+     scan_gradients},
     {"KerasLinrecProjectedScan",
      keras_linrec_projected_scan,
      "btfcu",
@@ -226,6 +235,37 @@ inline const Operation operations[] = {
                                       {"d_outputs", "bzn"},
                                       {"d_final_state", "bn"}},
      cotangents_of(nonlinear_arguments)},
+    // Those of the CUDA core: see cuda_core.h.
+    {"KerasLinrecCudaScan", nullptr, "btc", of_scan, scan_arguments,
+     scan_results, keras_linrec_cuda_scan, keras_linrec_cuda_scan_scratch},
+    {"KerasLinrecCudaScanBackward", nullptr, "btc", of_scan,
+     scan_backward_arguments, scan_gradients, keras_linrec_cuda_scan_backward,
+     keras_linrec_cuda_scan_backward_scratch},
+    {"KerasLinrecCudaImpulseResponse", nullptr, "fcnt", has_time | has_alpha,
+     response_arguments, {{"response", "fct"}},
+     keras_linrec_cuda_impulse_response, no_scratch},
+    {"KerasLinrecCudaImpulseResponseBackward", nullptr, "fcnt",
+     has_time | has_alpha | has_wanted,
+     response_arguments + Quantities{{"d_response", "fct"}},
+     cotangents_of(response_arguments),
+     keras_linrec_cuda_impulse_response_backward,
+     keras_linrec_cuda_impulse_response_backward_scratch},
+    {"KerasLinrecCudaNonlinearScan", nullptr, "btnt", of_recurrence,
+     {{"drive", "btg"},
+      {"matrix", "nr"},
+      {"step_size", "ij"},
+      {"resets", "xy", true},
+      {"initial_state", "bn"}},
+     {{"outputs", "btn"}, {"final_state", "bn"}},
+     keras_linrec_cuda_nonlinear_scan, no_scratch},
+    {"KerasLinrecCudaNonlinearScanBackward", nullptr, "btnz", of_recurrence,
+     {{"factors", "bstr"},
+      {"matrix", "rn"},
+      {"resets", "xy", true},
+      {"d_outputs", "bzn"},
+      {"d_final_state", "bn"}},
+     {{"d_slopes", "bstn"}, {"d_initial_state", "bn"}},
+     keras_linrec_cuda_nonlinear_scan_backward, no_scratch},
 };
 
 inline const Operation& operation_of(const std::string& name) {
