@@ -75,6 +75,8 @@ def under_attack(model, task):
         samples=30,
         seed=0,
     )
+    # Attacks give sequences, where the recipe's model takes them by name.
+    model = keras.Model(model.inputs[0], model.outputs[0])
     values = robustness.measure(model, options, task.train, task.test)
     # The first is the accuracy without an attack, which is the figure.
     return dict(zip(robustness.COLUMNS[1:], map(float, values[1:])))
