@@ -185,6 +185,7 @@ def _by_dense_steps(systems, inputs, states, lengths, resets):
 
 def _by_blocks(kernel, systems, inputs, states, lengths, resets):
     """By the native kernel, for states and several sequences in one row."""
+    states = systems.zero_states(inputs) if states is None else states
     outputs, final_states = carried_response(
         kernel,
         systems.transition,
@@ -193,13 +194,13 @@ def _by_blocks(kernel, systems, inputs, states, lengths, resets):
         lengths,
         resets,
         inputs,
-        systems.zero_states(inputs) if states is None else states,
+        states,
         systems.alpha,
     )
-    if resets is None:
-        return outputs, systems.require_bounded(final_states)
-    # A NaN among the inputs stays in its sequence: it is no error.
-    known = ops.all(ops.isfinite(inputs), axis=(1, 2))[:, None, None]
+    # A NaN that was given stays in its sequence: it is no error.
+    given = (inputs, states)
+    known = [ops.all(ops.isfinite(part), axis=(1, 2)) for part in given]
+    known = ops.logical_and(*known)[:, None, None]
     bounded = systems.require_bounded(ops.where(known, final_states, 0.0))
     return outputs, ops.where(known, bounded, final_states)
 
