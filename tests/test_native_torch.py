@@ -286,9 +286,9 @@ def spoilt_calls():
         ),
         (operators.move_steps, "mask", (0, sequences, sequences[:, 1:, 0])),
         (
-            operators.carried_response,
+            operators.free_response,
             "arguments",
-            (0.5, [*systems_given, sequences]),
+            (5, 0.5, [*systems_given, sequences]),
         ),
     ]
 

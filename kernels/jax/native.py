@@ -14,8 +14,9 @@ from keras_linrec.kernels.jax.native_sequences import (
     causal_convolution as causal_convolution,
 )
 from keras_linrec.kernels.jax.native_sequences import move_steps as move_steps
+from keras_linrec.kernels.jax.native_systems import final_states as final_states
 from keras_linrec.kernels.jax.native_systems import (
-    carried_response as carried_response,
+    free_response as free_response,
 )
 from keras_linrec.kernels.jax.native_systems import (
     impulse_response as impulse_response,

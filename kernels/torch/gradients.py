@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from keras_linrec.kernels import carried_response
+from keras_linrec.kernels import carried_states
 from keras_linrec.kernels import causal_convolution
 from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import nonlinear_recurrence
@@ -290,37 +290,55 @@ _register(
 _register_backward(operators.varying_response_backward, _plain_varying_gradient)
 
 
-# The response with states before and after it.
+# States that pass through a sequence.
 
 
 def _varying(*arguments):
     *arguments, alpha = arguments
-    return operators.varying_response(float(alpha), list(arguments))[:2]
+    return operators.varying_response(float(alpha), list(arguments))
 
 
-def _carried_gradient(alpha, kept, cotangents):
-    *gradients, d_inputs, d_state = operators.carried_response_backward(
+def _free_gradient(time, alpha, kept, cotangents):
+    return operators.free_response_backward(time, alpha, *kept, *cotangents)
+
+
+def _plain_free_gradient(time, alpha, arguments, d_outputs):
+    def plain(arguments):
+        return [carried_states.free_response(_varying, *arguments, time, alpha)]
+
+    return _pull_back(plain, [arguments], [d_outputs])
+
+
+def _final_gradient(alpha, kept, cotangents):
+    *gradients, d_inputs, d_state = operators.final_states_backward(
         alpha, *kept, *cotangents
     )
-    of_lengths = of_resets = None
-    return *gradients, of_lengths, of_resets, d_inputs, d_state
+    of_lengths = None
+    return *gradients, of_lengths, d_inputs, d_state
 
 
-def _plain_carried_gradient(alpha, arguments, *cotangents):
+def _plain_final_gradient(alpha, arguments, d_states):
     def plain(arguments):
-        return carried_response.carried_response(_varying, *arguments, alpha)
+        return [carried_states.final_states(_varying, *arguments, alpha)]
 
-    gradients = _pull_back(plain, [arguments], cotangents)
-    *gradients, _, _, d_inputs, d_state = gradients
+    gradients = _pull_back(plain, [arguments], [d_states])
+    *gradients, _, d_inputs, d_state = gradients
     return *gradients, d_inputs, d_state
 
 
 _register(
-    operators.carried_response,
+    operators.free_response,
     lambda arguments, _: arguments,
-    _carried_gradient,
+    _free_gradient,
+    settings=2,
 )
-_register_backward(operators.carried_response_backward, _plain_carried_gradient)
+_register_backward(
+    operators.free_response_backward, _plain_free_gradient, settings=2
+)
+_register(
+    operators.final_states, lambda arguments, _: arguments, _final_gradient
+)
+_register_backward(operators.final_states_backward, _plain_final_gradient)
 
 
 # The causal convolution.

@@ -34,13 +34,11 @@ struct Blocks {
 typedef Matrix<double> Rows;
 
 // to += factor * from
-template <class Real>
-void add_rows(const Matrix<Real>& from, const Matrix<Real>& to,
-              Real factor = 1) {
+inline void add_rows(const Rows& from, const Rows& to, double factor = 1.0) {
   const int64_t panel = to.row;
   for (int64_t p = 0; p * panel < to.columns; p++) {
-    const Real* source = from.at(p);
-    Real* target = to.at(p);
+    const double* source = from.at(p);
+    double* target = to.at(p);
     for (int64_t i = 0; i < to.rows * panel; i++)
       target[i] += factor * source[i];
   }
@@ -48,9 +46,7 @@ void add_rows(const Matrix<Real>& from, const Matrix<Real>& to,
 
 // to = from + from b. The product is summed separately: added to the larger
 // number term by term, it would lose digits.
-template <class Real>
-void advance(const Matrix<Real>& from, Panels<Real>& b,
-             const Matrix<Real>& to) {
+inline void advance(const Rows& from, Panels<double>& b, const Rows& to) {
   multiply(from, b.all(), to);
   add_rows(from, to);
 }
