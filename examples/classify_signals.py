@@ -19,7 +19,7 @@ import keras
 from keras_linrec.models import SequenceClassifier
 
 SIZES = (
-    ("epochs", int, 12, "over the signals"),
+    ("epochs", int, 20, "over the signals"),
     ("signals", int, 2000, "to train on"),
     ("new", int, 512, "signals to test on"),
 )
