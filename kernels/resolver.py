@@ -123,8 +123,7 @@ def _form(case, kernel):
         return "scan", ""
 
     if case.operation == "projected_scan":
-        is_symbol = not isinstance(case.time, (int, type(None)))
-        if not (case.keep_all or case.per_step or is_symbol):
+        if not (case.keep_all or case.per_step or _is_symbol(case.time)):
             return "blocks", "only the final state is needed"
         if is_short:
             return "products", "a few steps"
@@ -230,9 +229,13 @@ def _fused(
 
 def _has_sections(case):
     """Whether a projected scan can keep the states of some steps only."""
-    known = isinstance(case.time, int) and isinstance(case.batch, int)
-    has_form = hasattr(backends.current(), "by_sections")
-    return has_form and known and case.operators
+    symbols = _is_symbol(case.time) or _is_symbol(case.batch)
+    return case.operators and not symbols
+
+
+def _is_symbol(size):
+    """Whether a size is a variable of a program that is exported."""
+    return not isinstance(size, (int, type(None)))
 
 
 def _blocks(kernel):

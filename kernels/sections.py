@@ -7,8 +7,6 @@ and its memory serves the next section. The gradient computes them again from
 the state that enters the section, which is all that is stored.
 """
 
-import math
-
 # Of the projected inputs of a section, whose states take as much again. On an
 # H100, whose cache has 50 MB, a section starts some eight kernels, which takes
 # 20 us; memory that is not read and written saves about as much. So shorter
@@ -16,11 +14,12 @@ import math
 _BYTES = 25 * 2**19
 
 
-def section_length(batch, time, channels, itemsize=4):
+def section_length(batch, time, channels, itemsize=4, maximum=max):
     """Steps in a section; at least `time` if all are one section.
 
-    `channels` counts real numbers: two for a complex channel.
+    `channels` counts real numbers: two for a complex channel. The batch and the
+    time may be tensors, whose `maximum` is then to be given.
     """
-    most = max(_BYTES // max(batch * channels * itemsize, 1), 16)
+    most = maximum(_BYTES // maximum(batch * channels * itemsize, 1), 16)
     # Of almost equal length, so that the last one is not short.
-    return math.ceil(time / max(math.ceil(time / most), 1))
+    return -(-time // maximum(-(-time // most), 1))

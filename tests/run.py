@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "capabilities.md"
 # The number of processes per backend, the slowest backend first. With a single
 # process for JAX, the other processors would end up idle.
-SLICES = {"jax": 3, "tensorflow": 2, "torch": 2}
+SLICES = {"jax": 3, "tensorflow": 2, "torch": 3}
 # One more than there are processors, since tests also wait.
 WORKERS = (os.cpu_count() or 1) + 1
 NO_TESTS_COLLECTED = 5

@@ -25,6 +25,7 @@ import keras_linrec
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import registry
 from keras_linrec.kernels import resolver
+from keras_linrec.kernels import sections
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import cuda as native_cuda
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
@@ -259,7 +260,10 @@ def test_second_derivatives_are_those_on_the_cpu(kernels, monkeypatch):
 
 
 def names_in(graph):
-    return {node.type for node in graph.get_operations()}
+    """The operations of a graph, those within its loops included."""
+    definition = graph.as_graph_def()
+    inner = [function.node_def for function in definition.library.function]
+    return {node.op for nodes in (definition.node, *inner) for node in nodes}
 
 
 @pytest.mark.parametrize(
@@ -291,6 +295,38 @@ def test_a_layer_runs_on_it(kernels, monkeypatch, layer, name):
     monkeypatch.undo()
     expected, names = run()
     assert not any("Cuda" in name for name in names)
+    compare(got, expected, 2e-5)
+
+
+def test_a_projected_scan_runs_in_sections(kernels, monkeypatch):
+    """As in `fit`, where batch and time are unknown."""
+    layer = keras_linrec.layers.RotRNN(4, state_size=8, num_heads=2)
+    inputs = tf.random.stateless_normal((2, 40, 3), (1, 2))
+    layer(inputs)
+    expected = layer(inputs)
+
+    def run():
+        @tf.function(autograph=False)
+        def gradients(inputs):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                value = tf.reduce_sum(layer(inputs) ** 2)
+            weights = [weight.value for weight in layer.trainable_weights]
+            return [value, *tape.gradient(value, [inputs, *weights])]
+
+        unknown = tf.TensorSpec((None, None, 3), tf.float32)
+        concrete = gradients.get_concrete_function(unknown)
+        return concrete(inputs), names_in(concrete.graph)
+
+    # Fifteen steps in a section.
+    monkeypatch.setattr(sections, "_BYTES", 16 * 2 * 8 * 4)
+    got, names = run()
+    assert {"KerasLinrecCudaScan", "KerasLinrecCudaScanBackward"} <= names
+    assert "TensorListSetItem" in names
+    compare([layer(inputs)], [expected], 2e-5)
+    monkeypatch.undo()
+    expected, names = run()
+    assert "TensorListSetItem" not in names
     compare(got, expected, 2e-5)
 
 

@@ -448,6 +448,7 @@ def test_a_saved_model_runs_at_any_size_without_keras(name, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not TORCH, reason="a format of PyTorch")
 @EXPORTED
+@pytest.mark.rest
 def test_an_exported_program_runs_without_keras(name, tmp_path):
     import torch
 
@@ -472,6 +473,7 @@ def test_an_exported_program_runs_without_keras(name, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not TORCH, reason="only PyTorch makes ONNX of it")
 @EXPORTED
+@pytest.mark.rest
 def test_an_onnx_file_runs_without_keras(name, tmp_path):
     model = exported_model(name, 7)
     step, cases = cases_of(model, [(3, 7)])

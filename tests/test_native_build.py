@@ -274,6 +274,7 @@ def start(*code, **environment):
     )
 
 
+@pytest.mark.rest
 def test_processes_that_start_at_once_build_once(workplace):
     command = ("-m", "keras_linrec.kernels", "build", "core")
     processes = [start(*command) for _ in range(3)]

@@ -238,6 +238,7 @@ print(tests.core.description())
     keras.backend.backend() != "torch",
     reason="the core is the same under every backend",
 )
+@pytest.mark.rest
 def test_any_number_of_threads_gives_the_same_bits():
     answers = []
     for threads in ("1", "3"):

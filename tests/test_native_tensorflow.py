@@ -180,6 +180,7 @@ def test_shapes_that_do_not_fit_are_named():
         )
 
 
+@pytest.mark.rest
 def test_an_exported_model_runs_where_the_library_is_not(tmp_path):
     inputs = keras.Input((None, FEATURES))
     outputs = keras_linrec.layers.RotRNN(2, state_size=4, num_heads=2)(inputs)
@@ -201,6 +202,7 @@ def test_an_exported_model_runs_where_the_library_is_not(tmp_path):
     assert relative_error(got, model.predict(sequences, verbose=0)) < 1e-5
 
 
+@pytest.mark.rest
 def test_xla_knows_operations_that_are_loaded_late():
     """TensorFlow collects its XLA kernels once, before its first operation."""
     code = (

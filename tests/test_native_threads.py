@@ -15,6 +15,7 @@ from keras_linrec.kernels.native import recipes
 require_native()
 
 
+@pytest.mark.rest
 def test_threads_and_calls_at_once_do_not_change_a_bit():
     runs = [
         run_anew(["threads_worker.py"], KERAS_LINREC_NUM_THREADS=threads)

@@ -218,6 +218,7 @@ print(tests.core.description())
 @pytest.mark.skipif(
     not TORCH, reason="the core is the same under every backend"
 )
+@pytest.mark.rest
 def test_any_number_of_threads_gives_the_same_bits():
     answers = []
     for threads in ("1", "3"):

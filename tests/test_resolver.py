@@ -24,7 +24,6 @@ def native():
     require_native()
 
 
-SECTIONS = "products" if BACKEND == "tensorflow" else "sections"
 # Here JAX has Pallas for GPUs, and no CUDA core.
 RESPONSE = "blocks" if JAX else "fused"
 
@@ -47,8 +46,9 @@ def chosen(operation, **facts):
         ("projected_scan", {"keep_all": False, "time": None}, "blocks"),
         ("projected_scan", {"keep_all": False, "time": "n"}, "fused"),
         ("projected_scan", {"keep_all": False, "per_step": True}, "fused"),
-        ("projected_scan", {"platform": "cuda"}, SECTIONS),
-        ("projected_scan", {"platform": "cuda", "time": None}, "products"),
+        ("projected_scan", {"platform": "cuda"}, "sections"),
+        ("projected_scan", {"platform": "cuda", "time": None}, "sections"),
+        ("projected_scan", {"platform": "cuda", "time": "n"}, "products"),
         ("projected_scan", {"platform": "tpu"}, "products"),
         ("carried_states", {}, "fused"),
         ("carried_states", {"time": None}, "blocks"),

@@ -12,9 +12,6 @@ from keras_linrec.kernels import backends
 from keras_linrec.kernels import projected_scan as plain
 from keras_linrec.kernels import sections
 
-if keras.backend.backend() == "tensorflow":
-    pytest.skip("TensorFlow has no such form", allow_module_level=True)
-
 
 @pytest.fixture
 def short_sections(monkeypatch):
@@ -40,7 +37,14 @@ def operands(parts, per_step, time=23):
     ]
 
 
-def results_and_gradients(function, parts, arrays, cotangents):
+def fastest():
+    """The kernel that runs here by default."""
+    return kernels.registry.load(kernels.registry.choose("auto"))
+
+
+def of_a_list(function, parts):
+    """A projected scan as a function from and to lists."""
+
     def flat(tensors):
         decay, rest = tensors[:parts], tensors[parts:]
         inputs, rest = rest[0], rest[1:]
@@ -48,9 +52,15 @@ def results_and_gradients(function, parts, arrays, cotangents):
         outputs, state = function(tuple(decay), inputs, *groups)
         return [outputs, *state]
 
+    return flat
+
+
+def results_and_gradients(function, parts, arrays, cotangents):
     tensors = [keras.ops.convert_to_tensor(a) for a in arrays]
     upstream = [keras.ops.convert_to_tensor(a) for a in cotangents]
-    results = backends.current().vjp(flat, tensors, upstream)
+    results = backends.current().vjp(
+        of_a_list(function, parts), tensors, upstream
+    )
     return [keras.ops.convert_to_numpy(part) for part in results]
 
 
@@ -82,7 +92,7 @@ def test_sections_equal_the_whole(
         marks = np.zeros((2, 23), "float32")
         marks[0, 11] = marks[1, 13] = 1.0
         options["resets"] = keras.ops.convert_to_tensor(marks)
-    scan = kernels.registry.load(kernels.registry.portable()).scan
+    scan = fastest().scan
     results = [
         results_and_gradients(
             partial(form, **options), parts, arrays, cotangents
@@ -94,6 +104,46 @@ def test_sections_equal_the_whole(
     ]
     for one, other in zip(*results, strict=True):
         assert relative_error(one, other) < 1e-6
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="only TensorFlow has programs of unknown sizes",
+)
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("time", [1, 12, 23])
+@pytest.mark.parametrize("under_xla", [False, True], ids=["graph", "xla"])
+def test_sections_of_unknown_sizes(short_sections, under_xla, time, reverse):
+    import tensorflow as tf
+
+    arrays, cotangents = operands(2, True, time)
+    scan = fastest().scan
+    form = partial(backends.current().by_sections(scan), reverse=reverse)
+
+    @tf.function(autograph=False, jit_compile=under_xla)
+    def run(arrays, cotangents):
+        assert arrays[2].shape.as_list() == [None, None, 3]
+        function = of_a_list(form, 2)
+        return backends.current().vjp(function, arrays, cotangents)
+
+    def unknown(part):
+        # The batch, and the time of sequences; weights have their sizes.
+        shape = list(part.shape)
+        if part.ndim == 3:
+            shape[:2] = None, None
+        elif shape[0] == 2:
+            shape[0] = None
+        return tf.TensorSpec(shape, part.dtype)
+
+    arguments = arrays, cotangents
+    specs = [list(map(unknown, group)) for group in arguments]
+    results = run.get_concrete_function(*specs)(
+        *([tf.constant(part) for part in group] for group in arguments)
+    )
+    whole = partial(plain.projected_scan, scan, reverse=reverse)
+    expected = results_and_gradients(whole, 2, arrays, cotangents)
+    for one, other in zip(results, expected, strict=True):
+        assert relative_error(one.numpy(), other) < 1e-6
 
 
 def test_sections_are_as_long_as_the_cache_allows():
@@ -111,7 +161,8 @@ def test_projected_scans_on_nvidia_gpus_have_this_form():
         "projected_scan", (32, 784, 512), platform="cuda"
     )
     assert decision.form == "sections"
+    # A program of TensorFlow may learn its sizes when it runs.
     (decision,) = kernels.explain(
         "projected_scan", (None, None, 512), platform="cuda"
     )
-    assert decision.form == "products"
+    assert decision.form == "sections"

@@ -146,6 +146,7 @@ def test_texts_are_generated_while_the_model_is_called():
         in_threads(work)
 
 
+@pytest.mark.rest
 def test_an_explanation_is_of_its_own_thread_alone():
     names = ("rotrnn", "lipschitz_rnn") * (THREADS // 2)
     layers = [built(name) for name in names]

@@ -1,6 +1,7 @@
 """TensorFlow: time in blocks, or a `tf.while_loop` over the steps."""
 
 from contextlib import contextmanager
+from functools import partial
 
 from keras_linrec import settings
 from keras_linrec.kernels.tensorflow.loop import loop as loop
@@ -23,6 +24,13 @@ def compiled():
     from keras_linrec.kernels.tensorflow import native
 
     return native
+
+
+def by_sections(scan):
+    """A projected scan that keeps the states of a section of time."""
+    from keras_linrec.kernels.tensorflow import sections
+
+    return partial(sections.projected_scan, scan)
 
 
 def platform():

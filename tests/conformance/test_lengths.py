@@ -48,6 +48,7 @@ def test_a_model_trains_at_any_batch_and_length(name, form):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.capability("`jit_compile=True`")
 @pytest.mark.parametrize("name", standing_for_all(MAKERS, ("rotrnn",), ()))
+@pytest.mark.rest("torch")
 def test_a_compiled_model_trains(name):
     train_at_several_lengths(name, {}, (6,), True)
 
