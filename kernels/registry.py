@@ -44,12 +44,10 @@ class Kernel(NamedTuple):
     # initial_state, alpha. If it is None, the blocks of
     # `keras_linrec.kernels.varying_response` run.
     varying_response: Callable | None = None
-    # p, d, q, t, b, timescale, output_matrix, initial_state, time, alpha; and
-    # p, d, q, t, b, timescale, output_matrix, lengths, inputs, initial_state,
-    # alpha. If they are None, the products of
-    # `keras_linrec.ops.transition_powers` run.
-    free_response: Callable | None = None
-    final_states: Callable | None = None
+    # p, d, q, t, b, timescale, output_matrix, lengths, resets, inputs,
+    # initial_state, alpha. If it is None, the products of
+    # `keras_linrec.ops.transition_powers` run, or those of `packed_response`.
+    carried_response: Callable | None = None
     # inputs, response, activation. If it is None, the framework's Fourier
     # transforms run.
     causal_convolution: Callable | None = None
@@ -142,8 +140,7 @@ def _kernel(name):
             getattr(module, "projected_scan", None),
             getattr(module, "impulse_response", None),
             getattr(module, "varying_response", None),
-            getattr(module, "free_response", None),
-            getattr(module, "final_states", None),
+            getattr(module, "carried_response", None),
             getattr(module, "causal_convolution", None),
             getattr(module, "nonlinear_scan", None),
             getattr(module, "move_steps", None),
@@ -158,8 +155,7 @@ def _with_projection(
     projected_scan=None,
     impulse_response=None,
     varying_response=None,
-    free_response=None,
-    final_states=None,
+    carried_response=None,
     causal_convolution=None,
     nonlinear_scan=None,
     move_steps=None,
@@ -169,8 +165,7 @@ def _with_projection(
         projected_scan or partial(projection.projected_scan, scan),
         impulse_response,
         varying_response,
-        free_response,
-        final_states,
+        carried_response,
         causal_convolution,
         nonlinear_scan,
         move_steps,

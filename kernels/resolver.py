@@ -148,15 +148,8 @@ def _form(case, kernel):
             on_gpus=not _uses_pallas(case),
         )
 
-    if case.operation == "carried_states":
-        return _fused(case, kernel.final_states, "blocks", fixed=True)
-
-    if case.operation == "packed_response":
-        # An LSSL with resets. Forward and backward at (16, 1024, 64), N = 64,
-        # on PyTorch take 0.56 s of a processor's time in steps and 6.2 in
-        # chunks; without resets 0.22.
-        form, reason = _fused(case, kernel.varying_response, "chunks")
-        return "steps" if form == "fused" else form, reason
+    if case.operation == "carried_response":
+        return _fused(case, kernel.carried_response, "blocks")
 
     if case.operation == "varying_response":
         return _fused(case, kernel.varying_response, "blocks")
@@ -279,11 +272,6 @@ _FORMS = {
         "fused": lambda kernel: kernel.causal_convolution,
         "transforms": lambda kernel: causal_convolution.causal_convolution,
     },
-    # `layers/lssl_response.py` computes either.
-    "packed_response": {
-        "steps": lambda kernel: kernel.varying_response,
-        "chunks": lambda kernel: None,
-    },
     "move_steps": {
         "fused": lambda kernel: kernel.move_steps,
         "gathers": lambda kernel: move_steps.move_steps,
@@ -294,9 +282,10 @@ _FORMS = {
             varying_response.varying_response, kernel.scan
         ),
     },
-    # `ops.transition_powers` computes the blocks, without a kernel.
-    "carried_states": {
-        "fused": lambda kernel: (kernel.free_response, kernel.final_states),
+    # `ops.transition_powers` or `ops.packed_response` computes the blocks,
+    # without a kernel.
+    "carried_response": {
+        "fused": lambda kernel: kernel.carried_response,
         "blocks": lambda kernel: None,
     },
     # `ops.impulse_response` computes the blocks itself, without a kernel.
@@ -347,7 +336,7 @@ def explain(what, shape, dtype="float32", **options):
         what: a layer or another function of one tensor, which is traced (on
             PyTorch, run on zeros), or the name of an operation:
             `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"`,
-            `"impulse_response"`, `"varying_response"`, `"carried_states"`,
+            `"impulse_response"`, `"varying_response"`, `"carried_response"`,
             `"causal_convolution"` or `"move_steps"`.
         shape: the shape of the tensor; for an operation (batch, time,
             channels), where a complex channel counts as two.

@@ -107,7 +107,7 @@ SELECTED_UNDER = {
     "test_models.py": ("torch",),
     "test_models_of_pages.py": (),
     "test_moves.py": ("torch",),
-    "test_native_carried_states.py": ("torch",),
+    "test_native_carried_response.py": ("torch",),
     "test_native_compilers.py": (),
     "test_native_impulse_response.py": ("torch",),
     "test_native_varying_response.py": ("torch",),

@@ -286,9 +286,9 @@ def spoilt_calls():
         ),
         (operators.move_steps, "mask", (0, sequences, sequences[:, 1:, 0])),
         (
-            operators.free_response,
+            operators.carried_response,
             "arguments",
-            (5, 0.5, [*systems_given, sequences]),
+            (0.5, [*systems_given, sequences]),
         ),
     ]
 

@@ -50,9 +50,10 @@ def chosen(operation, **facts):
         ("projected_scan", {"platform": "cuda", "time": None}, "sections"),
         ("projected_scan", {"platform": "cuda", "time": "n"}, "products"),
         ("projected_scan", {"platform": "tpu"}, "products"),
-        ("carried_states", {}, "fused"),
-        ("carried_states", {"time": None}, "blocks"),
-        ("carried_states", {"platform": "cuda"}, "blocks"),
+        ("carried_response", {}, "fused"),
+        ("carried_response", {"time": None}, "fused"),
+        ("carried_response", {"resets": True}, "fused"),
+        ("carried_response", {"platform": "cuda"}, "blocks"),
         ("varying_response", {}, "fused"),
         ("varying_response", {"dtype": "bfloat16"}, "blocks"),
         ("varying_response", {"platform": "cuda"}, "blocks"),
@@ -63,7 +64,6 @@ def chosen(operation, **facts):
         ("impulse_response", {"platform": "cuda"}, RESPONSE),
         ("impulse_response", {"platform": "cuda", "channels": 300}, "blocks"),
         ("impulse_response", {"platform": "tpu"}, "blocks"),
-        ("packed_response", {"resets": True}, "steps"),
         ("nonlinear_scan", {}, "fused"),
         ("nonlinear_scan", {"time": 3}, "loop"),
         ("nonlinear_scan", {"resets": True}, "fused"),
@@ -92,8 +92,6 @@ def test_resets_are_for_native_and_for_portable_kernels():
                 "native",
                 chosen(operation, platform=platform)[1],
             )
-    with config.portable_kernels():
-        assert chosen("packed_response")[1] == "chunks"
 
 
 def test_portable_kernels_have_no_fused_forms():
@@ -103,7 +101,7 @@ def test_portable_kernels_have_no_fused_forms():
             ("projected_scan", "fused"),
             ("impulse_response", "blocks"),
             ("varying_response", "blocks"),
-            ("carried_states", "blocks"),
+            ("carried_response", "blocks"),
             ("nonlinear_scan", "loop"),
         ):
             assert chosen(operation) == (registry.portable(), form)

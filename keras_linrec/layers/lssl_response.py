@@ -6,10 +6,10 @@ import keras
 from keras import ops
 
 from keras_linrec.double_precision import activate
-from keras_linrec.ops import packing
 from keras_linrec.ops import structured_step
 from keras_linrec.ops import transition_powers
-from keras_linrec.ops.carried_states import CarriedStates
+from keras_linrec.ops.carried_response import carried_kernel
+from keras_linrec.ops.carried_response import carried_response
 from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.check_bounded import require_bounded
 from keras_linrec.ops.discretization import discretise
@@ -17,7 +17,6 @@ from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.impulse_response import impulse_response
 from keras_linrec.ops.packed_response import packed_powers
 from keras_linrec.ops.packed_response import packed_response
-from keras_linrec.ops.scan import kernel_for
 from keras_linrec.ops.stepwise_response import stepwise_response
 
 
@@ -116,15 +115,18 @@ def respond(
         outputs, final_states = _by_dense_steps(
             systems, inputs, states, lengths, resets
         )
-    elif resets is not None:
-        state_size = systems.output_matrix.shape[-1]
-        steps = kernel_for("packed_response", inputs, channels=state_size)
-        by = _by_packed_chunks if steps is None else _by_packed_steps
-        outputs, final_states = by(systems, inputs, states, lengths, resets)
-    elif states is None and not wants_states:
+    elif states is None and resets is None and not wants_states:
         return _by_impulse_response(systems, inputs), None
+    elif kernel := carried_kernel(inputs, systems.output_matrix.shape[-1]):
+        outputs, final_states = _by_blocks(
+            kernel, systems, inputs, states, lengths, resets
+        )
+    elif resets is not None:
+        outputs, final_states = _by_packed_chunks(
+            systems, inputs, states, lengths, resets
+        )
     else:
-        return _by_convolution(systems, inputs, states, lengths, wants_states)
+        return _by_powers(systems, inputs, states, lengths, wants_states)
     return systems.read_out(outputs, inputs), final_states
 
 
@@ -181,23 +183,24 @@ def _by_dense_steps(systems, inputs, states, lengths, resets):
     )
 
 
-def _by_packed_steps(systems, inputs, states, lengths, resets):
-    """For several sequences in one row, where single steps are fast."""
-    time = ops.shape(inputs)[1]
-    lengths = _all_steps(inputs) if lengths is None else lengths
-    outputs, final_states = structured_step.varying_response(
+def _by_blocks(kernel, systems, inputs, states, lengths, resets):
+    """By the native kernel, for states and several sequences in one row."""
+    states = systems.zero_states(inputs) if states is None else states
+    outputs, final_states = carried_response(
+        kernel,
         systems.transition,
         systems.timescale,
         systems.output_matrix,
-        # A step of length zero keeps the state.
-        ops.cast(packing.mask_of_lengths(lengths, time), inputs.dtype),
-        inputs,
-        systems.zero_states(inputs) if states is None else states,
-        systems.alpha,
+        lengths,
         resets,
+        inputs,
+        states,
+        systems.alpha,
     )
-    # A NaN among the inputs stays in its sequence: it is no error.
-    known = ops.all(ops.isfinite(inputs), axis=(1, 2))[:, None, None]
+    # A NaN that was given stays in its sequence: it is no error.
+    given = (inputs, states)
+    known = [ops.all(ops.isfinite(part), axis=(1, 2)) for part in given]
+    known = ops.logical_and(*known)[:, None, None]
     bounded = systems.require_bounded(ops.where(known, final_states, 0.0))
     return outputs, ops.where(known, bounded, final_states)
 
@@ -218,8 +221,8 @@ def _by_packed_chunks(systems, inputs, states, lengths, resets):
     )
 
 
-def _by_impulse_response(systems, inputs, free=None):
-    """By one convolution, without states after it."""
+def _by_impulse_response(systems, inputs):
+    """By one convolution, without states."""
     response = impulse_response(
         systems.transition,
         systems.timescale,
@@ -227,27 +230,7 @@ def _by_impulse_response(systems, inputs, free=None):
         ops.shape(inputs)[1],
         systems.alpha,
     )
-    return _convolved(systems, inputs, response, free)
-
-
-def _by_convolution(systems, inputs, states, lengths, wants_states):
-    """By a convolution, and the states by the fastest products of powers."""
-    carried = CarriedStates(
-        systems.transition,
-        systems.timescale,
-        systems.output_matrix,
-        systems.alpha,
-        inputs,
-    )
-    if not carried:
-        return _by_powers(systems, inputs, states, lengths, wants_states)
-    free = None if states is None else carried.free_response(states)
-    outputs = _by_impulse_response(systems, inputs, free)
-    if not wants_states:
-        return outputs, None
-    if states is None:
-        states = systems.zero_states(inputs)
-    return outputs, carried.final_states(states, lengths)
+    return _convolved(systems, inputs, response)
 
 
 def _by_powers(systems, inputs, states, lengths, wants_states):

@@ -14,9 +14,8 @@ from keras_linrec.kernels.jax.native_sequences import (
     causal_convolution as causal_convolution,
 )
 from keras_linrec.kernels.jax.native_sequences import move_steps as move_steps
-from keras_linrec.kernels.jax.native_systems import final_states as final_states
 from keras_linrec.kernels.jax.native_systems import (
-    free_response as free_response,
+    carried_response as carried_response,
 )
 from keras_linrec.kernels.jax.native_systems import (
     impulse_response as impulse_response,

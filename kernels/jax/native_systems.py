@@ -12,8 +12,7 @@ from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import response_gradients
-from keras_linrec.kernels.native.call_shapes import final_shapes
-from keras_linrec.kernels.native.call_shapes import free_shapes
+from keras_linrec.kernels.native.call_shapes import carried_shapes
 from keras_linrec.kernels.native.call_shapes import response_shapes
 from keras_linrec.kernels.native.call_shapes import varying_checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import varying_shapes
@@ -45,31 +44,17 @@ def varying_response(*arguments):
     return outputs, final_state
 
 
-def free_response(*arguments):
-    """See `keras_linrec.kernels.carried_states`."""
-    *arguments, time, alpha = arguments
-    output_matrix, state = arguments[-2:]
-    batch, features, size = state.shape
-    require_call_shapes(
-        "free_response",
-        ["arguments"],
-        [arguments],
-        [free_shapes(batch, features, output_matrix.shape[1], size)],
-    )
-    return _free_response(time, float(alpha), *arguments)
-
-
-def final_states(*arguments):
-    """See `keras_linrec.kernels.carried_states`."""
+def carried_response(*arguments):
+    """See `keras_linrec.kernels.carried_response`."""
     *arguments, alpha = arguments
-    output_matrix, _, inputs, _ = arguments[6:]
+    output_matrix, inputs = arguments[6], arguments[9]
     require_call_shapes(
-        "final_states",
+        "carried_response",
         ["arguments"],
         [arguments],
-        [final_shapes(*inputs.shape, *output_matrix.shape[1:])],
+        [carried_shapes(*inputs.shape, *output_matrix.shape[1:])],
     )
-    return _final_states(float(alpha), *arguments)
+    return _carried_response(float(alpha), *arguments)
 
 
 # The impulse response.
@@ -194,91 +179,56 @@ _varying_response = twice_differentiable(
 )
 
 
-# States that pass through a sequence.
+# The response with states before and after it.
 
-_ROWS_OF_FREE = *[False] * 7, True
-
-
-def _free_forward(time, alpha, *arguments):
-    output_matrix, state = arguments[-2:]
-    batch, features, _ = state.shape
-    outputs = batch, time, features, output_matrix.shape[1]
-    return call(
-        "keras_linrec_free_response",
-        jax.ShapeDtypeStruct(outputs, state.dtype),
-        arguments,
-        rows=(_ROWS_OF_FREE, True),
-        time=time,
-        alpha=bits_of(alpha),
-    )
-
-
-def _remember_free(time, alpha, *arguments):
-    return _free_response(time, alpha, *arguments), arguments
-
-
-def _free_backward(time, alpha, arguments, d_outputs):
-    return call(
-        "keras_linrec_free_response_backward",
-        like(arguments),
-        (arguments, d_outputs),
-        rows=((_ROWS_OF_FREE, True), _ROWS_OF_FREE),
-        time=time,
-        alpha=bits_of(alpha),
-    )
-
-
-def _plain_free_backward(time, alpha, arguments, d_outputs):
-    return plain_gradients.of_free_response(
-        varying_response, time, alpha, arguments, d_outputs
-    )
-
-
-_free_response = twice_differentiable(
-    _free_forward,
-    _remember_free,
-    _free_backward,
-    _plain_free_backward,
-    settings=2,
-)
-
-_ROWS_OF_FINAL = *[False] * 7, *[True] * 3
 _LENGTHS = 7
 
 
-def _final_forward(alpha, *arguments):
+def _without_places(arguments):
+    """The arguments but the lengths and resets."""
+    return *arguments[:_LENGTHS], *arguments[_LENGTHS + 2 :]
+
+
+def _carried_forward(alpha, *arguments):
+    output_matrix, inputs, state = arguments[6], *arguments[-2:]
+    outputs = *inputs.shape, output_matrix.shape[1]
     return call(
-        "keras_linrec_final_states",
-        like(arguments[-1]),
+        "keras_linrec_carried_response",
+        (jax.ShapeDtypeStruct(outputs, inputs.dtype), like(state)),
         arguments,
-        rows=(_ROWS_OF_FINAL, True),
+        rows=(_ROWS_OF_VARYING, True),
         alpha=bits_of(alpha),
     )
 
 
-def _remember_final(alpha, *arguments):
-    return _final_states(alpha, *arguments), arguments
+def _remember_carried(alpha, *arguments):
+    return _carried_response(alpha, *arguments), arguments
 
 
-def _final_backward(alpha, arguments, d_states):
-    differentiated = *arguments[:_LENGTHS], *arguments[_LENGTHS + 1 :]
+def _carried_backward(alpha, arguments, cotangents):
     *gradients, d_inputs, d_state = call(
-        "keras_linrec_final_states_backward",
-        like(differentiated),
-        (arguments, d_states),
-        rows=((_ROWS_OF_FINAL, True), (*_ROWS_OF_FREE, True)),
+        "keras_linrec_carried_response_backward",
+        like(_without_places(arguments)),
+        (arguments, cotangents),
+        rows=(
+            (_ROWS_OF_VARYING, True),
+            _without_places(_ROWS_OF_VARYING),
+        ),
         alpha=bits_of(alpha),
     )
-    of_lengths = jax.numpy.zeros_like(arguments[_LENGTHS])
-    return *gradients, of_lengths, d_inputs, d_state
+    no_gradients = map(jax.numpy.zeros_like, arguments[_LENGTHS:-2])
+    return *gradients, *no_gradients, d_inputs, d_state
 
 
-def _plain_final_backward(alpha, arguments, d_states):
-    return plain_gradients.of_final_states(
-        varying_response, alpha, arguments, d_states
+def _plain_carried_backward(alpha, arguments, cotangents):
+    return plain_gradients.of_carried_response(
+        varying_response, alpha, arguments, cotangents
     )
 
 
-_final_states = twice_differentiable(
-    _final_forward, _remember_final, _final_backward, _plain_final_backward
+_carried_response = twice_differentiable(
+    _carried_forward,
+    _remember_carried,
+    _carried_backward,
+    _plain_carried_backward,
 )

@@ -6,7 +6,7 @@ portable scan they are the portable forms of native gradients.
 
 import jax
 
-from keras_linrec.kernels import carried_states
+from keras_linrec.kernels import carried_response
 from keras_linrec.kernels import causal_convolution
 from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import nonlinear_recurrence
@@ -72,22 +72,13 @@ def of_varying_response(scan, alpha, arguments, cotangents):
     return jax.vjp(plain, *arguments)[1](tuple(cotangents))
 
 
-def of_free_response(varying, time, alpha, arguments, d_outputs):
-    """Cotangents of the tensor arguments of a free response."""
+def of_carried_response(varying, alpha, arguments, cotangents):
+    """Cotangents of the tensor arguments of a carried response."""
 
     def plain(*arguments):
-        return carried_states.free_response(varying, *arguments, time, alpha)
+        return carried_response.carried_response(varying, *arguments, alpha)
 
-    return jax.vjp(plain, *arguments)[1](d_outputs)
-
-
-def of_final_states(varying, alpha, arguments, d_states):
-    """Cotangents of the tensor arguments of final states."""
-
-    def plain(*arguments):
-        return carried_states.final_states(varying, *arguments, alpha)
-
-    return jax.vjp(plain, *arguments)[1](d_states)
+    return jax.vjp(plain, *arguments)[1](tuple(cotangents))
 
 
 def of_causal_convolution(activation, inputs, response, d_outputs):

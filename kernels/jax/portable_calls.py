@@ -10,10 +10,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from keras_linrec.kernels import carried_states as carried
 from keras_linrec.kernels import impulse_response as structured
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import varying_response as varying
+from keras_linrec.kernels.carried_response import carried_response
 from keras_linrec.kernels.causal_convolution import causal_convolution
 from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.scan import portable
@@ -107,26 +107,16 @@ def _varying_backward(results, arguments, _, cotangents, block, alpha):
     return *gradients[:resets], *gradients[resets + 1 :]
 
 
-def _free(results, *arguments, time, alpha):
-    return carried.free_response(_steps, *arguments, time, number_of(alpha))
+def _carried(results, *arguments, alpha):
+    return carried_response(_steps, *arguments, number_of(alpha))
 
 
-def _free_backward(results, arguments, d_outputs, time, alpha):
-    return plain_gradients.of_free_response(
-        _steps, time, number_of(alpha), arguments, d_outputs
+def _carried_backward(results, arguments, cotangents, alpha):
+    gradients = plain_gradients.of_carried_response(
+        _steps, number_of(alpha), arguments, cotangents
     )
-
-
-def _final(results, *arguments, alpha):
-    return carried.final_states(_steps, *arguments, number_of(alpha))
-
-
-def _final_backward(results, arguments, d_states, alpha):
-    gradients = plain_gradients.of_final_states(
-        _steps, number_of(alpha), arguments, d_states
-    )
-    lengths = 7  # which have no gradient
-    return *gradients[:lengths], *gradients[lengths + 1 :]
+    # Lengths and resets have no gradients.
+    return *gradients[:7], *gradients[9:]
 
 
 def _convolution(results, inputs, response, flags, leak):
@@ -169,10 +159,8 @@ CALLS = {
     "keras_linrec_impulse_response_backward": _response_backward,
     "keras_linrec_varying_response": _varying,
     "keras_linrec_varying_response_backward": _varying_backward,
-    "keras_linrec_free_response": _free,
-    "keras_linrec_free_response_backward": _free_backward,
-    "keras_linrec_final_states": _final,
-    "keras_linrec_final_states_backward": _final_backward,
+    "keras_linrec_carried_response": _carried,
+    "keras_linrec_carried_response_backward": _carried_backward,
     "keras_linrec_causal_convolution": _convolution,
     "keras_linrec_causal_convolution_backward": _convolution_backward,
     "keras_linrec_move_steps": _move,

@@ -90,22 +90,11 @@ def varying_checkpoint_shape(batch, time, features, state, block):
     return batch, checkpoint_count(time, block), features, state
 
 
-def free_shapes(batch, features, channels, state):
-    """The arguments of a free response."""
-    return [
-        *response_shapes(features, channels, state),
-        (batch, features, state),
-    ]
-
-
-def final_shapes(batch, time, features, channels, state):
-    """The arguments of final states."""
-    return [
-        *response_shapes(features, channels, state),
-        (batch,),
-        (batch, time, features),
-        (batch, features, state),
-    ]
+def carried_shapes(batch, time, features, channels, state):
+    """The arguments of a response with states before and after it."""
+    system = response_shapes(features, channels, state)
+    inputs, states = (batch, time, features), (batch, features, state)
+    return [*system, (batch,), (batch, time), inputs, states]
 
 
 def convolution_shapes(batch, time, features, channels, taps):

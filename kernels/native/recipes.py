@@ -35,7 +35,7 @@ CUDA_FLAGS = (
 )
 # The sources of the core, beside `kernels.cpp` for each instruction set.
 _CORE_SOURCES = (
-    "carried_states.cpp",
+    "carried_response.cpp",
     "causal_convolution.cpp",
     "cuda_calls.cpp",
     "cuda_driver.cpp",

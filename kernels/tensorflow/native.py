@@ -8,7 +8,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from keras_linrec.kernels import carried_states as carried
+from keras_linrec.kernels import carried_response as carried
 from keras_linrec.kernels import causal_convolution as convolution
 from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels import nonlinear_recurrence
@@ -92,20 +92,13 @@ def varying_response(*arguments):
     return outputs, final_state
 
 
-def free_response(*arguments):
-    """See `keras_linrec.kernels.carried_states`."""
-    *arguments, time, alpha = arguments
-    return _operations.keras_linrec_free_response(
-        *arguments, time=time, alpha=bits_of(float(alpha))
-    )
-
-
-def final_states(*arguments):
-    """See `keras_linrec.kernels.carried_states`."""
+def carried_response(*arguments):
+    """See `keras_linrec.kernels.carried_response`."""
     *arguments, alpha = arguments
-    return _operations.keras_linrec_final_states(
+    outputs, final_state = _operations.keras_linrec_carried_response(
         *arguments, alpha=bits_of(float(alpha))
     )
+    return outputs, final_state
 
 
 def causal_convolution(inputs, response, activation):
@@ -403,48 +396,29 @@ def _plain_varying_gradient(operation, tensors):
     return *gradients, d_inputs, d_state
 
 
-@tf.RegisterGradient("KerasLinrecFreeResponse")
-def _free_gradient(operation, d_outputs):
-    return _operations.keras_linrec_free_response_backward(
-        *operation.inputs,
-        d_outputs,
-        time=operation.get_attr("time"),
-        alpha=operation.get_attr("alpha"),
+@tf.RegisterGradient("KerasLinrecCarriedResponse")
+def _carried_gradient(operation, *cotangents):
+    *gradients, d_inputs, d_state = (
+        _operations.keras_linrec_carried_response_backward(
+            *operation.inputs,
+            *_filled(cotangents, operation.outputs),
+            alpha=operation.get_attr("alpha"),
+        )
     )
+    of_lengths = of_resets = None
+    return *gradients, of_lengths, of_resets, d_inputs, d_state
 
 
-@_differentiable("KerasLinrecFreeResponseBackward")
-def _plain_free_gradient(operation, tensors):
-    *arguments, d_outputs = tensors
-    time = operation.get_attr("time")
+@_differentiable("KerasLinrecCarriedResponseBackward")
+def _plain_carried_gradient(operation, tensors):
+    *arguments, d_outputs, d_final_state = tensors
     alpha = number_of(operation.get_attr("alpha"))
 
     def response(arguments):
-        return carried.free_response(varying_response, *arguments, time, alpha)
+        return carried.carried_response(varying_response, *arguments, alpha)
 
-    return pull_back(response, arguments, d_outputs)
-
-
-@tf.RegisterGradient("KerasLinrecFinalStates")
-def _final_gradient(operation, d_states):
-    *gradients, d_inputs, d_state = (
-        _operations.keras_linrec_final_states_backward(
-            *operation.inputs, d_states, alpha=operation.get_attr("alpha")
-        )
-    )
-    of_lengths = None
-    return *gradients, of_lengths, d_inputs, d_state
-
-
-@_differentiable("KerasLinrecFinalStatesBackward")
-def _plain_final_gradient(operation, tensors):
-    *arguments, d_states = tensors
-    alpha = number_of(operation.get_attr("alpha"))
-
-    def states(arguments):
-        return carried.final_states(varying_response, *arguments, alpha)
-
-    *gradients, _, d_inputs, d_state = pull_back(states, arguments, d_states)
+    gradients = pull_back(response, arguments, [d_outputs, d_final_state])
+    *gradients, _, _, d_inputs, d_state = gradients
     return *gradients, d_inputs, d_state
 
 

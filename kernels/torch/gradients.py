@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from keras_linrec.kernels import carried_states
+from keras_linrec.kernels import carried_response
 from keras_linrec.kernels import causal_convolution
 from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import nonlinear_recurrence
@@ -290,55 +290,37 @@ _register(
 _register_backward(operators.varying_response_backward, _plain_varying_gradient)
 
 
-# States that pass through a sequence.
+# The response with states before and after it.
 
 
 def _varying(*arguments):
     *arguments, alpha = arguments
-    return operators.varying_response(float(alpha), list(arguments))
+    return operators.varying_response(float(alpha), list(arguments))[:2]
 
 
-def _free_gradient(time, alpha, kept, cotangents):
-    return operators.free_response_backward(time, alpha, *kept, *cotangents)
-
-
-def _plain_free_gradient(time, alpha, arguments, d_outputs):
-    def plain(arguments):
-        return [carried_states.free_response(_varying, *arguments, time, alpha)]
-
-    return _pull_back(plain, [arguments], [d_outputs])
-
-
-def _final_gradient(alpha, kept, cotangents):
-    *gradients, d_inputs, d_state = operators.final_states_backward(
+def _carried_gradient(alpha, kept, cotangents):
+    *gradients, d_inputs, d_state = operators.carried_response_backward(
         alpha, *kept, *cotangents
     )
-    of_lengths = None
-    return *gradients, of_lengths, d_inputs, d_state
+    of_lengths = of_resets = None
+    return *gradients, of_lengths, of_resets, d_inputs, d_state
 
 
-def _plain_final_gradient(alpha, arguments, d_states):
+def _plain_carried_gradient(alpha, arguments, *cotangents):
     def plain(arguments):
-        return [carried_states.final_states(_varying, *arguments, alpha)]
+        return carried_response.carried_response(_varying, *arguments, alpha)
 
-    gradients = _pull_back(plain, [arguments], [d_states])
-    *gradients, _, d_inputs, d_state = gradients
+    gradients = _pull_back(plain, [arguments], cotangents)
+    *gradients, _, _, d_inputs, d_state = gradients
     return *gradients, d_inputs, d_state
 
 
 _register(
-    operators.free_response,
+    operators.carried_response,
     lambda arguments, _: arguments,
-    _free_gradient,
-    settings=2,
+    _carried_gradient,
 )
-_register_backward(
-    operators.free_response_backward, _plain_free_gradient, settings=2
-)
-_register(
-    operators.final_states, lambda arguments, _: arguments, _final_gradient
-)
-_register_backward(operators.final_states_backward, _plain_final_gradient)
+_register_backward(operators.carried_response_backward, _plain_carried_gradient)
 
 
 # The causal convolution.

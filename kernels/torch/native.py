@@ -58,20 +58,14 @@ def varying_response(*arguments):
     return outputs, final_state
 
 
-def free_response(*arguments):
-    """See `keras_linrec.kernels.carried_states`."""
-    *arguments, time, alpha = arguments
-    (arguments,) = alike(arguments)
-    (outputs,) = operators.free_response(time, float(alpha), list(arguments))
-    return outputs
-
-
-def final_states(*arguments):
-    """See `keras_linrec.kernels.carried_states`."""
+def carried_response(*arguments):
+    """See `keras_linrec.kernels.carried_response`."""
     *arguments, alpha = arguments
     (arguments,) = alike(arguments)
-    (states,) = operators.final_states(float(alpha), list(arguments))
-    return states
+    outputs, final_state = operators.carried_response(
+        float(alpha), list(arguments)
+    )
+    return outputs, final_state
 
 
 def causal_convolution(inputs, response, activation):

@@ -21,10 +21,9 @@ from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.call_shapes import carried_shapes
 from keras_linrec.kernels.native.call_shapes import checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import convolution_shapes
-from keras_linrec.kernels.native.call_shapes import final_shapes
-from keras_linrec.kernels.native.call_shapes import free_shapes
 from keras_linrec.kernels.native.call_shapes import move_shapes
 from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.kernels.native.call_shapes import parts_of
@@ -325,55 +324,42 @@ def varying_response_backward(
     return empty_like([*arguments[:resets], *arguments[resets + 1 :]])
 
 
-# States that pass through a sequence.
+# The response with states before and after it.
 
 
-def _describe_free(time, alpha, arguments, *_):
-    axes, (batch, features, state) = split_axes(arguments[-1], 3)
-    channels = arguments[6].shape[-2]
-    sizes = batch, time, features, channels, state, bits_of(alpha)
-    shapes = free_shapes(batch, features, channels, state)
-    d_outputs = batch, time, features, channels
-    return 0, sizes, axes, (shapes, [d_outputs])
-
-
-@_operator(_describe_free, settings=2)
-def free_response(time: int, alpha: float, arguments: Tensors) -> Tensors:
-    """The outputs."""
-    state = arguments[-1]
-    *axes, batch, features, _ = state.shape
-    channels = arguments[6].shape[-2]
-    return [state.new_empty((*axes, batch, time, features, channels))]
-
-
-@_operator(_describe_free, settings=2)
-def free_response_backward(
-    time: int, alpha: float, arguments: Tensors, d_outputs: Tensor
-) -> Tensors:
-    """Cotangents of the arguments of `free_response`."""
-    return empty_like(arguments)
-
-
-def _describe_final(alpha, arguments, *_):
+def _describe_carried(alpha, arguments, *_):
     axes, (batch, time, features) = split_axes(arguments[-2], 3)
-    sizes = batch, time, features, *arguments[6].shape[-2:]
-    d_states = batch, features, sizes[-1]
-    return 0, (*sizes, bits_of(alpha)), axes, (final_shapes(*sizes), [d_states])
+    channels, state = arguments[6].shape[-2:]
+    sizes = batch, time, features, channels, state
+    shapes = (
+        carried_shapes(*sizes),
+        [(batch, time, features, channels)],
+        [(batch, features, state)],
+    )
+    return 0, (*sizes, bits_of(alpha)), axes, shapes
 
 
-@_operator(_describe_final)
-def final_states(alpha: float, arguments: Tensors) -> Tensors:
-    """The states."""
-    return empty_like(arguments[-1:])
+@_operator(_describe_carried)
+def carried_response(alpha: float, arguments: Tensors) -> Tensors:
+    """Outputs and final state."""
+    inputs, initial_state = arguments[-2:]
+    channels = arguments[6].shape[-2]
+    return [
+        inputs.new_empty((*inputs.shape, channels)),
+        *empty_like([initial_state]),
+    ]
 
 
-@_operator(_describe_final)
-def final_states_backward(
-    alpha: float, arguments: Tensors, d_states: Tensor
+@_operator(_describe_carried)
+def carried_response_backward(
+    alpha: float,
+    arguments: Tensors,
+    d_outputs: Tensor,
+    d_final_state: Tensor,
 ) -> Tensors:
-    """Cotangents of the arguments of `final_states` but the lengths."""
+    """Cotangents of the arguments but the lengths and resets."""
     lengths = 7
-    return empty_like([*arguments[:lengths], *arguments[lengths + 1 :]])
+    return empty_like([*arguments[:lengths], *arguments[lengths + 2 :]])
 
 
 # The causal convolution.

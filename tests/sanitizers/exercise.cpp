@@ -226,8 +226,8 @@ void varying_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
 }
 
 template <class Real>
-void carried_states(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
-                    int64_t n) {
+void carried_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
+                       int64_t n) {
   const int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
   const double alpha = 0.5;
   std::vector<int64_t> sizes = {g, b, t, h, m, n, 0};
@@ -237,20 +237,24 @@ void carried_states(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
   for (int64_t row = 0; row < g * b; row++)
     reinterpret_cast<Real*>(lengths.parts[0].data())[row] =
         static_cast<Real>(t - row % (t + 1));
+  // Without resets, and then with one before every second step or so.
+  Quantity resets = around<Real>(-2.0, 1.0, g * b * t, 12);
   const Quantity inputs = make<Real>(1, g * b * t * h, 9);
   const Quantity state = make<Real>(1, g * b * h * n, 10);
-  Quantity outputs = make<Real>(1, g * b * t * h * m, 11), final_state = state;
-  std::vector<Quantity> d_systems = systems;
-  Quantity d_inputs = inputs, d_state = state;
-  call<Real>(keras_linrec_free_response, flags, sizes, with(systems, {&state}),
-             {&outputs});
-  call<Real>(keras_linrec_free_response_backward, flags, sizes,
-             with(systems, {&state, &outputs}), with(d_systems, {&d_state}));
-  call<Real>(keras_linrec_final_states, flags, sizes,
-             with(systems, {&lengths, &inputs, &state}), {&final_state});
-  call<Real>(keras_linrec_final_states_backward, flags, sizes,
-             with(systems, {&lengths, &inputs, &state, &final_state}),
-             with(d_systems, {&d_inputs, &d_state}));
+  for (int with_resets = 0; with_resets < 2; with_resets++) {
+    if (with_resets) resets = make<Real>(1, g * b * t, 12);
+    Quantity outputs = make<Real>(1, g * b * t * h * m, 11);
+    Quantity final_state = state;
+    call<Real>(keras_linrec_carried_response, flags, sizes,
+               with(systems, {&lengths, &resets, &inputs, &state}),
+               {&outputs, &final_state});
+    std::vector<Quantity> d_systems = systems;
+    Quantity d_inputs = inputs, d_state = state;
+    call<Real>(keras_linrec_carried_response_backward, flags, sizes,
+               with(systems, {&lengths, &resets, &inputs, &state, &outputs,
+                              &final_state}),
+               with(d_systems, {&d_inputs, &d_state}));
+  }
 }
 
 template <class Real>
@@ -360,9 +364,11 @@ void everything() {
   varying_responses<Real>(1, 1, 1, 1, 1, 1, 1);
   varying_responses<Real>(2, 3, 20, 7, 2, 5, 8);
   varying_responses<Real>(1, 5, 9, 20, 1, 33, 3);
-  carried_states<Real>(1, 1, 1, 1, 1, 1);
-  carried_states<Real>(2, 3, 20, 7, 2, 5);
-  carried_states<Real>(1, 5, 70, 3, 1, 33);
+  carried_responses<Real>(1, 1, 1, 1, 1, 1);
+  carried_responses<Real>(2, 3, 20, 7, 2, 5);
+  carried_responses<Real>(1, 5, 70, 3, 1, 33);
+  carried_responses<Real>(1, 4, 900, 2, 1, 3);
+  carried_responses<Real>(2, 2, 5, 17, 2, 64);
   moves_of_steps<Real>(1, 1, 1, 1);
   moves_of_steps<Real>(2, 3, 50, 7);
   moves_of_steps<Real>(1, 1, 3000, 40);

@@ -27,7 +27,7 @@ for sanitizer in address,undefined thread; do
     done
     wait
     "$compiler" "${flags[@]}" exercise.cpp \
-        "$source"/{carried_states,causal_convolution,impulse_response}.cpp \
+        "$source"/{carried_response,causal_convolution,impulse_response}.cpp \
         "$source"/{move_steps,nonlinear_scan,projected_scan,scan}.cpp \
         "$source"/{varying_response,parallel,processors,systems,dispatch}.cpp \
         "${objects[@]}" -pthread \

@@ -34,11 +34,13 @@ struct Blocks {
 typedef Matrix<double> Rows;
 
 // to += factor * from
-inline void add_rows(const Rows& from, const Rows& to, double factor = 1.0) {
+template <class Real>
+void add_rows(const Matrix<Real>& from, const Matrix<Real>& to,
+              Real factor = 1) {
   const int64_t panel = to.row;
   for (int64_t p = 0; p * panel < to.columns; p++) {
-    const double* source = from.at(p);
-    double* target = to.at(p);
+    const Real* source = from.at(p);
+    Real* target = to.at(p);
     for (int64_t i = 0; i < to.rows * panel; i++)
       target[i] += factor * source[i];
   }
@@ -46,7 +48,9 @@ inline void add_rows(const Rows& from, const Rows& to, double factor = 1.0) {
 
 // to = from + from b. The product is summed separately: added to the larger
 // number term by term, it would lose digits.
-inline void advance(const Rows& from, Panels<double>& b, const Rows& to) {
+template <class Real>
+void advance(const Matrix<Real>& from, Panels<Real>& b,
+             const Matrix<Real>& to) {
   multiply(from, b.all(), to);
   add_rows(from, to);
 }

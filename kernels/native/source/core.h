@@ -135,38 +135,24 @@ KERAS_LINREC_PUBLIC int keras_linrec_varying_response(int flags,
 KERAS_LINREC_PUBLIC int keras_linrec_varying_response_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
-// outputs[b, t, h] = C[h] Abar[h]^(t + 1) x[b, h], the free response of the
-// same systems to the states before the first step.
+// The same with steps of one length, in blocks of time: outputs C x_t of
+// x_t = Abar x_{t-1} + Bbar u_t, and the states after lengths[b] steps, behind
+// which outputs are zero.
 //   sizes: groups, batch, time, features, channels, state, the bits of alpha
 //     as a double
-//   from: p, d, q, t, b, timescale, C, as above; initial state (batch,
+//   from: p, d, q, t, b, timescale, C, as above; lengths (batch,), whole
+//     numbers; resets (batch, time), as above; inputs (batch, time, features),
+//     initial state (batch, features, state)
+//   to: outputs (batch, time, features, channels), final state (batch,
 //     features, state)
-//   to: outputs (batch, time, features, channels)
-KERAS_LINREC_PUBLIC int keras_linrec_free_response(int flags,
-                                                   const int64_t* sizes,
-                                                   const void* const* from,
-                                                   void* const* to);
+KERAS_LINREC_PUBLIC int keras_linrec_carried_response(int flags,
+                                                      const int64_t* sizes,
+                                                      const void* const* from,
+                                                      void* const* to);
 
-//   from: the same, and d_outputs
-//   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C, d_initial_state
-KERAS_LINREC_PUBLIC int keras_linrec_free_response_backward(
-    int flags, const int64_t* sizes, const void* const* from, void* const* to);
-
-// The states of the same systems after lengths[b] steps of
-// x_t = Abar x_{t-1} + Bbar u_t.
-//   sizes: the same
-//   from: p, d, q, t, b, timescale, C, which is not used, as above; lengths
-//     (batch,), whole numbers; inputs (batch, time, features), initial state
-//     (batch, features, state)
-//   to: final state (batch, features, state)
-KERAS_LINREC_PUBLIC int keras_linrec_final_states(int flags,
-                                                  const int64_t* sizes,
-                                                  const void* const* from,
-                                                  void* const* to);
-
-//   from: the same, and d_final_state
+//   from: the same, d_outputs and d_final_state
 //   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C, d_inputs, d_initial_state
-KERAS_LINREC_PUBLIC int keras_linrec_final_states_backward(
+KERAS_LINREC_PUBLIC int keras_linrec_carried_response_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
 // outputs[b, t, h, m] = activation(sum over k of response[h, m, k]

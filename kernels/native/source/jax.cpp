@@ -125,28 +125,11 @@ ffi::Error varying_response(ffi::RemainingArgs arguments,
 }
 
 template <Core core>
-ffi::Error free_response(ffi::RemainingArgs arguments,
-                         ffi::RemainingRets results, int64_t time,
-                         int64_t alpha) {
+ffi::Error carried_response(ffi::RemainingArgs arguments,
+                            ffi::RemainingRets results, int64_t alpha) {
   const Arrays arrays(arguments, results);
   if (arrays.error.failure()) return arrays.error;
-  constexpr size_t output_matrix = 6, state = 7;
-  const int64_t sizes[] = {arrays.groups(state, 3),
-                           arrays.axis(state, 3),
-                           time,
-                           arrays.axis(state, 2),
-                           arrays.axis(output_matrix, 2),
-                           arrays.axis(state, 1),
-                           alpha};
-  return arrays.run<core>(0, sizes);
-}
-
-template <Core core>
-ffi::Error final_states(ffi::RemainingArgs arguments,
-                        ffi::RemainingRets results, int64_t alpha) {
-  const Arrays arrays(arguments, results);
-  if (arrays.error.failure()) return arrays.error;
-  constexpr size_t output_matrix = 6, inputs = 8;
+  constexpr size_t output_matrix = 6, inputs = 9;
   const int64_t sizes[] = {arrays.groups(inputs, 3),
                            arrays.axis(inputs, 3),
                            arrays.axis(inputs, 2),
@@ -312,7 +295,7 @@ auto projected_scan_binding() { return scan_binding().Attr<int64_t>("block"); }
 
 auto activated_binding() { return scan_binding().Attr<int64_t>("leak"); }
 
-auto final_states_binding() {
+auto carried_response_binding() {
   return ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<int64_t>(
       "alpha");
 }
@@ -369,12 +352,10 @@ HANDLER(keras_linrec_varying_response, varying_response,
         varying_response_binding);
 HANDLER(keras_linrec_varying_response_backward, varying_response,
         varying_response_binding);
-HANDLER(keras_linrec_free_response, free_response, impulse_response_binding);
-HANDLER(keras_linrec_free_response_backward, free_response,
-        impulse_response_binding);
-HANDLER(keras_linrec_final_states, final_states, final_states_binding);
-HANDLER(keras_linrec_final_states_backward, final_states,
-        final_states_binding);
+HANDLER(keras_linrec_carried_response, carried_response,
+        carried_response_binding);
+HANDLER(keras_linrec_carried_response_backward, carried_response,
+        carried_response_binding);
 HANDLER(keras_linrec_causal_convolution, causal_convolution, activated_binding);
 HANDLER(keras_linrec_causal_convolution_backward, causal_convolution,
         activated_binding);

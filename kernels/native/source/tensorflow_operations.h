@@ -105,7 +105,9 @@ inline const Quantities varying_inputs = {{"inputs", "btf"},
                                           {"initial_state", "bfn"}};
 inline const Quantities varying_arguments =
     varying_system + Quantities{{"resets", "bt"}} + varying_inputs;
-inline const Quantities states_before = {{"initial_state", "bfn"}};
+inline const Quantities carried_arguments =
+    response_arguments + Quantities{{"lengths", "b"}, {"resets", "bt"}} +
+    varying_inputs;
 inline const Quantities convolution_arguments = {{"inputs", "btf"},
                                                  {"response", "fcl"}};
 inline const Quantities nonlinear_arguments = {{"inputs", "btf"},
@@ -177,30 +179,18 @@ inline const Operation operations[] = {
                                     {"d_outputs", "btfc"},
                                     {"d_final_state", "bfn"}},
      cotangents_of(varying_system + varying_inputs)},
-    {"KerasLinrecFreeResponse",
-     keras_linrec_free_response,
-     "btfcn",
-     has_time | has_alpha,
-     response_arguments + states_before,
-     {{"outputs", "btfc"}}},
-    {"KerasLinrecFreeResponseBackward",
-     keras_linrec_free_response_backward,
-     "btfcn",
-     has_time | has_alpha,
-     response_arguments + states_before + Quantities{{"d_outputs", "btfc"}},
-     cotangents_of(response_arguments + states_before)},
-    {"KerasLinrecFinalStates",
-     keras_linrec_final_states,
+    {"KerasLinrecCarriedResponse",
+     keras_linrec_carried_response,
      "btfcn",
      has_alpha,
-     response_arguments + Quantities{{"lengths", "b"}} + varying_inputs,
-     {{"final_state", "bfn"}}},
-    {"KerasLinrecFinalStatesBackward",
-     keras_linrec_final_states_backward,
+     carried_arguments,
+     {{"outputs", "btfc"}, {"final_state", "bfn"}}},
+    {"KerasLinrecCarriedResponseBackward",
+     keras_linrec_carried_response_backward,
      "btfcn",
      has_alpha,
-     response_arguments + Quantities{{"lengths", "b"}} + varying_inputs +
-         Quantities{{"d_final_state", "bfn"}},
+     carried_arguments +
+         Quantities{{"d_outputs", "btfc"}, {"d_final_state", "bfn"}},
      cotangents_of(response_arguments + varying_inputs)},
     {"KerasLinrecCausalConvolution",
      keras_linrec_causal_convolution,
