@@ -216,6 +216,75 @@ def test_a_nan_stops_at_a_reset():
     assert np.isfinite(slopes[-2]).all()
 
 
+@pytest.mark.parametrize("where", ["inputs", "cotangents"])
+def test_a_nan_in_a_row_leaves_the_others_to_the_last_bit(where):
+    sizes, alpha = (5, 64, 3, 2, 8), 0.5
+    systems, lengths, resets, inputs, states = case_of(*sizes)
+    given = sizes, alpha, "float32"
+    generator = np.random.default_rng(3)
+    cotangents = [
+        generator.uniform(-1, 1, (5, 64, 3, 2)),
+        generator.uniform(-1, 1, states.shape),
+    ]
+
+    def run():
+        arguments = [*systems, lengths, resets, inputs, states]
+        outputs = call(
+            "carried_response", arguments, shapes(cotangents), *given
+        )
+        slopes = call(
+            "carried_response_backward",
+            [*arguments, *cotangents],
+            shapes([*systems, inputs, states]),
+            *given,
+        )
+        return outputs, slopes
+
+    (outputs, final_state), slopes = run()
+    spoilt = {"inputs": inputs, "cotangents": cotangents[0]}[where]
+    spoilt[1, 20] = np.nan
+    spoilt[3] = np.inf  # a row of a single step
+    (spoilt_outputs, spoilt_state), spoilt_slopes = run()
+    good = [0, 2, 4]
+    for one, other in (
+        (spoilt_outputs, outputs),
+        (spoilt_state, final_state),
+        *zip(spoilt_slopes[-2:], slopes[-2:], strict=True),
+    ):
+        np.testing.assert_array_equal(one[good], other[good])
+    bad = spoilt_outputs if where == "inputs" else spoilt_slopes[-2]
+    assert np.isnan(bad[1]).any()
+    # The gradients of what the rows share know of it.
+    assert np.isnan(spoilt_slopes[SYSTEM.index("output_matrix")]).all()
+
+
+@pytest.mark.parametrize("sizes", [(3, 40, 2, 1, 6), (2, 11, 17, 1, 64)])
+def test_what_lies_behind_the_end_of_a_row_is_not_read(sizes):
+    """In blocks and step by step."""
+    alpha = 0.5
+    systems, lengths, resets, inputs, states = case_of(*sizes)
+    given = sizes, alpha, "float64"
+    cotangents = [
+        np.random.default_rng(3).uniform(-1, 1, sizes[:4]),
+        np.ones_like(states),
+    ]
+
+    def gradients():
+        arguments = [*systems, lengths, resets, inputs, states, *cotangents]
+        return call(
+            "carried_response_backward",
+            arguments,
+            shapes([*systems, inputs, states]),
+            *given,
+        )
+
+    expected = gradients()
+    inputs[1, int(lengths[1]) :] = np.inf
+    cotangents[0][1, int(lengths[1]) :] = np.nan
+    for one, other in zip(gradients(), expected, strict=True):
+        assert relative_error(one, other) < 1e-11
+
+
 def test_without_rows_features_or_channels_gradients_are_zero():
     for sizes in ((0, 5, 2, 1, 3), (2, 5, 0, 1, 3), (2, 5, 2, 0, 3)):
         batch, time, features, channels, state = sizes

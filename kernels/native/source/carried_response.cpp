@@ -1,11 +1,11 @@
 // Responses with states before and after them: in blocks, see
-// carried_response.h, of which a job takes one feature; or step by step.
+// carried_response.h, of which a job takes one feature; or step by step, see
+// carried_steps.h.
 #include "carried_response.h"
 
-#include <array>
-#include <cmath>
 #include <memory>
 
+#include "carried_steps.h"
 #include "parallel.h"
 #include "structured_arguments.h"
 #include "systems.h"
@@ -54,12 +54,6 @@ void exchange(const Real* from, int64_t rows, int64_t columns, int64_t width,
   });
 }
 
-// Memory without the zeros that a std::vector begins with.
-template <class Real>
-std::unique_ptr<Real[]> numbers(int64_t count) {
-  return std::unique_ptr<Real[]>(new Real[count]);
-}
-
 template <class Real>
 struct CarriedArguments {
   StructuredArguments<Real> system;
@@ -91,112 +85,8 @@ struct CarriedArguments {
 };
 
 template <class Real>
-bool all_finite(const void* array, int64_t count) {
-  const Real* numbers = static_cast<const Real*>(array);
-  int other = 0;
-  for (int64_t i = 0; i < count; i++) other |= numbers[i] - numbers[i] != 0;
-  return !other;
-}
-
-// --- step by step -----------------------------------------------------------
-
-// A call of the response to steps of any length (core.h): the length is 1, and
-// behind the ends of rows 0.
-template <class Real>
-class Steps {
- public:
-  Steps(const CarriedSizes& s, const void* const* from)
-      : s_(s),
-        flags_(sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0),
-        deltas_(s.groups * s.batch * s.time),
-        resets_(deltas_.size()) {
-    const Real* lengths = static_cast<const Real*>(from[7]);
-    const Real* resets = static_cast<const Real*>(from[8]);
-    for (int64_t row = 0; row < s.groups * s.batch; row++)
-      for (int64_t step = 0; step < s.time; step++)
-        if (step < lengths[row]) {
-          deltas_[row * s.time + step] = 1;
-          resets_[row * s.time + step] = resets[row * s.time + step];
-        }
-    // As in `varying_block` of kernels/native/__init__.py.
-    const int64_t block = std::max<int64_t>(
-        {8, 1024 / s.state, static_cast<int64_t>(std::sqrt(s.time)) / 2});
-    sizes_ = {s.groups,   s.batch, s.time, s.features,
-              s.channels, s.state, block,  0};
-    std::memcpy(&sizes_[7], &s.alpha, sizeof s.alpha);
-    checkpoints_ = numbers<Real>(s.groups * (s.time / block + 2) * s.batch *
-                                 s.features * s.state);
-    std::copy_n(from, 11, from_);
-    from_[7] = deltas_.data();
-    from_[8] = resets_.data();
-    from_[11] = checkpoints_.get();
-  }
-
-  int forward(void* outputs, void* final_state) {
-    void* const to[] = {outputs, final_state, checkpoints_.get()};
-    const int status =
-        keras_linrec_varying_response(flags_, sizes_.data(), from_, to);
-    clear_behind(static_cast<Real*>(outputs));
-    return status;
-  }
-
-  int backward(const void* d_outputs, const void* d_final_state,
-               void* const* to) {
-    // The forward pass keeps nothing.
-    const int64_t rows = s_.groups * s_.batch, count = rows * per_row();
-    const auto outputs = numbers<Real>(count);
-    const auto states = numbers<Real>(rows * s_.features * s_.state);
-    const int status = forward(outputs.get(), states.get());
-    if (status != kKerasLinrecDone) return status;
-    std::copy_n(static_cast<const Real*>(d_outputs), count, outputs.get());
-    clear_behind(outputs.get());
-    from_[12] = outputs.get();
-    from_[13] = d_final_state;
-    // The cotangents of the steps' lengths, which nobody wants.
-    const auto d_deltas = numbers<Real>(rows * s_.time);
-    void* all[10];
-    std::copy_n(to, 7, all);
-    all[7] = d_deltas.get();
-    std::copy_n(to + 7, 2, all + 8);
-    return keras_linrec_varying_response_backward(flags_, sizes_.data(), from_,
-                                                  all);
-  }
-
- private:
-  int64_t per_row() const { return s_.time * s_.features * s_.channels; }
-
-  void clear_behind(Real* numbers) const {
-    const int64_t width = s_.features * s_.channels;
-    for (size_t step = 0; step < deltas_.size(); step++)
-      if (deltas_[step] == 0)
-        std::fill_n(numbers + step * width, width, Real{0});
-  }
-
-  const CarriedSizes& s_;
-  int flags_;
-  std::vector<Real> deltas_, resets_;
-  std::array<int64_t, 8> sizes_;
-  std::unique_ptr<Real[]> checkpoints_;
-  const void* from_[14];
-};
-
-// Whether steps take the call: they cost less, or there is a NaN or an infinity,
-// which in the products of a block would reach the steps on its other side.
-template <class Real>
-bool takes_steps(const CarriedSizes& s, const void* const* from,
-                 const void* d_outputs) {
-  const int64_t steps = s.groups * s.batch * s.time * s.features;
-  return s.in_steps() || !all_finite<Real>(from[9], steps) ||
-         (d_outputs && !all_finite<Real>(d_outputs, steps * s.channels));
-}
-
-// --- in blocks --------------------------------------------------------------
-
-template <class Real>
-int carried_response(const CarriedSizes& s, const void* const* from,
-                     void* const* to) {
-  if (takes_steps<Real>(s, from, nullptr))
-    return Steps<Real>(s, from).forward(to[0], to[1]);
+int in_blocks(const CarriedSizes& s, const void* const* from,
+              void* const* to) {
   Reader<Real, const void> read(from, false);
   const CarriedArguments<Real> given(read);
   Real* outputs = static_cast<Real*>(to[0]);
@@ -224,10 +114,8 @@ int carried_response(const CarriedSizes& s, const void* const* from,
 }
 
 template <class Real>
-int carried_response_backward(const CarriedSizes& s, const void* const* from,
-                              void* const* to) {
-  if (takes_steps<Real>(s, from, from[11]))
-    return Steps<Real>(s, from).backward(from[11], from[12], to);
+int in_blocks_backward(const CarriedSizes& s, const void* const* from,
+                       void* const* to) {
   Reader<Real, const void> read(from, false);
   const CarriedArguments<Real> given(read);
   const Real* d_outputs = read.in()[0];
@@ -274,6 +162,61 @@ int carried_response_backward(const CarriedSizes& s, const void* const* from,
     gradients.give(d_shared, g);
   }
   return kKerasLinrecDone;
+}
+
+// --- step by step where blocks would not do ---------------------------------
+
+template <class Real>
+int carried_response(const CarriedSizes& s, const void* const* from,
+                     void* const* to) {
+  if (s.in_steps()) return Steps<Real>(s, from).forward(to[0], to[1]);
+  const BadRows<Real> bad(s, from, nullptr);
+  if (bad.most() == 0) return in_blocks<Real>(s, from, to);
+  const auto others = bad.without(from, 11);
+  int status = in_blocks<Real>(s, others.arrays(), to);
+  if (status != kKerasLinrecDone) return status;
+  const auto alone = bad.alone(from, 11);
+  const auto outputs = bad.numbers_for(s.outputs());
+  const auto states = bad.numbers_for(s.states());
+  status = Steps<Real>(bad.sizes(), alone.arrays())
+               .forward(outputs.get(), states.get());
+  bad.put(outputs.get(), s.outputs(), to[0]);
+  bad.put(states.get(), s.states(), to[1]);
+  return status;
+}
+
+template <class Real>
+int carried_response_backward(const CarriedSizes& s, const void* const* from,
+                              void* const* to) {
+  if (s.in_steps())
+    return Steps<Real>(s, from).backward(from[11], from[12], to);
+  const BadRows<Real> bad(s, from, from[11]);
+  if (bad.most() == 0) return in_blocks_backward<Real>(s, from, to);
+  const auto others = bad.without(from, 13);
+  int status = in_blocks_backward<Real>(s, others.arrays(), to);
+  if (status != kKerasLinrecDone) return status;
+  const auto alone = bad.alone(from, 13);
+  const auto inputs = bad.numbers_for(s.inputs());
+  const auto states = bad.numbers_for(s.states());
+  // Of p, d, q, t, b, the timescale and C, which all rows share.
+  const int64_t n = s.state, read_out = s.features * s.channels * n;
+  const int64_t counts[] = {n, n, n, 3 * n, n, s.features, read_out};
+  std::unique_ptr<Real[]> shared[7];
+  void* all[9];
+  for (int i = 0; i < 7; i++) {
+    shared[i] = numbers<Real>(s.groups * counts[i]);
+    all[i] = shared[i].get();
+  }
+  all[7] = inputs.get();
+  all[8] = states.get();
+  status = Steps<Real>(bad.sizes(), alone.arrays())
+               .backward(alone.arrays()[11], alone.arrays()[12], all);
+  for (int i = 0; i < 7; i++)
+    for (int64_t j = 0; j < s.groups * counts[i]; j++)
+      static_cast<Real*>(to[i])[j] += shared[i][j];
+  bad.put(inputs.get(), s.inputs(), to[7]);
+  bad.put(states.get(), s.states(), to[8]);
+  return status;
 }
 
 }  // namespace
