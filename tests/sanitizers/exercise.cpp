@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <thread>
 #include <vector>
@@ -239,10 +240,14 @@ void carried_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
         static_cast<Real>(t - row % (t + 1));
   // Without resets, and then with one before every second step or so.
   Quantity resets = around<Real>(-2.0, 1.0, g * b * t, 12);
-  const Quantity inputs = make<Real>(1, g * b * t * h, 9);
+  Quantity inputs = make<Real>(1, g * b * t * h, 9);
   const Quantity state = make<Real>(1, g * b * h * n, 10);
-  for (int with_resets = 0; with_resets < 2; with_resets++) {
-    if (with_resets) resets = make<Real>(1, g * b * t, 12);
+  for (int form = 0; form < 3; form++) {
+    if (form == 1) resets = make<Real>(1, g * b * t, 12);
+    // In one row of the first group.
+    if (form == 2)
+      reinterpret_cast<Real*>(inputs.parts[0].data())[0] =
+          std::numeric_limits<Real>::quiet_NaN();
     Quantity outputs = make<Real>(1, g * b * t * h * m, 11);
     Quantity final_state = state;
     call<Real>(keras_linrec_carried_response, flags, sizes,
