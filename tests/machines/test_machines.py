@@ -19,6 +19,9 @@ ENVIRONMENT = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     **os.environ,
     "OMP_NUM_THREADS": "1",
+    # Processes that torchrun restarts would read the addresses of the old ones:
+    # https://github.com/pytorch/pytorch/issues/135712
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 
 pytestmark = pytest.mark.slow
