@@ -5,6 +5,8 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
+from autodiff import backend_gradients
+from autodiff import gradient
 from autodiff import relative_error
 
 from keras_linrec import kernels
@@ -103,6 +105,31 @@ def test_sections_equal_the_whole(
         )
     ]
     for one, other in zip(*results, strict=True):
+        assert relative_error(one, other) < 1e-6
+
+
+@pytest.mark.parametrize("parts", [1, 2], ids=["real", "complex"])
+def test_second_derivatives_equal_those_of_the_whole(short_sections, parts):
+    arrays, cotangents = operands(parts, False)
+    scan = fastest().scan
+
+    def second_derivatives(form):
+        def loss(tensors):
+            results = of_a_list(form, parts)(tensors)
+            return sum(
+                keras.ops.sum(result**2 * keras.ops.convert_to_tensor(weight))
+                for weight, result in zip(cotangents, results, strict=True)
+            )
+
+        return backend_gradients(
+            gradient(loss), arrays, [np.ones_like(part) for part in arrays]
+        )
+
+    for one, other in zip(
+        second_derivatives(backends.current().by_sections(scan)),
+        second_derivatives(partial(plain.projected_scan, scan)),
+        strict=True,
+    ):
         assert relative_error(one, other) < 1e-6
 
 
