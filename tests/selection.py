@@ -72,9 +72,9 @@ ONLY_UNDER = {
 # Files that the selection runs under some backends only, or under none:
 # examples and files, which repeat there what other tests cover under each
 # backend; models, and the tests of single units beside `test_units.py` and the
-# conformance suite, which JAX and TensorFlow compile for minutes; tests that
-# start a process per backend or device; pages; and kernels for emulated
-# hardware.
+# conformance suite, drawn cases and threads, which JAX and TensorFlow compile
+# for minutes; tests that start a process per backend or device; pages; and
+# kernels for emulated hardware.
 SELECTED_UNDER = {
     "test_analysis.py": ("torch",),
     "test_arguments.py": ("torch",),
@@ -87,6 +87,7 @@ SELECTED_UNDER = {
     "test_cuda_response.py": (),
     "test_cuda_tensorflow.py": (),
     "test_defaults.py": ("torch",),
+    "test_dense_parts.py": ("torch",),
     "test_device_check.py": (),
     "test_devices.py": (),
     "test_diagonal_layers.py": ("torch",),
@@ -95,11 +96,14 @@ SELECTED_UNDER = {
     "test_files_across_backends.py": (),
     "test_for_signals.py": ("torch",),
     "test_freed_memory.py": ("torch",),
+    "test_householder.py": ("torch",),
     "test_impulse_response.py": ("torch",),
     "test_kept_models.py": (),
+    "test_layer_properties.py": ("torch",),
     "test_ldstack.py": ("torch",),
     "test_ldstack_examples.py": ("torch",),
     "test_learning_rates.py": (),
+    "test_lipschitz_rnn.py": ("torch",),
     "test_lipschitz_stability.py": ("torch",),
     "test_lru.py": ("torch",),
     "test_lssl.py": ("torch",),
@@ -116,6 +120,7 @@ SELECTED_UNDER = {
     "test_nlp_generation.py": ("torch",),
     "test_nlp_texts.py": ("torch",),
     "test_optimizers.py": (),
+    "test_orthogonal_rnn.py": ("torch",),
     "test_pallas.py": (),
     "test_prebuilt.py": (),
     "test_recipe_tasks.py": (),
@@ -126,15 +131,17 @@ SELECTED_UNDER = {
     "test_sampling_rates.py": ("torch",),
     "test_saved_files.py": ("torch",),
     "test_saving.py": ("torch",),
+    "test_scan_properties.py": ("torch",),
+    "test_sections.py": ("torch",),
     "test_self_test.py": (),
     "test_sequence_model_chunks.py": ("torch",),
-    "test_sequential_digits.py": ("torch",),
-    "test_sections.py": ("torch",),
+    "test_sequential_digits.py": (),
     "test_serve_stream.py": (),
-    "test_soak.py": ("torch",),
+    "test_soak.py": (),
     "test_stable_examples.py": ("torch",),
     "test_state_norms.py": ("torch",),
     "test_task_guides.py": (),
+    "test_threads.py": ("torch",),
     "test_three_tones.py": ("torch",),
 }
 # Docstring examples, whose layers are tested under every backend elsewhere.
