@@ -81,7 +81,7 @@ typedef int (*Function)(int, const int64_t*, const void* const*, void* const*);
 template <class Real>
 void call(Function function, int flags, const std::vector<int64_t>& sizes,
           const std::vector<const Quantity*>& from,
-          const std::vector<Quantity*>& to) {
+          const std::vector<Quantity*>& to, bool finite = true) {
   std::vector<const void*> arrays;
   std::vector<void*> results;
   for (const Quantity* quantity : from)
@@ -92,6 +92,7 @@ void call(Function function, int flags, const std::vector<int64_t>& sizes,
     std::fprintf(stderr, "the core refused sizes\n");
     std::exit(1);
   }
+  if (!finite) return;
   for (Quantity* quantity : to) {
     require_finite<Real>(*quantity);
     if (results_file) write<Real>(*quantity);
@@ -252,13 +253,13 @@ void carried_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
     Quantity final_state = state;
     call<Real>(keras_linrec_carried_response, flags, sizes,
                with(systems, {&lengths, &resets, &inputs, &state}),
-               {&outputs, &final_state});
+               {&outputs, &final_state}, form < 2);
     std::vector<Quantity> d_systems = systems;
     Quantity d_inputs = inputs, d_state = state;
     call<Real>(keras_linrec_carried_response_backward, flags, sizes,
                with(systems, {&lengths, &resets, &inputs, &state, &outputs,
                               &final_state}),
-               with(d_systems, {&d_inputs, &d_state}));
+               with(d_systems, {&d_inputs, &d_state}), form < 2);
   }
 }
 
