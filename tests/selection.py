@@ -171,10 +171,9 @@ def pytest_configure(config):
         "markers",
         "rest(*backends): not in the selection under these backends, or any",
     )
+    files = {path.name for path in TESTS.rglob("test_*.py")}
     missing = [
-        name
-        for name in (*ONLY_UNDER, *SELECTED_UNDER)
-        if not (TESTS / name).exists()
+        name for name in (*ONLY_UNDER, *SELECTED_UNDER) if name not in files
     ]
     if missing:
         raise pytest.UsageError(
