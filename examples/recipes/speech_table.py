@@ -33,7 +33,7 @@ ROTRNN_SPEECH = {"state_size": 96, "theta_max": 3.141592653589793}
 LSTM_SPEECH = {"units": 48}
 # A step of an LSTM over whole recordings takes seconds: the rounds are shorter,
 # and as many as take the time of the LSSL.
-LSTM_ROUNDS = {"steps": 20, "rounds": 12}
+LSTM_ROUNDS = {"steps": 20, "rounds": 18}
 NEVER_HEARD = "Raw speech of a speaker never heard"
 UNHEARD = {
     "section": NEVER_HEARD,
@@ -49,6 +49,7 @@ RECIPES = {
         LSSL_SPEECH,
         task_arguments={"vary": True},
         measurements=RATES,
+        rounds=36,
     ),
     "speech-rotrnn": of_speech("RotRNN", "rotrnn", ROTRNN_SPEECH),
     "speech-lstm": of_speech("LSTM", "lstm", LSTM_SPEECH, **LSTM_ROUNDS),

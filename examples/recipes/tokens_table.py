@@ -113,7 +113,7 @@ TRANSFORMER_TEXT = (
 RECIPES |= {
     "text-rotrnn": of_text("RotRNN", ROTRNN_TEXT, rounds=60),
     "text-lstm": of_text("LSTM", LSTM_TEXT, rounds=60),
-    "text-transformer": of_text("transformer", TRANSFORMER_TEXT, rounds=60),
+    "text-transformer": of_text("transformer", TRANSFORMER_TEXT, rounds=15),
 }
 
 # Lists of Long Range Arena.
