@@ -31,12 +31,14 @@ def final_state(scan, decay, inputs, input_kernel, initial_state, reverse):
         inputs = ops.flip(inputs, axis=1)
     features, channels = input_kernel[0].shape
     block = min(_BLOCK, inputs.shape[1] or _BLOCK)
-    time = ops.shape(inputs)[1]
+    batch, time, _ = ops.shape(inputs)
     blocks = -(-time // block)
     # Padding before the first step; the initial state enters after it.
     missing = blocks * block - time
     inputs = ops.pad(inputs, [[0, 0], [missing, 0], [0, 0]])
-    inputs = ops.reshape(inputs, (-1, blocks, block * features))
+    # Rows of a matrix: TensorFlow would compute the gradient of the weights for
+    # every row of the batch, and sum.
+    inputs = ops.reshape(inputs, (-1, block * features))
 
     power = powers(decay, block + 1)
     weights = multiply(
@@ -50,6 +52,7 @@ def final_state(scan, decay, inputs, input_kernel, initial_state, reverse):
             [ops.reshape(part, (-1, channels)) for part in weights], axis=1
         ),
     )
+    added = ops.reshape(added, (batch, blocks, len(decay) * channels))
     added = tuple(ops.split(added, len(decay), axis=-1))
     entering = multiply(
         tuple(ops.take(part, block - missing, axis=0) for part in power),

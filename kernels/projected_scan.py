@@ -43,14 +43,14 @@ def projected_scan(
     if len(decay) == 1:
         states, final_state = scan(
             decay,
-            (inputs @ input_kernel[0],),
+            (ops.matmul(inputs, input_kernel[0]),),
             initial_state,
             reverse,
             resets,
         )
-        return states[0] @ output_kernel[0], final_state
+        return ops.matmul(states[0], output_kernel[0]), final_state
     # One product for both parts reads the inputs once instead of twice.
-    projected = inputs @ ops.concatenate(input_kernel, axis=1)
+    projected = ops.matmul(inputs, ops.concatenate(input_kernel, axis=1))
     states, final_state = scan(
         decay,
         tuple(ops.split(projected, 2, axis=-1)),
@@ -59,7 +59,8 @@ def projected_scan(
         resets,
     )
     real, imag = output_kernel
-    outputs = ops.concatenate(states, axis=-1) @ ops.concatenate(
-        [real, -imag], axis=0
+    outputs = ops.matmul(
+        ops.concatenate(states, axis=-1),
+        ops.concatenate([real, -imag], axis=0),
     )
     return outputs, final_state

@@ -13,6 +13,7 @@ from needs_native import require_native
 
 import keras_linrec
 from keras_linrec import kernels
+from keras_linrec import layers
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
@@ -150,6 +151,31 @@ def test_xla_calls_the_native_code():
         tf.ones(CHANNELS), tf.ones((BATCH, TIME, CHANNELS))
     )
     assert "keras_linrec" in program(stage="hlo")
+
+
+@pytest.mark.parametrize(
+    "unit, arguments",
+    [
+        ("LSSL", {"state_size": 4}),
+        ("LinearDynamicalSystem", {"return_sequences": False}),
+    ],
+)
+def test_a_matrix_has_no_gradient_for_every_row_of_the_batch(unit, arguments):
+    # As `@` gives a sequence times a matrix: a product a row, and their sum.
+    layer = getattr(layers, unit)(4, **arguments)
+    inputs = uniform(0, BATCH, TIME, FEATURES)
+    layer(inputs)
+
+    @tf.function
+    def step(inputs):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(inputs) ** 2)
+        return tape.gradient(loss, layer.trainable_variables)
+
+    graph = step.get_concrete_function(inputs).graph
+    kinds = {operation.type for operation in graph.get_operations()}
+    assert "MatMul" in kinds
+    assert not [kind for kind in kinds if kind.startswith("BatchMatMul")]
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

@@ -95,7 +95,7 @@ def fed_through(inputs, feedthrough):
     """The part D u of the outputs, see `DiagonalSystem`."""
     if len(feedthrough.shape) == 1:
         return inputs * feedthrough
-    return inputs[..., : feedthrough.shape[0]] @ feedthrough
+    return ops.matmul(inputs[..., : feedthrough.shape[0]], feedthrough)
 
 
 class DiagonalLayer(SequenceLayer):

@@ -336,13 +336,14 @@ trained in a linear layer |
         shape = (-1, count, self.num_states)
         states = [ops.reshape(state, shape) for state in states]
         direct = sequences if keep_all else sequences[:, -1]
-        direct = direct @ ops.convert_to_tensor(self.feedthrough)
+        direct = ops.matmul(direct, self.feedthrough)
         return mean(outputs, axis=1) + direct, states
 
     def _projected(self, sequences):
         """(r^T x) r of every projection, as rows of a larger batch."""
         rows = ops.convert_to_tensor(self.projection)
-        along = ops.transpose(sequences @ ops.transpose(rows), (0, 2, 1))
+        along = ops.matmul(sequences, ops.transpose(rows))
+        along = ops.transpose(along, (0, 2, 1))
         return ops.reshape(
             ops.expand_dims(along, -1) * rows[:, None],
             (-1, ops.shape(sequences)[1], sequences.shape[2]),

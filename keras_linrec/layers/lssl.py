@@ -456,7 +456,7 @@ subdiagonal (last entry 0) |
         """outputs @ kernel + bias, the channels of all features together."""
         shape = ops.shape(outputs)[:-2]
         outputs = ops.reshape(outputs, (*shape, self.kernel.shape[0]))
-        outputs = outputs @ ops.convert_to_tensor(self.kernel)
+        outputs = ops.matmul(outputs, self.kernel)
         return outputs if self.bias is None else outputs + self.bias
 
     def _measure_config(self):

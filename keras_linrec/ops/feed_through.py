@@ -29,7 +29,8 @@ def feed_through(projected_scan, feedthrough, arguments, options):
     is_fixed = len(decay[0].shape) == 1
     if len(decay) == 1 or not is_fixed or count > _FEATURES_MAX:
         outputs, state = projected_scan(*arguments, *options)
-        return outputs + inputs[..., :count] @ feedthrough, state
+        direct = ops.matmul(inputs[..., :count], feedthrough)
+        return outputs + direct, state
     channels = input_kernel[0].shape[1]
     selection = ops.eye(features, count, dtype=inputs.dtype)
     into = (selection[:, 0::2], selection[:, 1::2])

@@ -176,7 +176,7 @@ def _slope(dynamics, drive, products):
 
 
 def _drive(given):
-    return given.inputs @ given.input_kernel + given.bias
+    return ops.matmul(given.inputs, given.input_kernel) + given.bias
 
 
 def _matrices(given):

@@ -74,9 +74,9 @@ class Steps {
   int backward(const void* d_outputs, const void* d_final_state,
                void* const* to) {
     // The forward pass keeps nothing.
-    const int64_t rows = s_.groups * s_.batch, count = rows * per_row();
+    const int64_t rows = s_.groups * s_.batch, count = rows * s_.outputs();
     const auto outputs = numbers<Real>(count);
-    const auto states = numbers<Real>(rows * s_.features * s_.state);
+    const auto states = numbers<Real>(rows * s_.states());
     const int status = forward(outputs.get(), states.get());
     if (status != kKerasLinrecDone) return status;
     std::copy_n(static_cast<const Real*>(d_outputs), count, outputs.get());
@@ -94,8 +94,6 @@ class Steps {
   }
 
  private:
-  int64_t per_row() const { return s_.time * s_.features * s_.channels; }
-
   void clear_behind(Real* numbers) const {
     const int64_t width = s_.features * s_.channels;
     for (size_t step = 0; step < deltas_.size(); step++)
