@@ -25,6 +25,23 @@ def tanh(number):
     return _module().tanh(number)
 
 
+def product(sequences, matrix):
+    """`sequences @ matrix`, over the last axis of the sequences.
+
+    `keras.ops.matmul` computes it in float32 on PyTorch. TensorFlow's own
+    operator computes the gradient of the matrix for every row of the batch and
+    adds them up: forward and backward, (128, 4, 4096) by (4096, 256) takes 570
+    ms instead of 23.
+
+    Args:
+        sequences: float tensor (..., features).
+        matrix: float tensor (features, units).
+    """
+    if keras.backend.backend() == "tensorflow":
+        return ops.matmul(sequences, matrix)
+    return sequences @ matrix
+
+
 def mean(tensor, axis=None):
     """`keras.ops.mean` that keeps float64, of a float tensor.
 

@@ -65,7 +65,7 @@ def recurrence(loop, dynamics, operands):
         operands: `Operands`.
     """
     inputs, input_kernel, bias, *weights = operands[:5]
-    drive = ops.matmul(inputs, input_kernel) + bias
+    drive = double_precision.product(inputs, input_kernel) + bias
     sequences = [drive]
     varying = operands.step_size.shape[1] != 1 or inputs.shape[1] == 1
     if varying:

@@ -6,6 +6,8 @@ derivatives, and where no fused kernel runs.
 
 from keras import ops
 
+from keras_linrec.double_precision import product
+
 
 def with_final_state(scan):
     """Wrap a scan that returns outputs, to return the final state too."""
@@ -43,14 +45,14 @@ def projected_scan(
     if len(decay) == 1:
         states, final_state = scan(
             decay,
-            (ops.matmul(inputs, input_kernel[0]),),
+            (product(inputs, input_kernel[0]),),
             initial_state,
             reverse,
             resets,
         )
-        return ops.matmul(states[0], output_kernel[0]), final_state
+        return product(states[0], output_kernel[0]), final_state
     # One product for both parts reads the inputs once instead of twice.
-    projected = ops.matmul(inputs, ops.concatenate(input_kernel, axis=1))
+    projected = product(inputs, ops.concatenate(input_kernel, axis=1))
     states, final_state = scan(
         decay,
         tuple(ops.split(projected, 2, axis=-1)),
@@ -59,7 +61,7 @@ def projected_scan(
         resets,
     )
     real, imag = output_kernel
-    outputs = ops.matmul(
+    outputs = product(
         ops.concatenate(states, axis=-1),
         ops.concatenate([real, -imag], axis=0),
     )

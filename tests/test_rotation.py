@@ -76,3 +76,26 @@ def test_pairs_come_back_from_complex_numbers(size):
     assert numbers[0].shape[-1] == -(-size // 2)
     back = rotation.pairs_from_complex(numbers, size)
     assert np.array_equal(keras.ops.convert_to_numpy(back), vectors)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="PyTorch's recorder"
+)
+def test_a_recorded_program_rotates_by_any_angle():
+    # An eager call squares as often as its own matrix needs.
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    matrix = keras.ops.convert_to_tensor(
+        free_matrices(4, 1.0).astype("float32")
+    )
+    program = make_fx(rotation_matrix)(0.001 * matrix)
+    difference = program(20.0 * matrix) - rotation_matrix(20.0 * matrix)
+    assert float(keras.ops.max(keras.ops.abs(difference))) < 1e-6
+
+
+def test_a_rotation_in_bfloat16_is_near_that_in_float32():
+    matrix = free_matrices(3, 0.5).astype("float32")
+    rough = rotation_matrix(keras.ops.cast(matrix, "bfloat16"))
+    rough = keras.ops.convert_to_numpy(keras.ops.cast(rough, "float32"))
+    exact = keras.ops.convert_to_numpy(rotation_matrix(matrix))
+    np.testing.assert_allclose(rough, exact, atol=0.05)

@@ -133,23 +133,50 @@ def test_second_derivatives_equal_those_of_the_whole(short_sections, parts):
         assert relative_error(one, other) < 1e-6
 
 
-@pytest.mark.skipif(
+only_in_programs_of_unknown_sizes = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow",
     reason="only TensorFlow has programs of unknown sizes",
 )
+
+
+@only_in_programs_of_unknown_sizes
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("time", [1, 12, 23])
 @pytest.mark.parametrize("under_xla", [False, True], ids=["graph", "xla"])
 def test_sections_of_unknown_sizes(short_sections, under_xla, time, reverse):
+    arguments = operands(2, True, time)
+    require_whole(arguments, fastest().scan, (None, None), under_xla, reverse)
+
+
+@only_in_programs_of_unknown_sizes
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+@pytest.mark.parametrize("known", [(None, None), (2, None), (None, 23)])
+def test_sections_keep_the_sizes_that_are_known(
+    short_sections, known, per_step
+):
+    # This scan reads the number of channels, and the loop the batch.
+    scan = kernels.registry.load("associative").scan
+    require_whole(operands(2, per_step), scan, known)
+
+
+def require_whole(arguments, scan, known, under_xla=False, reverse=False):
+    """Compare sections in a program that knows some sizes with the whole.
+
+    Args:
+        arguments: the arrays and cotangents of `operands`.
+        scan: a kernel's function.
+        known: pair of batch and time, `None` where unknown.
+        under_xla: boolean. Defaults to `False`.
+        reverse: boolean. Defaults to `False`.
+    """
     import tensorflow as tf
 
-    arrays, cotangents = operands(2, True, time)
-    scan = fastest().scan
+    arrays, cotangents = arguments
     form = partial(backends.current().by_sections(scan), reverse=reverse)
 
     @tf.function(autograph=False, jit_compile=under_xla)
     def run(arrays, cotangents):
-        assert arrays[2].shape.as_list() == [None, None, 3]
+        assert arrays[2].shape.as_list() == [*known, 3]
         function = of_a_list(form, 2)
         return backends.current().vjp(function, arrays, cotangents)
 
@@ -157,12 +184,11 @@ def test_sections_of_unknown_sizes(short_sections, under_xla, time, reverse):
         # The batch, and the time of sequences; weights have their sizes.
         shape = list(part.shape)
         if part.ndim == 3:
-            shape[:2] = None, None
+            shape[:2] = known
         elif shape[0] == 2:
-            shape[0] = None
+            shape[0] = known[0]
         return tf.TensorSpec(shape, part.dtype)
 
-    arguments = arrays, cotangents
     specs = [list(map(unknown, group)) for group in arguments]
     results = run.get_concrete_function(*specs)(
         *([tf.constant(part) for part in group] for group in arguments)

@@ -8,6 +8,7 @@ from keras import ops
 from keras_linrec import activations
 from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.double_precision import activate
+from keras_linrec.double_precision import product
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.layers.precise_layer import drawn_apart
 from keras_linrec.layers.precise_layer import serialized
@@ -95,7 +96,7 @@ def fed_through(inputs, feedthrough):
     """The part D u of the outputs, see `DiagonalSystem`."""
     if len(feedthrough.shape) == 1:
         return inputs * feedthrough
-    return ops.matmul(inputs[..., : feedthrough.shape[0]], feedthrough)
+    return product(inputs[..., : feedthrough.shape[0]], feedthrough)
 
 
 class DiagonalLayer(SequenceLayer):

@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_linrec.double_precision import activate
 from keras_linrec.double_precision import mean
+from keras_linrec.double_precision import product
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.ldstack_conversion import CONDITION_MAX
 from keras_linrec.layers.ldstack_conversion import NetworkConversion
@@ -336,13 +337,13 @@ trained in a linear layer |
         shape = (-1, count, self.num_states)
         states = [ops.reshape(state, shape) for state in states]
         direct = sequences if keep_all else sequences[:, -1]
-        direct = ops.matmul(direct, self.feedthrough)
+        direct = product(direct, ops.convert_to_tensor(self.feedthrough))
         return mean(outputs, axis=1) + direct, states
 
     def _projected(self, sequences):
         """(r^T x) r of every projection, as rows of a larger batch."""
         rows = ops.convert_to_tensor(self.projection)
-        along = ops.matmul(sequences, ops.transpose(rows))
+        along = product(sequences, ops.transpose(rows))
         along = ops.transpose(along, (0, 2, 1))
         return ops.reshape(
             ops.expand_dims(along, -1) * rows[:, None],

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec.double_precision import product
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.initializers import HiPPO
 from keras_linrec.layers.for_signals import TimescalesForSignals
@@ -456,7 +457,7 @@ subdiagonal (last entry 0) |
         """outputs @ kernel + bias, the channels of all features together."""
         shape = ops.shape(outputs)[:-2]
         outputs = ops.reshape(outputs, (*shape, self.kernel.shape[0]))
-        outputs = ops.matmul(outputs, self.kernel)
+        outputs = product(outputs, ops.convert_to_tensor(self.kernel))
         return outputs if self.bias is None else outputs + self.bias
 
     def _measure_config(self):

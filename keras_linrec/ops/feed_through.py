@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from keras_linrec.double_precision import product
+
 # Up to this many inputs, extra channels in the scan cost less than another pass
 # over inputs and outputs.
 _FEATURES_MAX = 32
@@ -29,7 +31,7 @@ def feed_through(projected_scan, feedthrough, arguments, options):
     is_fixed = len(decay[0].shape) == 1
     if len(decay) == 1 or not is_fixed or count > _FEATURES_MAX:
         outputs, state = projected_scan(*arguments, *options)
-        direct = ops.matmul(inputs[..., :count], feedthrough)
+        direct = product(inputs[..., :count], feedthrough)
         return outputs + direct, state
     channels = input_kernel[0].shape[1]
     selection = ops.eye(features, count, dtype=inputs.dtype)

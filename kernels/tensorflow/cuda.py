@@ -176,7 +176,8 @@ def _slope(dynamics, drive, products):
 
 
 def _drive(given):
-    return ops.matmul(given.inputs, given.input_kernel) + given.bias
+    product = double_precision.product(given.inputs, given.input_kernel)
+    return product + given.bias
 
 
 def _matrices(given):

@@ -55,9 +55,15 @@ class _List(NamedTuple):
 
     A `tf.TensorArray` has to know the shape before the program runs, if it may
     be empty. Here it has an element more, since XLA reads no empty list.
+
+    Attributes:
+        shape: tensor, the shape when the program runs.
+        known: what is known of it before.
+        dtype: the type of the numbers.
     """
 
     shape: object
+    known: object
     dtype: object
 
     def empty(self, count):
@@ -76,12 +82,14 @@ class _List(NamedTuple):
         return stack[:-1]
 
     def read(self, handle, place):
-        return tf.raw_ops.TensorListGetItem(
+        tensor = tf.raw_ops.TensorListGetItem(
             input_handle=handle,
             index=place,
             element_shape=self.shape,
             element_dtype=self.dtype,
         )
+        tensor.set_shape(self.known)
+        return tensor
 
     @staticmethod
     def write(handle, place, tensor):
@@ -119,7 +127,8 @@ class _Cuts:
 
     def list_of(self, width, dtype):
         """The type of the list of the equal sections of a sequence."""
-        return _List(tf.stack((self.batch, self.length(), width)), dtype)
+        shape = tf.stack((self.batch, self.length(), width))
+        return _List(shape, (self.inputs.shape[0], None, width), dtype)
 
     def cut(self, sequence, place):
         """The equal section at a place in time, or the last for `None`."""
@@ -128,7 +137,10 @@ class _Cuts:
         if place is None:
             return sequence[:, :rest] if self.reverse else sequence[:, -rest:]
         first = place * length + (rest if self.reverse else 0)
-        return tf.slice(sequence, (0, first, 0), (-1, length, -1))
+        part = tf.slice(sequence, (0, first, 0), (-1, length, -1))
+        # A slice of a length that is a tensor forgets the other sizes.
+        part.set_shape((sequence.shape[0], None, sequence.shape[2]))
+        return part
 
     def join(self, equal, last):
         """The sequence of a list of equal sections, and of the last."""
@@ -169,7 +181,7 @@ class _Sections:
             if operand.shape.rank == 3
         ]
         state = operands[-1]
-        self.states = _List(tf.shape(state), state.dtype)
+        self.states = _List(tf.shape(state), state.shape, state.dtype)
 
     def at(self, place, state):
         """Resets and operands."""
@@ -190,15 +202,24 @@ class _Sections:
 def _by_sections(whole, cuts, resets, operands):
     @tf.custom_gradient
     def run(*operands):
-        sections = _Sections(cuts, resets, operands)
+        sections = _Sections(cuts, resets, _fixed(operands))
         results, entering = _forward(whole, sections)
 
         def gradient(*cotangents):
-            return _gradient(whole, sections, entering, cotangents)
+            return _gradient(whole, sections, operands, entering, cotangents)
 
         return results, gradient
 
     return run(*operands)
+
+
+def _fixed(tensors):
+    """The tensors, through which no tape looks.
+
+    One that waits for a second derivative would record the loop, and XLA has no
+    gradient of a loop whose length is a tensor.
+    """
+    return [tf.stop_gradient(tensor) for tensor in tensors]
 
 
 def _forward(whole, sections):
@@ -222,9 +243,9 @@ def _forward(whole, sections):
     return [cuts.join(outputs, last), *final_state], (entering, state)
 
 
-def _gradient(whole, sections, entering, cotangents):
+def _gradient(whole, sections, operands, entering, cotangents):
     """Cotangents of the operands, which have a gradient of their own."""
-    count = len(sections.operands)
+    count = len(operands)
 
     def plain_gradients(given):
         function = partial(whole, sections.resets)
@@ -232,14 +253,14 @@ def _gradient(whole, sections, entering, cotangents):
 
     @tf.custom_gradient
     def run(*given):
-        gradients = _backward(whole, sections, entering, cotangents)
+        gradients = _backward(whole, sections, entering, _fixed(cotangents))
 
         def second(*upstream):
             return pull_back(plain_gradients, given, upstream)
 
         return gradients, second
 
-    return run(*sections.operands, *cotangents)
+    return run(*operands, *cotangents)
 
 
 def _backward(whole, sections, entering, cotangents):

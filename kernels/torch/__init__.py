@@ -85,16 +85,27 @@ def values_of(tensor):
     """See `keras_linrec.ops.concrete_values`."""
     import torch
 
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    # Not a fake tensor.
+    is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu"
+    if is_recorded() or not is_plain:
         return None
-    # Not a fake tensor, nor one of a transform of `torch.func`.
-    if (
-        type(tensor) is not torch.Tensor
-        or tensor.device.type != "cpu"
-        or torch._C._are_functorch_transforms_active()
-    ):
-        return None
+    # NumPy has no bfloat16.
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
     return tensor.detach().numpy()
+
+
+def is_recorded():
+    """Whether operations are recorded, and may run on other values later."""
+    import torch
+
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    if torch._C._are_functorch_transforms_active():
+        return True
+    # By `make_fx`.
+    mode = torch._C._TorchDispatchModeKey.PROXY
+    return torch._C._get_dispatch_mode(mode) is not None
 
 
 def _operators_run(device):
@@ -143,13 +154,7 @@ def choose(condition, if_true, if_false):
 
 def can_read(tensor):
     """Whether a program may depend on what a tensor holds."""
-    import torch
-
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
-    if torch._C._are_functorch_transforms_active():
-        return False
-    return tensor.device.type != "meta"
+    return not is_recorded() and tensor.device.type != "meta"
 
 
 def exporting():

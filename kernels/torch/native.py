@@ -10,6 +10,7 @@ from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.torch import is_recorded
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.gradients import scan as scan
 from keras_linrec.kernels.torch.tensors import alike
@@ -95,11 +96,7 @@ def _is_whole(mask):
     An operator may not return its argument, and a copy at (16, 2048, 128) takes
     3 to 8 ms, most of it for memory that is new.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
-    if torch._C._are_functorch_transforms_active():
-        return False
-    return mask.device.type == "cpu" and bool(mask.all())
+    return not is_recorded() and mask.device.type == "cpu" and bool(mask.all())
 
 
 def nonlinear_scan(dynamics, operands, keep_all=True):
