@@ -1,9 +1,12 @@
 """What the models of the recipes learn, are built of and measured for."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
 import reproduce
+import robustness
 from recipes import data
 from recipes import measurements
 from recipes import networks
@@ -17,6 +20,8 @@ from recipes.tasks import IrregularTask
 from recipes.tasks import TextTask
 from recipes.vowels import read
 from recipes.vowels import with_gaps
+
+from keras_linrec import layers
 
 
 def lengths_task(count=30):
@@ -346,3 +351,21 @@ def test_every_recipe_builds(name):
     optimizer.build(model.trainable_variables)
     # A .keras file of this many float32 weights.
     assert 4 * model.count_params() < record.LARGEST_MODEL
+
+
+def test_attacks_are_measured_of_a_model_that_is_not_compiled():
+    generator = np.random.default_rng(0)
+    sequences = generator.standard_normal((8, 4, 2)).astype("float32")
+    examples = sequences, np.arange(8) % 2
+    task = SimpleNamespace(
+        train=examples,
+        test=examples,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=("accuracy",),
+    )
+    model = keras.Sequential(
+        [keras.Input((4, 2)), layers.LipschitzRNN(3), keras.layers.Dense(2)]
+    )
+    found = measurements.under_attack(model, task)
+    assert list(found) == list(robustness.COLUMNS[1:])
+    assert np.isfinite(list(found.values())).all()

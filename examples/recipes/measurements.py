@@ -77,6 +77,7 @@ def under_attack(model, task):
     )
     # Attacks give sequences, where the recipe's model takes them by name.
     model = keras.Model(model.inputs[0], model.outputs[0])
+    model.compile(loss=task.loss, metrics=list(task.metrics))
     values = robustness.measure(model, options, task.train, task.test)
     # The first is the accuracy without an attack, which is the figure.
     return dict(zip(robustness.COLUMNS[1:], map(float, values[1:])))
