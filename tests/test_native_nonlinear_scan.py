@@ -49,13 +49,19 @@ def differentiated(run, operands, cotangents):
     return [part.detach() for part in (*results, *gradients)]
 
 
-def assert_equals_plain_form(dynamics, operands, tolerance, every=True):
+def assert_equals_plain_form(
+    dynamics, operands, tolerance, every=True, silent=0
+):
+    """`silent`: of how many last steps no row has a cotangent."""
     batch, time, _ = operands[0].shape
     generator = np.random.default_rng(1)
     cotangents = [
         torch.tensor(generator.standard_normal(shape))
         for shape in ((batch, time, operands[-1].shape[1]), operands[-1].shape)
     ][0 if every else 1 :]
+    if silent:
+        for cotangent in cotangents:
+            cotangent[:, -silent:] = 0
 
     def plain(operands):
         outputs = recurrence(loop, dynamics, operands)
@@ -96,6 +102,14 @@ def test_every_form_equals_the_plain_one(activation, solver, sizes):
         # A modulus near zero amplifies rounding errors.
         tolerance = 1e-10 if activation == "modrelu" else 1e-12
         assert_equals_plain_form(dynamics, operands, tolerance)
+
+
+@pytest.mark.parametrize("silent", [1, 250])
+def test_steps_without_a_cotangent_have_no_gradient(silent):
+    dynamics = Dynamics(ACTIVATIONS["tanh"], "rk2", False, True)
+    operands = make(dynamics, (5, 400, 2, 34), True, 0, True, torch.float64)
+    # Of the final state, as many units have none.
+    assert_equals_plain_form(dynamics, operands, 1e-12, silent=silent)
 
 
 @pytest.mark.parametrize("every", [True, False], ids=["all", "last"])

@@ -1,5 +1,6 @@
 // The arrays of a call.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -68,6 +69,20 @@ template <class From, class To>
 void assign(const Parts<From>& from, To (&to)[2]) {
   to[0] = from[0];
   to[1] = from[1];
+}
+
+// Whether all of some numbers are zero.
+template <class Real>
+bool all_zero(const Real* numbers, int64_t count) {
+  // As many at once as a compiler turns into a few vectors.
+  constexpr int64_t at_once = 64;
+  for (int64_t first = 0; first < count; first += at_once) {
+    const int64_t last = std::min(count, first + at_once);
+    bool any = false;
+    for (int64_t i = first; i < last; i++) any |= numbers[i] != Real{0};
+    if (any) return false;
+  }
+  return true;
 }
 
 // Runs a call in its number type and turns exceptions into a status.

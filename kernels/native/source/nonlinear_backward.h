@@ -148,6 +148,12 @@ class Backward : Pass<Real> {
                     carry_.stride());
     for (int64_t end = s_.time; end > 0; end -= steps_) {
       const int64_t begin = std::max<int64_t>(end - steps_, 0);
+      if (is_silent(begin, end, first, rows, c)) {
+        for (int64_t b = first; b < first + rows; b++)
+          std::fill_n(c.d_inputs + (b * s_.time + begin) * s_.features,
+                      (end - begin) * s_.features, Real{0});
+        continue;
+      }
       recompute(begin, end, first, rows, c);
       for (int64_t t = end - 1; t >= begin; t--) {
         if (c.d_outputs) add_cotangent(t, first, rows, c);
@@ -166,6 +172,19 @@ class Backward : Pass<Real> {
   }
 
  private:
+  // Whether nothing depends on the steps from `begin` to `end`, such as the
+  // padding of rows: no cotangent is given, and none comes from later steps.
+  bool is_silent(int64_t begin, int64_t end, int64_t first, int64_t rows,
+                 const Cotangents<Real>& c) const {
+    for (int64_t p = 0; p < w_.panels; p++)
+      if (!all_zero(carry_.at(p), rows * carry_.panel)) return false;
+    for (int64_t b = first; c.d_outputs && b < first + rows; b++)
+      if (!all_zero(c.d_outputs + (b * s_.time + begin) * s_.units,
+                    (end - begin) * s_.units))
+        return false;
+    return true;
+  }
+
   // Recomputes the forward pass of the steps from `begin` to `end`.
   void recompute(int64_t begin, int64_t end, int64_t first, int64_t rows,
                  const Cotangents<Real>& c) {

@@ -292,6 +292,7 @@ class Backward {
         d_decay_(d_decay),
         d_inputs_(d_inputs),
         carries_(s.batch * layout_.columns),
+        silent_(s.batch),
         turns_(s.batch),
         output_turns_(s.sums()),
         input_turns_(s.sums()),
@@ -302,6 +303,10 @@ class Backward {
       layout_.into(d_final.at(b * s_.channels),
                    &carries_[b * layout_.columns]);
     const int threads = s_.threads();
+    for_each_job(threads, s_.batch, [&](int, int64_t row) {
+      if (all_zero(&carries_[row * layout_.columns], layout_.columns))
+        silent_[row] = silent_blocks(row);
+    });
     std::vector<BackwardWorkspace<Real>> spaces(
         threads, BackwardWorkspace<Real>(s_, pass_, unit_columns_));
     for_each_job(threads, s_.jobs(), [&](int thread, int64_t job) {
@@ -340,8 +345,65 @@ class Backward {
   }
 
  private:
+  // A block of a row, in the order of the gradient.
+  Block block_of(int64_t job) const { return {s_, job, !s_.reverse}; }
+
+  Matrix<const Real> d_rows_of(const Block& block) const {
+    return row_major(d_outputs_ + block.at(s_) * s_.units, block.time,
+                     s_.units);
+  }
+
+  // How many blocks of a row come before the first one with a cotangent.
+  int64_t silent_blocks(int64_t row) const {
+    int64_t count = 0;
+    for (; count < s_.blocks(); count++) {
+      const Block block = block_of(row + count * s_.batch);
+      if (!all_zero(d_rows_of(block).at(0, 0), block.time * s_.units)) break;
+    }
+    return count;
+  }
+
+  // Gives the cotangents of a block on which nothing depends, such as the
+  // padding of a row: zeros, which need not be added to the weights'.
+  void give_zeros(const Block& block) {
+    const auto clear = [&](Real* to, int64_t columns) {
+      std::fill_n(to + block.at(s_) * columns, block.time * columns, Real{0});
+    };
+    clear(d_inputs_, s_.features);
+    for (int64_t p = 0; s_.per_step && p < s_.parts(); p++)
+      clear(d_decay_[p], s_.channels);
+  }
+
   void work(int64_t job, BackwardWorkspace<Real>& space) {
-    const Block block(s_, job, !s_.reverse);
+    const Block block = block_of(job);
+    const bool silent = block.turn < silent_[block.row];
+    if (silent)
+      give_zeros(block);
+    else
+      prepare(block, space);
+    // Sums have the same order on any number of threads.
+    Sums<Real>& sums = sums_[job % s_.sums()];
+    const int64_t turn = job / s_.sums();
+    const bool settle = turn % products_a_sum == products_a_sum - 1;
+    output_turns_.take(job % s_.sums(), turn, [&] {
+      if (!silent) add_output(d_rows_of(block), space, sums.output);
+      if (settle) sums.settled_output.take(sums.output.numbers);
+    });
+
+    turns_.take(block.row, block.turn, [&] {
+      if (!silent) scan(block, space);
+    });
+
+    if (!silent) give_inputs(block, space);
+    input_turns_.take(job % s_.sums(), turn, [&] {
+      if (!silent) add_input(block, space, sums);
+      if (settle) sums.settled_input.take(sums.input.numbers);
+    });
+  }
+
+  // Computes a block's states again, and their cotangents through its outputs
+  // alone.
+  void prepare(const Block& block, BackwardWorkspace<Real>& space) const {
     const In<Real> entering = checkpoint_at(checkpoints_, s_, block);
     layout_.into(entering, space.entering.data());
     layout_.into(entering, space.state.data());
@@ -349,36 +411,27 @@ class Backward {
     pass_.lay_out_decay(block, space.decay);
     pass_.scan(block, space.decay, space.states, space.state.data());
 
-    const Matrix<const Real> d_rows =
-        row_major(d_outputs_ + block.at(s_) * s_.units, block.time, s_.units);
-    multiply(d_rows, output_.all(), space.d_states.all());
-    // Sums have the same order on any number of threads.
-    Sums<Real>& sums = sums_[job % s_.sums()];
-    const int64_t turn = job / s_.sums();
-    const bool settle = turn % products_a_sum == products_a_sum - 1;
-    output_turns_.take(job % s_.sums(), turn, [&] {
-      add_output(d_rows, space, sums.output);
-      if (settle) sums.settled_output.take(sums.output.numbers);
-    });
+    multiply(d_rows_of(block), output_.all(), space.d_states.all());
+  }
 
-    turns_.take(block.row, block.turn, [&] { scan(block, space); });
-
+  void give_inputs(const Block& block, BackwardWorkspace<Real>& space) const {
     pass_.for_each_decay(block, space.states, d_decay_,
                          [](const Real* from, Real* to, int64_t count) {
                            std::copy_n(from, count, to);
                          });
-    const auto d_projected = space.d_states.rows_from(0, block.time);
-    out_of_tile(d_projected, input_,
+    out_of_tile(space.d_states.rows_from(0, block.time), input_,
                 row_major(d_inputs_ + block.at(s_) * s_.features, block.time,
                           s_.features),
                 space.edge.data());
-    input_turns_.take(job % s_.sums(), turn, [&] {
-      multiply_transposed(pass_.inputs(block), d_projected, sums.input.all(),
-                          true);
-      if (settle) sums.settled_input.take(sums.input.numbers);
-      for (size_t i = 0; i < sums.d_decay.size(); i++)
-        sums.d_decay[i] += std::exchange(space.d_decay[i], 0.0);
-    });
+  }
+
+  void add_input(const Block& block, BackwardWorkspace<Real>& space,
+                 Sums<Real>& sums) const {
+    multiply_transposed(pass_.inputs(block),
+                        space.d_states.rows_from(0, block.time),
+                        sums.input.all(), true);
+    for (size_t i = 0; i < sums.d_decay.size(); i++)
+      sums.d_decay[i] += std::exchange(space.d_decay[i], 0.0);
   }
 
   // to += states^T @ d_rows
@@ -439,6 +492,7 @@ class Backward {
   Out<Real> d_decay_;
   Real* d_inputs_;
   std::vector<double> carries_;
+  std::vector<int64_t> silent_;
   Turns turns_, output_turns_, input_turns_;
   std::vector<Sums<Real>> sums_;
 };
