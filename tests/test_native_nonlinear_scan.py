@@ -146,6 +146,21 @@ def test_tanh_and_sigmoid_are_accurate_for_small_and_large_numbers():
             assert (error <= tolerance * expected.abs() + 1e-34).all(), kind
 
 
+@pytest.mark.parametrize("units", [2, 34, 130])
+def test_a_row_has_the_same_bits_in_any_batch(units):
+    dynamics = Dynamics(ACTIVATIONS["tanh"], "rk2", False, False)
+    sizes = (11, 9, 35, units)
+    operands = Operands(*make(dynamics, sizes, True, 0, False, torch.float32))
+    outputs, _ = native.nonlinear_scan(dynamics, operands)
+    for first, last in ((0, 1), (1, 3), (3, 6), (6, 10)):
+        rows = operands._replace(
+            inputs=operands.inputs[first:last],
+            initial_state=operands.initial_state[first:last],
+        )
+        alone, _ = native.nonlinear_scan(dynamics, rows)
+        assert torch.equal(alone, outputs[first:last])
+
+
 def test_nan_propagates():
     for activation in ("tanh", "sigmoid", "relu", "leaky_relu", "modrelu"):
         dynamics = Dynamics(ACTIVATIONS[activation])

@@ -20,6 +20,7 @@ constexpr Kernels<Real> table() {
           scan_rows<Real>,
           scan_rows_backward<Real>,
           product<Real>,
+          product_of_few_rows<Real>,
           respond<Real>,
           respond_backward<Real>,
           add_scaled<Real>,

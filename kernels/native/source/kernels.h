@@ -23,6 +23,7 @@ struct Kernels {
   void (*scan_rows)(const ScanRows<Real>&);
   void (*scan_rows_backward)(const ScanRowsBackward<Real>&);
   void (*product)(const Product<Real>&);
+  void (*product_of_few_rows)(const Product<Real>&);
   void (*respond)(const Respond<Real>&);
   void (*respond_backward)(const RespondBackward<Real>&);
   void (*add_scaled)(const AddScaled<Real>&);

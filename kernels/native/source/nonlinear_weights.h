@@ -11,12 +11,12 @@ namespace nonlinear {
 
 // The least multiply-adds that pay for another thread.
 constexpr int64_t least_work_a_thread = 1 << 19;
-// Rows of a batch that one thread processes together. With fewer, a product
-// waits for its sums and takes as long.
-constexpr int64_t least_rows = 4, most_rows = 64;
+// The most rows of a batch that one thread processes together.
+constexpr int64_t most_rows = 64;
 // The same where each share has sums of its own: 16 rows at once are 2 to 4%
-// faster than twice 8, and these 20% faster than four times 4.
-constexpr int64_t summed_rows = 8;
+// faster than twice 8, and these 20% faster than four times 4. But two threads
+// are faster than one.
+constexpr int64_t summed_rows = 8, least_shares = 2;
 // With this many features or fewer, a product for each is faster.
 constexpr int64_t few_features = 4;
 
@@ -69,9 +69,11 @@ struct Sizes {
   int64_t shares(bool backward) const {
     constexpr int64_t wanted = 16;
     if (backward)
-      return std::max(shares_of(most_rows),
-                      std::min(shares_of(summed_rows), wanted));
-    const int64_t most = threads(shares_of(least_rows));
+      return std::max(
+          shares_of(most_rows),
+          std::clamp(shares_of(summed_rows),
+                     std::min<int64_t>(batch, least_shares), wanted));
+    const int64_t most = threads(batch);
     const int64_t rounds = (shares_of(most_rows) + most - 1) / most;
     return std::min(std::max<int64_t>(rounds, 1) * most, batch);
   }

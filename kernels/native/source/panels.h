@@ -115,37 +115,53 @@ class Settled {
   std::vector<double> numbers_;
 };
 
+// Calls use(outer, inner, k) for the parts of a product's sum: whole panels of
+// `a`, and then what is left, from column k on. A row in one piece needs no such
+// cut.
+template <class A, class Use>
+void for_each_sum(const Matrix<A>& a, int64_t panel, Use use) {
+  int64_t k = 0;
+  do {
+    const int64_t count = std::min(inner_at_once, a.columns - k);
+    const int64_t whole = a.stride == panel ? 0 : count / panel;
+    const int64_t outer = whole ? whole : 1, inner = whole ? panel : count;
+    use(outer, inner, k);
+    k += outer * inner;
+  } while (k < a.columns);
+}
+
 // c = a b, or c += a b, for the panels that b has.
 template <class A, class B, class Real>
 void multiply(const Matrix<A>& a, const Matrix<B>& b, const Matrix<Real>& c,
               bool add = false) {
-  const int64_t panel = kernels<Real>().panel;
-  const auto run = kernels<Real>().product;
+  const int64_t panel = kernels<Real>().panel, few = a.rows % 4;
+  const int64_t panels = (b.columns + panel - 1) / panel;
   Product<Real> product{};
-  product.rows = a.rows;
   product.a_row = a.row;
   product.a_outer = a.stride;
   product.a_inner = 1;
   product.b_row = b.row;
   product.c_row = c.row;
-  for (int64_t p = 0; p * panel < b.columns; p++) {
-    product.c = c.at(p);
-    product.add = add;
-    int64_t k = 0;
-    do {
-      // Whole panels of `a`, and then what is left. A row in one piece needs
-      // no such cut.
-      const int64_t count = std::min(inner_at_once, a.columns - k);
-      const int64_t whole = a.stride == panel ? 0 : count / panel;
-      product.outer = whole ? whole : 1;
-      product.inner = whole ? panel : count;
-      product.a = a.at(k / panel);
+  product.b_panel = b.stride;
+  product.c_panel = c.stride;
+  const auto run = [&](void (*kernel)(const Product<Real>&), int64_t row,
+                       int64_t rows, int64_t p, int64_t count) {
+    product.rows = rows;
+    product.panels = count;
+    product.c = c.at(p, row);
+    for_each_sum(a, panel, [&](int64_t outer, int64_t inner, int64_t k) {
+      product.outer = outer;
+      product.inner = inner;
+      product.a = a.at(k / panel, row);
       product.b = b.at(p, k);
-      run(product);
-      product.add = true;
-      k += product.outer * product.inner;
-    } while (k < a.columns);
-  }
+      product.add = add || k > 0;
+      kernel(product);
+    });
+  };
+  if (a.rows > few)
+    for (int64_t p = 0; p < panels; p++)
+      run(kernels<Real>().product, 0, a.rows - few, p, 1);
+  if (few) run(kernels<Real>().product_of_few_rows, a.rows - few, few, 0, panels);
 }
 
 // c = a^T b, or c += a^T b, for the panels that b has.

@@ -57,6 +57,53 @@ void product_of(const Product<Real>& p) {
   for (; i < p.rows; i++) micro_kernel<Real, 1, known_row>(p, i);
 }
 
+// Few rows by several panels at once: one row by one panel has two sums, whose
+// additions would wait for each other. Numbers are added in the same order as
+// by `micro_kernel`, so that a row's result does not depend on how many rows
+// there are.
+template <class Real, int rows, int panels>
+void few_rows(const Product<Real>& p, int64_t panel) {
+  typedef typename Types<Real>::Vector Vector;
+  typedef typename Types<Real>::VectorInMemory InMemory;
+  constexpr int width = Types<Real>::width;
+  Vector sum[rows][2 * panels] = {};
+  const Real* outer = p.a;
+  const Real* b = p.b + panel * p.b_panel;
+  for (int64_t o = 0; o < p.outer; o++, outer += p.a_outer) {
+    const Real* a = outer;
+    for (int64_t k = 0; k < p.inner; k++, a += p.a_inner, b += p.b_row)
+      UNROLL for (int j = 0; j < 2 * panels; j++) {
+        const Vector right = *reinterpret_cast<const InMemory*>(
+            b + j / 2 * p.b_panel + j % 2 * width);
+        UNROLL for (int i = 0; i < rows; i++)
+          sum[i][j] += a[i * p.a_row] * right;
+      }
+  }
+  UNROLL for (int i = 0; i < rows; i++)
+    UNROLL for (int j = 0; j < 2 * panels; j++) {
+      InMemory* to = reinterpret_cast<InMemory*>(
+          p.c + i * p.c_row + (panel + j / 2) * p.c_panel +
+          j % 2 * width);
+      *to = p.add ? *to + sum[i][j] : sum[i][j];
+    }
+}
+
+template <class Real, int rows, int at_once>
+void rows_by_panels(const Product<Real>& p) {
+  int64_t panel = 0;
+  for (; panel + at_once <= p.panels; panel += at_once)
+    few_rows<Real, rows, at_once>(p, panel);
+  for (; panel < p.panels; panel++) few_rows<Real, rows, 1>(p, panel);
+}
+
+// With one to three rows.
+template <class Real>
+void product_of_few_rows(const Product<Real>& p) {
+  if (p.rows == 3) return rows_by_panels<Real, 3, 2>(p);
+  if (p.rows == 2) return rows_by_panels<Real, 2, 2>(p);
+  rows_by_panels<Real, 1, 4>(p);
+}
+
 template <class Real>
 void product(const Product<Real>& p) {
   if (p.a_row == 1) return product_of<Real, 1>(p);

@@ -16,6 +16,8 @@ struct Product {
   Real* c;
   int64_t c_row;
   bool add;
+  // For few rows: how many panels b and c have, and the distances between them.
+  int64_t panels, b_panel, c_panel;
 };
 
 // to = base + factor * from on `rows` rows of a panel, with a factor per row.
