@@ -64,6 +64,11 @@ def test_gradient_of_the_rotation_matrix(size, scale):
     assert relative_error(got[0], expected[0]) < 1e-4
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 4), (2, 0, 0)])
+def test_no_numbers_give_no_rotations(shape):
+    assert tuple(rotation_matrix(np.ones(shape, "float32")).shape) == shape
+
+
 def test_beyond_float32_the_rotation_is_not_a_wrong_number():
     huge = np.array([[0.0, 1e5], [0.0, 0.0]], "float32")
     assert np.isnan(keras.ops.convert_to_numpy(rotation_matrix(huge))).all()

@@ -51,6 +51,9 @@ def rotation_matrix(matrix):
             "`matrix` should have the shape (..., size, size). "
             f"Received: matrix.shape={shape}"
         )
+    if 0 in shape:
+        # No numbers have a maximum.
+        return matrix
     skew = matrix - ops.swapaxes(matrix, -1, -2)
     norm = ops.max(ops.sum(ops.abs(skew), axis=-1), axis=-1)[..., None, None]
     norm = ops.stop_gradient(norm)
