@@ -172,9 +172,9 @@ ABOUT = {
     "the values in the others are missing, in training and in the test. Both "
     "models are told which values are missing, and how long each step lasts: "
     "the GRU as features, the LSSL also as `time_deltas`.",
-    TEXT: "Tiny Shakespeare, a megabyte, in rows of 1,024 bytes. The figure is "
-    "the bits of a byte on the last tenth, which is held out. The models have "
-    "about as many weights, and as much time of one processor.",
+    TEXT: f"Tiny Shakespeare, a megabyte, in rows of {TEXT_LENGTH} bytes. The "
+    "figure is the bits of a byte on the last tenth, which is held out. The "
+    "models have about as many weights, and as much time of one processor.",
     LISTS_SECTION: "The values of nested lists of digits, as in Long Range "
     "Arena.",
 }
