@@ -38,11 +38,15 @@ MORE_MODELS = [
     ("api/layers/orthogonal_rnn.md", "model"),
     ("api/layers/lipschitz_rnn.md", "model"),
 ]
-# Nonlinear layers move their states by small steps.
-RATES = {
-    ("guides/tour.md", "classifier"): 1e-2,
-    ("guides/stability.md", "model"): 1e-2,
-    ("api/layers/lipschitz_rnn.md", "model"): 1e-2,
+EPOCHS, BATCH = 10, 32
+# Nonlinear layers move their states by small steps. Their learning rate falls
+# to zero: at a constant one, the accuracy of the tour's classifier still varies
+# between .66 and 1.00 from one epoch to the next, here it is 1.00 from the
+# seventh on (five seeds).
+NONLINEAR = {
+    ("guides/tour.md", "classifier"),
+    ("guides/stability.md", "model"),
+    ("api/layers/lipschitz_rnn.md", "model"),
 }
 
 
@@ -69,12 +73,16 @@ def test_a_model_of_a_page_tells_three_tones_apart(page, name):
     known, new = tones(1000, seed=0), tones(400, seed=1)
     if reads_tokens(shown):
         known, new = [(as_tokens(x), y) for x, y in (known, new)]
+    rate = 3e-3
+    if (page, name) in NONLINEAR:
+        steps = EPOCHS * -(-len(known[0]) // BATCH)
+        rate = keras.optimizers.schedules.CosineDecay(1e-2, steps)
     model.compile(
-        keras.optimizers.Adam(RATES.get((page, name), 3e-3)),
+        keras.optimizers.Adam(rate),
         "sparse_categorical_crossentropy",
         metrics=["accuracy"],
     )
-    model.fit(*known, epochs=10, verbose=0)
+    model.fit(*known, epochs=EPOCHS, batch_size=BATCH, verbose=0)
     _, accuracy = model.evaluate(*new, verbose=0)
     assert accuracy > 0.95
 
