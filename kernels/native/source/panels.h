@@ -116,8 +116,8 @@ class Settled {
 };
 
 // Calls use(outer, inner, k) for the parts of a product's sum: whole panels of
-// `a`, and then what is left, from column k on. A row in one piece needs no such
-// cut.
+// `a`, and then what is left, from column k on. A row in one piece needs no
+// such cut.
 template <class A, class Use>
 void for_each_sum(const Matrix<A>& a, int64_t panel, Use use) {
   int64_t k = 0;
@@ -161,7 +161,8 @@ void multiply(const Matrix<A>& a, const Matrix<B>& b, const Matrix<Real>& c,
   if (a.rows > few)
     for (int64_t p = 0; p < panels; p++)
       run(kernels<Real>().product, 0, a.rows - few, p, 1);
-  if (few) run(kernels<Real>().product_of_few_rows, a.rows - few, few, 0, panels);
+  if (few)
+    run(kernels<Real>().product_of_few_rows, a.rows - few, few, 0, panels);
 }
 
 // c = a^T b, or c += a^T b, for the panels that b has.
