@@ -1,15 +1,17 @@
-"""Which tests a run takes: the selection, the rest, or all.
+"""Which tests a run takes: the selection, the rest, the weekly ones, or all.
 
 The selection is what the README's command runs. Under PyTorch it has nearly all
 tests; under JAX and TensorFlow, which compile, it has the scans, every unit
 against its definition, and the capabilities of representative layers. The rest
-has all other tests, which `.ci/run` runs too. Together they run every test
-under every backend once. Plain pytest runs whatever it is given.
+has most other tests, which `.ci/run` runs too. The weekly ones, which it runs
+on Saturdays, take long and repeat what others cover. The three parts together
+run every test under every backend once. Plain pytest runs whatever it is given.
 
 A test, or a parameter of one, that is not in the selection is marked:
 
-    @pytest.mark.rest                        under every backend
-    @pytest.mark.rest("jax", "tensorflow")   under these
+    @pytest.mark.rest                          under every backend
+    @pytest.mark.rest("jax", "tensorflow")     under these
+    @pytest.mark.weekly("jax", "tensorflow")   weekly under these
 
 `tests/run.py` sets two variables: the part that a process takes, and its slice
 of that part.
@@ -22,7 +24,7 @@ import pytest
 
 PART = "KERAS_LINREC_TEST_PART"
 SLICE = "KERAS_LINREC_TEST_SLICE"
-SELECTION, REST, ALL = "selection", "rest", "all"
+SELECTION, REST, WEEKLY, ALL = "selection", "rest", "weekly", "all"
 # Removed, so that a pytest started by a test runs whatever it is given.
 part = os.environ.pop(PART, ALL)
 slice_index, slice_count = map(int, os.environ.pop(SLICE, "1/1").split("/"))
@@ -144,11 +146,24 @@ SELECTED_UNDER = {
     "test_threads.py": ("torch",),
     "test_three_tones.py": ("torch",),
 }
-# Docstring examples, whose layers are tested under every backend elsewhere.
+# Examples, and random models: the rest has them under the other backends.
+WEEKLY_UNDER = {
+    "test_ldstack_examples.py": COMPILING,
+    "test_nlp_examples.py": COMPILING,
+    "test_robustness.py": COMPILING,
+    "test_sampling_rates.py": COMPILING,
+    "test_sequential_digits.py": COMPILING,
+    "test_soak.py": COMPILING,
+    "test_stable_examples.py": COMPILING,
+    "test_state_norms.py": COMPILING,
+    "test_three_tones.py": COMPILING,
+}
+# Docstring examples, whose layers are tested under every backend elsewhere:
+# weekly under the other backends.
 EXAMPLES_SELECTED_UNDER = ("torch",)
 
 
-def standing_for_all(values, chosen, backends=COMPILING):
+def standing_for_all(values, chosen, backends=COMPILING, part=REST):
     """Parameters of which only `chosen` are in the selection.
 
     Args:
@@ -156,11 +171,13 @@ def standing_for_all(values, chosen, backends=COMPILING):
         chosen: those that are in the selection under every backend.
         backends: where the others are left to the rest; none for all
             backends.
+        part: what the others are left to. Defaults to the rest.
     """
+    left = getattr(pytest.mark, part)(*backends)
     return [
         pytest.param(
             *(value if isinstance(value, tuple) else (value,)),
-            marks=[] if value in chosen else pytest.mark.rest(*backends),
+            marks=[] if value in chosen else left,
         )
         for value in values
     ]
@@ -171,9 +188,14 @@ def pytest_configure(config):
         "markers",
         "rest(*backends): not in the selection under these backends, or any",
     )
+    config.addinivalue_line(
+        "markers", "weekly(*backends): on Saturdays under these, or any"
+    )
     files = {path.name for path in TESTS.rglob("test_*.py")}
     missing = [
-        name for name in (*ONLY_UNDER, *SELECTED_UNDER) if name not in files
+        name
+        for name in (*ONLY_UNDER, *SELECTED_UNDER, *WEEKLY_UNDER)
+        if name not in files
     ]
     if missing:
         raise pytest.UsageError(
@@ -195,7 +217,7 @@ def pytest_collection_modifyitems(config, items):
         return
     taken = {True: [], False: []}
     for item in items:
-        taken[is_selected(item) == (part == SELECTION)].append(item)
+        taken[part_of(item) == part].append(item)
     config.hook.pytest_deselected(items=taken[False])
     items[:] = taken[True]
 
@@ -225,12 +247,26 @@ def selected_here(path):
     return runs_here(path) and backend() in selected_under
 
 
-def is_selected(item):
-    """Whether the selection includes a test under this backend."""
-    if not selected_here(item.path):
-        return False
-    marks = item.iter_markers("rest")
-    return not any(not mark.args or backend() in mark.args for mark in marks)
+def part_of(item):
+    """The part that has a test under this backend."""
+    if is_marked(item, WEEKLY) or is_weekly(item.path):
+        return WEEKLY
+    if is_marked(item, REST) or not selected_here(item.path):
+        return REST
+    return SELECTION
+
+
+def is_marked(item, name):
+    """Whether a mark of this name applies under this backend."""
+    marks = item.iter_markers(name)
+    return any(not mark.args or backend() in mark.args for mark in marks)
+
+
+def is_weekly(path):
+    """Whether all tests of a file are weekly under this backend."""
+    if path.is_relative_to(PACKAGE):
+        return backend() not in EXAMPLES_SELECTED_UNDER
+    return backend() in WEEKLY_UNDER.get(path.name, ())
 
 
 def in_slice(path):

@@ -5,6 +5,8 @@ import inspect
 import keras
 import numpy as np
 import pytest
+from selection import WEEKLY
+from selection import standing_for_all
 from units import UNITS
 from units import array
 from units import sequences
@@ -130,7 +132,9 @@ def test_masks_reach_a_call_of_several_tensors_within_models_and_wrappers():
     assert np.abs(array(different) - array(got)).max() > 1e-3
 
 
-@pytest.mark.parametrize("features", [1, 3, 7])
+@pytest.mark.parametrize(
+    "features", standing_for_all((1, 3, 7), (1,), part=WEEKLY)
+)
 @pytest.mark.parametrize("name", UNITS)
 def test_a_unit_trains_with_its_defaults(name, features):
     cls = UNITS[name].layer

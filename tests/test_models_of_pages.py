@@ -24,7 +24,7 @@ MODELS = [
     ("guides/streaming.md", "trained"),
     ("guides/more_than_one_device.md", "build"),
 ]
-# Left to the rest: each takes 10 to 30 seconds on a busy machine.
+# Weekly: each takes 10 to 30 seconds on a busy machine.
 MORE_MODELS = [
     ("guides/switching_backends.md", "model"),
     ("guides/saving.md", "model"),
@@ -64,7 +64,10 @@ def tones(count, seed):
 
 @pytest.mark.parametrize(
     ("page", "name"),
-    [*MODELS, *(pytest.param(*m, marks=pytest.mark.rest) for m in MORE_MODELS)],
+    [
+        *MODELS,
+        *(pytest.param(*m, marks=pytest.mark.weekly) for m in MORE_MODELS),
+    ],
 )
 def test_a_model_of_a_page_tells_three_tones_apart(page, name):
     shown = model_of(DOCS / page, name)

@@ -8,6 +8,8 @@ import pytest
 from autodiff import backend_gradients
 from autodiff import gradient
 from autodiff import relative_error
+from selection import WEEKLY
+from selection import standing_for_all
 
 from keras_linrec import kernels
 from keras_linrec.kernels import backends
@@ -149,8 +151,19 @@ def test_sections_of_unknown_sizes(short_sections, under_xla, time, reverse):
 
 
 @only_in_programs_of_unknown_sizes
-@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
-@pytest.mark.parametrize("known", [(None, None), (2, None), (None, 23)])
+@pytest.mark.parametrize(
+    ("known", "per_step"),
+    standing_for_all(
+        [
+            (known, per_step)
+            for known in [(None, None), (2, None), (None, 23)]
+            for per_step in (False, True)
+        ],
+        # Each kind of decay, where the loop knows the batch.
+        [((2, None), False), ((2, None), True)],
+        part=WEEKLY,
+    ),
+)
 def test_sections_keep_the_sizes_that_are_known(
     short_sections, known, per_step
 ):
