@@ -10,17 +10,19 @@ from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
 
-COMPLEX, EULER, TANH = 1, 1 << 8, 3 << 12
+COMPLEX, EULER, TANH, MODRELU = 1, 1 << 8, 3 << 12, 6 << 12
 NO_RESETS = (0,)
 
 
-def called(name, flags, sizes, from_shapes, to_shapes):
-    """The results of a call on random arrays."""
+def called(name, flags, sizes, from_shapes, to_shapes, change=None):
+    """The results of a call on random arrays, which `change` may change."""
     random = np.random.default_rng(0)
     given = [
         random.uniform(-0.3, 0.3, shape).astype("float32")
         for shape in from_shapes
     ]
+    if change:
+        change(given)
     results = [np.zeros(shape, "float32") for shape in to_shapes]
     core.call(
         f"keras_linrec_{name}",
@@ -58,7 +60,15 @@ def projected_scan(batch=3, time=3000, features=33, channels=40, units=37):
     )
 
 
-def nonlinear_scan(batch=21, time=200, features=3, units=50):
+def nonlinear_scan(
+    batch=21,
+    time=200,
+    features=3,
+    units=50,
+    activation=TANH,
+    moduli=0,
+    change=None,
+):
     states, leak = (batch, time, units), struct.pack("d", 0.0)
     operands = [
         (batch, time, features),
@@ -67,17 +77,31 @@ def nonlinear_scan(batch=21, time=200, features=3, units=50):
         (units, units),
         (0, units),
         (1, 1),
-        (0,),
+        (moduli,),
         NO_RESETS,
         (batch, units),
     ]
     return called(
         "nonlinear_scan_backward",
-        EULER | TANH,
+        EULER | activation,
         (1, batch, time, features, units, 0, time, time)
         + struct.unpack("q", leak),
         [*operands, states, states, (batch, units)],
         operands,
+        change,
+    )
+
+
+def row_of_blocks():
+    """More threads than rows: each takes what can be done of some block."""
+
+    def silence_the_end(given):
+        outputs, final = given[-2:]
+        outputs[:, 12_000:] = 0
+        final[:] = 0
+
+    return nonlinear_scan(
+        1, 16_000, activation=MODRELU, moduli=25, change=silence_the_end
     )
 
 
@@ -88,7 +112,7 @@ def digest(work):
     return digest.hexdigest()
 
 
-calls = [scan, projected_scan, nonlinear_scan]
+calls = [scan, projected_scan, nonlinear_scan, row_of_blocks]
 one_by_one = [digest(call) for call in calls]
 with ThreadPoolExecutor(4) as pool:
     at_once = list(pool.map(digest, 4 * calls))

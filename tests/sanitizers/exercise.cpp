@@ -355,6 +355,8 @@ void nonlinear_scans() {
     const int options = solver ? all : 0;
     nonlinear_scans<Real>(form | options, 5, 11, 3, 34, 0);
     nonlinear_scans<Real>(form | options, 140, 2, 35, 36, 0);
+    // Blocks of a row that several threads take through the backward pass.
+    if (activation > 4) nonlinear_scans<Real>(form, 1, 1500, 2, 66, 0);
   }
 }
 

@@ -1,4 +1,5 @@
-// The backward pass of a nonlinear recurrence, and the sums that it makes.
+// The backward pass of a nonlinear recurrence, block by block of its steps, and
+// the sums that it makes.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -18,15 +19,32 @@ struct Sums {
   std::vector<Real> modulus_bias;
   double step = 0;
   std::vector<Settled> settled;
-  explicit Sums(const Weights<Real>& w) : modulus_bias(w.modulus_bias.size()) {
+  Sums(const Weights<Real>& w, int64_t blocks)
+      : modulus_bias(w.modulus_bias.size()) {
     for (size_t part = 0; part < w.input.size(); part++)
       input.emplace_back(w.driving.size(), w.units.size());
     for (const auto& matrix : w.recurrent)
       recurrent.emplace_back(matrix.rows, matrix.panels * matrix.panel);
+    settled.resize(input.size() + recurrent.size() + 1);
+    // Memory is taken before threads wait for one another.
+    if (blocks < products_a_sum) return;
+    for_each([](std::vector<Real>& numbers, Settled& to) {
+      to.reserve(numbers.size());
+    });
   }
   void settle() {
-    for_each([](std::vector<Real>& numbers, Settled& to) { to.take(numbers); });
+    settle_products();
+    settle_biases();
   }
+  // What products over a block of steps add to.
+  void settle_products() {
+    for (size_t i = 0; i < input.size(); i++)
+      settled[i].take(input[i].numbers);
+    for (size_t i = 0; i < recurrent.size(); i++)
+      settled[input.size() + i].take(recurrent[i].numbers);
+  }
+  // What every step adds to.
+  void settle_biases() { settled.back().take(modulus_bias); }
   // Leaves `other` with zeros.
   void operator+=(Sums& other) {
     settle();
@@ -43,7 +61,6 @@ struct Sums {
  private:
   template <class Use>
   void for_each(Use use) {
-    settled.resize(input.size() + recurrent.size() + 1);
     size_t next = 0;
     for (auto& matrix : input) use(matrix.numbers, settled[next++]);
     for (auto& matrix : recurrent) use(matrix.numbers, settled[next++]);
@@ -57,13 +74,16 @@ struct Sums {
 template <class Real>
 class Total {
  public:
-  Total(const Weights<Real>& weights, int64_t shares)
-      : weights_(weights), total_(weights), waiting_(shares) {}
+  Total(const Weights<Real>& weights, int64_t shares, int64_t blocks)
+      : weights_(weights),
+        blocks_(blocks),
+        total_(weights, blocks),
+        waiting_(shares) {}
 
   // Sums that are zero, for a share.
   std::unique_ptr<Sums<Real>> begin() {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.empty()) return std::make_unique<Sums<Real>>(weights_);
+    if (free_.empty()) return std::make_unique<Sums<Real>>(weights_, blocks_);
     auto sums = std::move(free_.back());
     free_.pop_back();
     return sums;
@@ -84,6 +104,7 @@ class Total {
 
  private:
   const Weights<Real>& weights_;
+  int64_t blocks_;
   Sums<Real> total_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Sums<Real>>> waiting_, free_;
@@ -112,6 +133,18 @@ struct StageBackward {
   }
 };
 
+// What the blocks of a share's steps hand on, the last one first.
+template <class Real>
+struct Share {
+  int64_t first = 0, rows = 0;
+  int64_t silent = 0;  // blocks before the first that is given a cotangent
+  Panels<Real> carry;  // the cotangent of the state behind a block
+  std::unique_ptr<Sums<Real>> sums;
+  Share(const Weights<Real>& w, int64_t longest)
+      : carry(longest, w.units.size()) {}
+};
+
+// A block of a share goes through prepare(), step() and finish().
 template <class Real>
 class Backward : Pass<Real> {
   // A template has to name what it uses of a base that is one, as Forward does.
@@ -122,12 +155,13 @@ class Backward : Pass<Real> {
   using Pass<Real>::stages_;
 
  public:
+  using Share = nonlinear::Share<Real>;
+
   Backward(const Weights<Real>& weights, const Transposed<Real>& transposed,
            int64_t share, int64_t steps)
       : Pass<Real>(weights, share * steps),
         transposed_(transposed),
         steps_(steps),
-        carry_(share, weights.units.size()),
         total_(share, weights.units.size()),
         d_slope_(share, weights.units.size()),
         d_inputs_(share * steps, weights.features.size()),
@@ -139,56 +173,97 @@ class Backward : Pass<Real> {
       inputs_.at(one / inputs_.panel, r)[one % inputs_.panel] = 1;
   }
 
-  void run(int64_t first, int64_t rows, const Cotangents<Real>& c,
-           Sums<Real>& sums) {
-    sums_ = &sums;
-    int64_t blocks = 0;
+  // Begins with `rows` rows of the batch.
+  void begin(int64_t first, int64_t rows, const Cotangents<Real>& c,
+             std::unique_ptr<Sums<Real>> sums, Share& share) const {
+    share.first = first;
+    share.rows = rows;
+    share.sums = std::move(sums);
     for (int64_t r = 0; r < rows; r++)
-      w_.units.into(c.d_final + (first + r) * s_.units, carry_.at(0, r),
-                    carry_.stride());
-    for (int64_t end = s_.time; end > 0; end -= steps_) {
-      const int64_t begin = std::max<int64_t>(end - steps_, 0);
-      if (is_silent(begin, end, first, rows, c)) {
-        for (int64_t b = first; b < first + rows; b++)
-          std::fill_n(c.d_inputs + (b * s_.time + begin) * s_.features,
-                      (end - begin) * s_.features, Real{0});
-        continue;
-      }
-      recompute(begin, end, first, rows, c);
-      for (int64_t t = end - 1; t >= begin; t--) {
-        if (c.d_outputs) add_cotangent(t, first, rows, c);
-        if (s_.solved)
-          step_back(t, (t - begin) * rows, first, rows, c);
-        else
-          map_back((t - begin) * rows, rows);
-        w_.drop_at_resets(t, first, rows, carry_);
-      }
-      add_up(begin, end, first, rows, c, sums);
-      if (++blocks % products_a_sum == 0) sums.settle();
-    }
-    for (int64_t r = 0; r < rows; r++)
-      w_.units.out_of(carry_.at(0, r), carry_.stride(),
-                      c.d_initial + (first + r) * s_.units);
+      w_.units.into(c.d_final + (first + r) * s_.units, share.carry.at(0, r),
+                    share.carry.stride());
+    const int64_t blocks = s_.blocks(steps_);
+    for (share.silent = 0; share.silent < blocks; share.silent++)
+      if (!is_silent(span_of(share.silent), share, c)) break;
+  }
+
+  // Recomputes the forward pass of a share's block.
+  void prepare(int64_t block, const Cotangents<Real>& c, const Share& share) {
+    silent_ = block < share.silent;
+    if (!silent_) recompute(span_of(block), share, c);
+  }
+
+  // Takes the cotangent of the state from behind a block to the one before it.
+  void step(int64_t block, const Cotangents<Real>& c, Share& share) {
+    const Span span = span_of(block);
+    sums_ = share.sums.get();
+    silent_ = silent_ || is_silent(span, share, c);
+    if (!silent_) step_through(span, share, c);
+    if (settles(block)) sums_->settle_biases();
+    if (span.begin == 0) give_initial(share, c);
+  }
+
+  // Adds a block to the sums of its share, and gives the cotangents of its
+  // inputs.
+  void finish(int64_t block, const Cotangents<Real>& c, Share& share) {
+    const Span span = span_of(block);
+    if (silent_)
+      give_zeros(span, share, c);
+    else
+      add_up(span, share, c);
+    if (settles(block)) share.sums->settle_products();
   }
 
  private:
-  // Whether nothing depends on the steps from `begin` to `end`, such as the
-  // padding of rows: no cotangent is given, and none comes from later steps.
-  bool is_silent(int64_t begin, int64_t end, int64_t first, int64_t rows,
+  // The steps of a block.
+  struct Span {
+    int64_t begin, end;
+    int64_t steps() const { return end - begin; }
+  };
+
+  static bool settles(int64_t block) {
+    return block % products_a_sum == products_a_sum - 1;
+  }
+
+  Span span_of(int64_t block) const {
+    const int64_t end = s_.time - block * steps_;
+    return {std::max<int64_t>(end - steps_, 0), end};
+  }
+
+  // Whether nothing depends on a block's steps, such as the padding of rows: no
+  // cotangent is given, and none comes from later steps.
+  bool is_silent(const Span& span, const Share& share,
                  const Cotangents<Real>& c) const {
     for (int64_t p = 0; p < w_.panels; p++)
-      if (!all_zero(carry_.at(p), rows * carry_.panel)) return false;
-    for (int64_t b = first; c.d_outputs && b < first + rows; b++)
-      if (!all_zero(c.d_outputs + (b * s_.time + begin) * s_.units,
-                    (end - begin) * s_.units))
+      if (!all_zero(share.carry.at(p), share.rows * share.carry.panel))
+        return false;
+    for (int64_t r = 0; c.d_outputs && r < share.rows; r++)
+      if (!all_zero(
+              c.d_outputs +
+                  ((share.first + r) * s_.time + span.begin) * s_.units,
+              span.steps() * s_.units))
         return false;
     return true;
   }
 
-  // Recomputes the forward pass of the steps from `begin` to `end`.
-  void recompute(int64_t begin, int64_t end, int64_t first, int64_t rows,
+  void give_zeros(const Span& span, const Share& share,
+                  const Cotangents<Real>& c) const {
+    for (int64_t b = share.first; b < share.first + share.rows; b++)
+      std::fill_n(c.d_inputs + (b * s_.time + span.begin) * s_.features,
+                  span.steps() * s_.features, Real{0});
+  }
+
+  void give_initial(const Share& share, const Cotangents<Real>& c) const {
+    for (int64_t r = 0; r < share.rows; r++)
+      w_.units.out_of(share.carry.at(0, r), share.carry.stride(),
+                      c.d_initial + (share.first + r) * s_.units);
+  }
+
+  void recompute(const Span& span, const Share& share,
                  const Cotangents<Real>& c) {
-    const int64_t all = (end - begin) * rows;
+    const auto [begin, end] = span;
+    const int64_t first = share.first, rows = share.rows;
+    const int64_t all = span.steps() * rows;
     Panels<Real>& state = stages_[0].start;
     for (int64_t t = begin; t < end; t++) {
       const int64_t row = (t - begin) * rows;
@@ -219,16 +294,29 @@ class Backward : Pass<Real> {
     }
   }
 
-  void add_cotangent(int64_t t, int64_t first, int64_t rows,
-                     const Cotangents<Real>& c) {
-    for (int64_t r = 0; r < rows; r++) {
-      const Real* from = c.d_outputs + ((first + r) * s_.time + t) * s_.units;
+  void step_through(const Span& span, Share& share, const Cotangents<Real>& c) {
+    for (int64_t t = span.end - 1; t >= span.begin; t--) {
+      const int64_t row = (t - span.begin) * share.rows;
+      if (c.d_outputs) add_cotangent(t, share, c);
+      if (s_.solved)
+        step_back(t, row, share, c);
+      else
+        map_back(row, share);
+      w_.drop_at_resets(t, share.first, share.rows, share.carry);
+    }
+  }
+
+  void add_cotangent(int64_t t, Share& share, const Cotangents<Real>& c) const {
+    Panels<Real>& carry = share.carry;
+    for (int64_t r = 0; r < share.rows; r++) {
+      const Real* from =
+          c.d_outputs + ((share.first + r) * s_.time + t) * s_.units;
       for (int64_t p = 0; p < w_.panels; p++) {
-        Real* to = carry_.at(p, r);
-        for (int64_t i = 0; i < carry_.panel; i++) {
+        Real* to = carry.at(p, r);
+        for (int64_t i = 0; i < carry.panel; i++) {
           const int64_t u = w_.units.ordered()
-                                ? p * carry_.panel + i
-                                : w_.units.unit(p * carry_.panel + i);
+                                ? p * carry.panel + i
+                                : w_.units.unit(p * carry.panel + i);
           if (u >= 0 && u < s_.units) to[i] += from[u];
         }
       }
@@ -282,27 +370,29 @@ class Backward : Pass<Real> {
                transposed_.recurrent[0].all(), to, true);
   }
 
-  void map_back(int64_t row, int64_t rows) {
-    std::swap(carry_, total_);
-    pull_back(0, total_, row, rows, carry_, 0);
+  void map_back(int64_t row, Share& share) {
+    std::swap(share.carry, total_);
+    pull_back(0, total_, row, share.rows, share.carry, 0);
   }
 
-  void step_back(int64_t t, int64_t row, int64_t first, int64_t rows,
+  void step_back(int64_t t, int64_t row, Share& share,
                  const Cotangents<Real>& c) {
     const Method& method = s_.method();
     const Real* steps = &factors_[row];
+    const int64_t first = share.first, rows = share.rows;
+    Panels<Real>& carry = share.carry;
     for (int64_t p = 0; p < w_.panels; p++)
-      std::copy_n(carry_.at(p), rows * carry_.panel, total_.at(p));
+      std::copy_n(carry.at(p), rows * carry.panel, total_.at(p));
     for (int i = method.stages - 1; i >= 0; i--) {
       const bool last = i + 1 == method.stages;
       std::fill(d_slope_.numbers.begin(), d_slope_.numbers.end(), Real{0});
-      this->add_scaled(d_slope_, 0, carry_, 0, method.shares[i], d_slope_, 0,
+      this->add_scaled(d_slope_, 0, carry, 0, method.shares[i], d_slope_, 0,
                        rows, steps);
       if (!last)
         this->add_scaled(d_slope_, 0, backward_[i + 1].start, row,
                          method.shifts[i + 1], d_slope_, 0, rows, steps);
       if (s_.step_gradient) {
-        add_step(t, i, method.shares[i], carry_, 0, row, first, rows, c);
+        add_step(t, i, method.shares[i], carry, 0, row, first, rows, c);
         if (!last)
           add_step(t, i, method.shifts[i + 1], backward_[i + 1].start, row, row,
                    first, rows, c);
@@ -311,7 +401,7 @@ class Backward : Pass<Real> {
       pull_back(i, d_slope_, row, rows, d_start, row);
       this->add_scaled(total_, 0, d_start, row, 1, total_, 0, rows, nullptr);
     }
-    std::swap(carry_, total_);
+    std::swap(carry, total_);
   }
 
   // Adds factor * (cotangent, slope of stage i) to the gradient of step t's
@@ -335,9 +425,11 @@ class Backward : Pass<Real> {
     }
   }
 
-  void add_up(int64_t begin, int64_t end, int64_t first, int64_t rows,
-              const Cotangents<Real>& c, Sums<Real>& sums) {
-    const int64_t all = (end - begin) * rows;
+  void add_up(const Span& span, Share& share, const Cotangents<Real>& c) {
+    const auto [begin, end] = span;
+    const int64_t first = share.first, rows = share.rows;
+    const int64_t all = span.steps() * rows;
+    Sums<Real>& sums = *share.sums;
     for (size_t i = 0; i < stages_.size(); i++) {
       const auto start = stages_[i].start.rows_from(0, all);
       const StageBackward<Real>& back = backward_[i];
@@ -416,7 +508,8 @@ class Backward : Pass<Real> {
   const Transposed<Real>& transposed_;
   int64_t steps_;
   Sums<Real>* sums_ = nullptr;  // of the share that runs
-  Panels<Real> carry_, total_, d_slope_, d_inputs_, inputs_;
+  bool silent_ = false;         // whether nothing depends on the block
+  Panels<Real> total_, d_slope_, d_inputs_, inputs_;
   std::vector<StageBackward<Real>> backward_;
   std::vector<Real> zeros_;
 };

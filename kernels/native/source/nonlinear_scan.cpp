@@ -3,11 +3,14 @@
 // products multiply the rows of one step by the recurrent matrix. The forward
 // pass stores only the states. The backward pass, which knows them all,
 // recomputes what else it needs for a block of steps at once, and sums the
-// gradients of the weights by products over a block too.
+// gradients of the weights by products over a block too. If there are more
+// threads than shares, others recompute and sum up a share's blocks while one
+// takes its steps.
 #include <algorithm>
 
 #include "nonlinear_backward.h"
 #include "parallel.h"
+#include "pipeline.h"
 #include "systems.h"
 
 namespace keras_linrec {
@@ -18,24 +21,22 @@ namespace {
 // second-level cache.
 constexpr int64_t block_numbers = 1 << 17;
 
+// The threads that the blocks of one share keep busy, and the blocks that they
+// work on at once.
+constexpr int64_t threads_a_share = 3, blocks_at_once = 4;
+
 // How the rows of a batch are shared out.
-struct Shares {
+struct ShareSizes {
   int64_t batch, count, longest;
   int threads;
-  Shares(const Sizes& s, bool backward)
+  ShareSizes(const Sizes& s, bool backward)
       : batch(s.batch),
         count(std::max<int64_t>(s.shares(backward), 1)),
         longest(s.shares_of(count)),
         threads(s.threads(count)) {}
 
-  // Calls work(thread, share, first, rows) for every share.
-  template <class Work>
-  void for_each(Work work) const {
-    for_each_job(threads, count, [&](int thread, int64_t i) {
-      const int64_t first = batch * i / count;
-      work(thread, i, first, batch * (i + 1) / count - first);
-    });
-  }
+  int64_t first(int64_t share) const { return batch * share / count; }
+  int64_t rows(int64_t share) const { return first(share + 1) - first(share); }
 };
 
 // The arrays of one group.
@@ -61,21 +62,99 @@ int nonlinear_scan(const Sizes& s, const void* const* from, void* const* to) {
   Real* outputs = static_cast<Real*>(to[0]);
   Real* final_state = static_cast<Real*>(to[1]);
   const int64_t row = s.time * s.units;
-  const Shares shares(s, false);
+  const ShareSizes shares(s, false);
   if (s.kept)
     prepare_to_write(outputs, s.groups * s.batch * row * sizeof(Real));
   for (int64_t g = 0; g < s.groups; g++) {
     const Weights<Real> weights(s, arguments_of<Real>(s, g, from));
     std::vector<Forward<Real>> passes(
         shares.threads, Forward<Real>(weights, shares.longest));
-    shares.for_each([&](int thread, int64_t, int64_t first, int64_t rows) {
-      passes[thread].run(first, rows,
+    for_each_job(shares.threads, shares.count, [&](int thread, int64_t i) {
+      passes[thread].run(shares.first(i), shares.rows(i),
                          s.kept ? outputs + g * s.batch * row : nullptr,
                          final_state + g * s.batch * s.units);
     });
   }
   return kKerasLinrecDone;
 }
+
+// Runs the backward pass of all shares.
+template <class Real>
+class BackwardShares {
+ public:
+  BackwardShares(const Weights<Real>& weights,
+                 const Transposed<Real>& transposed, int64_t steps,
+                 const ShareSizes& sizes, const Cotangents<Real>& cotangents)
+      : sizes_(sizes),
+        cotangents_(cotangents),
+        blocks_(weights.s.blocks(steps)),
+        total_(weights, sizes.count, blocks_) {
+    const int64_t slots = std::min(blocks_, blocks_at_once);
+    const int together =
+        weights.s.threads(std::min(slots, threads_a_share) * sizes.count);
+    const bool pipelined = together > sizes.threads;
+    const int64_t longest = std::max<int64_t>(sizes.longest, 1);
+    const int64_t shares = pipelined ? sizes.count : sizes.threads;
+    const int64_t passes = pipelined ? shares * slots : shares;
+    for (int64_t i = 0; i < shares; i++)
+      shares_.emplace_back(weights, longest);
+    passes_.reserve(passes);
+    for (int64_t i = 0; i < passes; i++)
+      passes_.emplace_back(weights, transposed, longest, steps);
+    pipelined ? run_together(together, slots) : run_apart();
+  }
+  const Sums<Real>& sums() { return total_.all(); }
+
+ private:
+  // One thread takes a share through all its blocks.
+  void run_apart() {
+    for_each_job(sizes_.threads, sizes_.count, [&](int thread, int64_t i) {
+      Share<Real>& share = shares_[thread];
+      Backward<Real>& pass = passes_[thread];
+      begin(i, share);
+      for (int64_t block = 0; block < blocks_; block++) {
+        pass.prepare(block, cotangents_, share);
+        pass.step(block, cotangents_, share);
+        pass.finish(block, cotangents_, share);
+      }
+      total_.end(i, std::move(share.sums));
+    });
+  }
+
+  void run_together(int threads, int64_t slots) {
+    for (int64_t i = 0; i < sizes_.count; i++) begin(i, shares_[i]);
+    Pipeline pipeline(sizes_.count, blocks_, slots);
+    const auto of = [&](int64_t i, int64_t block) -> Backward<Real>& {
+      return passes_[i * slots + block % slots];
+    };
+    parallel(threads, [&](int) {
+      pipeline.work(
+          [&](int64_t i, int64_t block) {
+            of(i, block).prepare(block, cotangents_, shares_[i]);
+          },
+          [&](int64_t i, int64_t block) {
+            of(i, block).step(block, cotangents_, shares_[i]);
+          },
+          [&](int64_t i, int64_t block) {
+            of(i, block).finish(block, cotangents_, shares_[i]);
+          });
+    });
+    for (int64_t i = 0; i < sizes_.count; i++)
+      total_.end(i, std::move(shares_[i].sums));
+  }
+
+  void begin(int64_t i, Share<Real>& share) {
+    passes_[0].begin(sizes_.first(i), sizes_.rows(i), cotangents_,
+                     total_.begin(), share);
+  }
+
+  const ShareSizes& sizes_;
+  const Cotangents<Real>& cotangents_;
+  int64_t blocks_;
+  Total<Real> total_;
+  std::vector<Share<Real>> shares_;
+  std::vector<Backward<Real>> passes_;
+};
 
 template <class Real>
 int nonlinear_scan_backward(const Sizes& s, const void* const* from,
@@ -86,7 +165,7 @@ int nonlinear_scan_backward(const Sizes& s, const void* const* from,
   const auto result = [&](int which, int64_t group, int64_t numbers) {
     return static_cast<Real*>(to[which]) + group * numbers;
   };
-  const Shares shares(s, true);
+  const ShareSizes shares(s, true);
   const int64_t states = s.batch * s.units, rows = s.batch * s.time;
   prepare_to_write(to[0], s.groups * rows * s.features * sizeof(Real));
   for (int64_t g = 0; g < s.groups; g++) {
@@ -105,15 +184,8 @@ int nonlinear_scan_backward(const Sizes& s, const void* const* from,
                             (5 + 2 * s.gated + 2 * s.linear);
     const int64_t steps =
         std::clamp<int64_t>(block_numbers / (columns * share), 1, s.time);
-    std::vector<Backward<Real>> passes(
-        shares.threads, Backward<Real>(w, transposed, share, steps));
-    Total<Real> total(w, shares.count);
-    shares.for_each([&](int thread, int64_t i, int64_t first, int64_t count) {
-      auto sums = total.begin();
-      passes[thread].run(first, count, c, *sums);
-      total.end(i, std::move(sums));
-    });
-    const Sums<Real>& sums = total.all();
+    BackwardShares<Real> run(w, transposed, steps, shares, c);
+    const Sums<Real>& sums = run.sums();
 
     for (int part = 0; part <= s.gated; part++) {
       unpack(sums.input[part], w.features, w.units,

@@ -77,8 +77,10 @@ struct Sizes {
     const int64_t rounds = (shares_of(most_rows) + most - 1) / most;
     return std::min(std::max<int64_t>(rounds, 1) * most, batch);
   }
-  int threads(int64_t shares) const {
-    const int64_t most = std::min<int64_t>(keras_linrec::threads(), shares);
+  int64_t blocks(int64_t steps) const { return (time + steps - 1) / steps; }
+  int threads(int64_t most_useful) const {
+    const int64_t most =
+        std::min<int64_t>(keras_linrec::threads(), most_useful);
     return static_cast<int>(std::clamp<int64_t>(work() / least_work_a_thread, 1,
                                                 std::max<int64_t>(most, 1)));
   }
