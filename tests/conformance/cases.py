@@ -173,8 +173,10 @@ def float64():
         return
     import jax
 
+    # Scopes may be nested.
+    before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
     try:
         yield
     finally:
-        jax.config.update("jax_enable_x64", False)
+        jax.config.update("jax_enable_x64", before)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from defined_calls import Call
 from defined_calls import defined_call
+from definitions.ldstack import network
 from drawn_cases import rounded
 from drawn_layers import FEATURES
 from drawn_layers import chance
@@ -88,6 +89,7 @@ class LayerCase:
             self.generator,
             self.setting.recurrence,
             self.setting.outputs,
+            max(amplification(self.drawn, part) for part in weights),
         )
 
     def given(self):
@@ -116,6 +118,18 @@ class LayerCase:
         return numbers(
             program(run, mode or self.setting.usual_mode)(self.given())
         )
+
+
+def amplification(drawn, weights):
+    """By how much modal coordinates amplify the roundings of a companion form.
+
+    Its states pass through the eigenvectors of A, whose condition number
+    `docs/limits.md` names.
+    """
+    if drawn.form.get("basis") != "companion":
+        return 1.0
+    transition, *_ = network(weights, "companion")
+    return np.linalg.cond(np.linalg.eig(transition)[1])
 
 
 def draw_call(generator, case):

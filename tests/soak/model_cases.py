@@ -113,7 +113,7 @@ class ModelCase:
             self.inputs,
             self.generator,
             # Position-wise layers compute in the policy's dtype.
-            self.setting.outputs,
+            rounded_to(self.setting.outputs),
             **self.options,
         )
         return [result._replace(value=result.value * self.where)]
@@ -128,6 +128,14 @@ class ModelCase:
         run = self.programs.of(run, model, self.setting.usual_mode)
         outputs = run(keras.ops.convert_to_tensor(inputs))
         return [number(outputs) * self.where]
+
+
+def rounded_to(dtype):
+    """What Keras' layers around the units compute in (`docs/limits.md`)."""
+    if dtype == "float64" and BACKEND in ("jax", "torch"):
+        # Their normalisations.
+        return "float32"
+    return dtype
 
 
 def run(generator, report):

@@ -10,7 +10,8 @@ that forgets slowly or not at all. The bound is
     eps * (ROUNDINGS * condition + OUTPUT_ROUNDINGS * scale)
 
 with the machine epsilon `eps` of the recurrence, to which the rounding of
-results to a narrower dtype is added.
+results to a narrower dtype is added. Computing in other coordinates may amplify
+roundings further, by the condition number of the change of coordinates.
 """
 
 from typing import NamedTuple
@@ -39,7 +40,14 @@ class Bounded(NamedTuple):
     bound: float
 
 
-def bounded(reference, arguments, generator, recurrence, outputs=None):
+def bounded(
+    reference,
+    arguments,
+    generator,
+    recurrence,
+    outputs=None,
+    amplification=1.0,
+):
     """The reference's results with their bounds.
 
     Args:
@@ -50,6 +58,8 @@ def bounded(reference, arguments, generator, recurrence, outputs=None):
         recurrence: the dtype of the computation.
         outputs: the dtype of the first result. Defaults to that of the
             computation, as it is for the others.
+        amplification: the condition number of the coordinates that the
+            computation takes place in. Defaults to 1.
     """
     expected = reference(arguments)
     conditions = np.zeros(len(expected))
@@ -61,7 +71,7 @@ def bounded(reference, arguments, generator, recurrence, outputs=None):
     results = []
     for index, (value, condition) in enumerate(zip(expected, conditions)):
         scale = np.abs(value).max(initial=0.0)
-        bound = EPSILONS[recurrence] * (
+        bound = (EPSILONS[recurrence] * amplification) * (
             ROUNDINGS * condition + OUTPUT_ROUNDINGS * scale
         )
         if index == 0 and outputs is not None:
