@@ -1,6 +1,6 @@
 """The speed of the scans, compared with peers and the machine's limits.
 
-    python benchmarks/scan.py [--backends jax torch] [--output FOLDER]
+    python benchmarks/scan.py [--backends jax torch] [--cases TEXT]
 
 For each size, a process per backend measures our kernels, those of the
 framework and of Keras, a copy of the same memory and a large product of
@@ -35,6 +35,11 @@ def main():
     parser.add_argument("--backends", nargs="+", default=BACKENDS)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument(
+        "--cases",
+        default="",
+        help='those with this in their names, such as "complex"',
+    )
+    parser.add_argument(
         "--seconds",
         type=float,
         default=1200,
@@ -59,7 +64,12 @@ def measured(backend, arguments, *options):
     """The results of a separate process, one dictionary per case."""
     command = [sys.executable, HERE / "scan_measurements.py"]
     process = subprocess.Popen(
-        [*command, "--rounds", str(arguments.rounds), *options],
+        [
+            *command,
+            *("--rounds", str(arguments.rounds)),
+            *("--cases", arguments.cases),
+            *options,
+        ],
         env={**os.environ, "KERAS_BACKEND": backend},
         stdout=subprocess.PIPE,
         text=True,

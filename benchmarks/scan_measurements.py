@@ -43,26 +43,32 @@ PROJECTED_SCANS = (
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
-    measure_backend(parsed_options(parser).rounds)
+    parser.add_argument("--cases", default="")
+    options = parsed_options(parser)
+    measure_backend(options.rounds, options.cases)
 
 
-def measure_backend(rounds):
-    """Prints a line of JSON for each case."""
+def measure_backend(rounds, cases):
+    """Prints a line of JSON for each case with `cases` in its name."""
     generator = np.random.default_rng(0)
     rate = product_rate(rounds)
     for size in SCANS:
         for field in ("real", "complex"):
+            if cases not in (case := f"{size} {field}"):
+                continue
             parts = 1 + (field == "complex")
             decay = generator.uniform(0.5, 0.7, (parts, size[-1]))
             inputs = generator.standard_normal((parts, *size))
             arguments = [a.astype("float32") for a in (*decay, *inputs)]
             emit(
-                f"{size} {field}",
+                case,
                 "copy",
                 measure(scans(parts), arguments, arguments[parts:], rounds),
                 copy_time(arguments[parts:], rounds),
             )
     for size in PROJECTED_SCANS:
+        if cases not in (case := f"{size} projected"):
+            continue
         batch, time_, features, numbers, units = size
         channels = numbers // 2
         shapes = [(channels,)] * 2 + [(batch, time_, features)]
@@ -73,7 +79,7 @@ def measure_backend(rounds):
         cotangents = [np.ones((batch, time_, units), "float32")]
         work = 2e-9 * batch * time_ * numbers * (features + units)
         emit(
-            f"{size} projected",
+            case,
             "arithmetic",
             measure(projected_scans(), arguments, cotangents, rounds),
             # The backward pass recomputes the states and has four products.
