@@ -1,6 +1,7 @@
 """The speed of the scans, compared with peers and the machine's limits.
 
     python benchmarks/scan.py [--backends jax torch] [--cases TEXT]
+        [--output FOLDER]
 
 For each size, a process per backend measures our kernels, those of the
 framework and of Keras, a copy of the same memory and a large product of

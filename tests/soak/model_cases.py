@@ -65,6 +65,17 @@ class ModelCase:
         return {} if self.mask is None else {"mask": self.mask}
 
     @property
+    def rounded_to(self):
+        """The dtype that the outputs are rounded to."""
+        outputs = self.setting.outputs
+        normalization = self.drawn.arguments.get("normalization")
+        if BACKEND == "jax" and normalization == "batch":
+            # Keras' layer computes float64 in float32 (`docs/limits.md`), and
+            # XLA rounds it differently in another program.
+            return "float32" if outputs == "float64" else outputs
+        return outputs
+
+    @property
     def where(self):
         """Where outputs are specified: a factor of 0 or 1, or 1."""
         has_time = self.drawn.output_has_time
@@ -113,7 +124,7 @@ class ModelCase:
             self.inputs,
             self.generator,
             # Position-wise layers compute in the policy's dtype.
-            rounded_to(self.setting.outputs),
+            self.rounded_to,
             **self.options,
         )
         return [result._replace(value=result.value * self.where)]
@@ -128,14 +139,6 @@ class ModelCase:
         run = self.programs.of(run, model, self.setting.usual_mode)
         outputs = run(keras.ops.convert_to_tensor(inputs))
         return [number(outputs) * self.where]
-
-
-def rounded_to(dtype):
-    """What Keras' layers around the units compute in (`docs/limits.md`)."""
-    if dtype == "float64" and BACKEND in ("jax", "torch"):
-        # Their normalisations.
-        return "float32"
-    return dtype
 
 
 def run(generator, report):

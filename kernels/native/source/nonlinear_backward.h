@@ -19,18 +19,12 @@ struct Sums {
   std::vector<Real> modulus_bias;
   double step = 0;
   std::vector<Settled> settled;
-  Sums(const Weights<Real>& w, int64_t blocks)
-      : modulus_bias(w.modulus_bias.size()) {
+  explicit Sums(const Weights<Real>& w) : modulus_bias(w.modulus_bias.size()) {
     for (size_t part = 0; part < w.input.size(); part++)
       input.emplace_back(w.driving.size(), w.units.size());
     for (const auto& matrix : w.recurrent)
       recurrent.emplace_back(matrix.rows, matrix.panels * matrix.panel);
     settled.resize(input.size() + recurrent.size() + 1);
-    // Memory is taken before threads wait for one another.
-    if (blocks < products_a_sum) return;
-    for_each([](std::vector<Real>& numbers, Settled& to) {
-      to.reserve(numbers.size());
-    });
   }
   void settle() {
     settle_products();
@@ -38,10 +32,9 @@ struct Sums {
   }
   // What products over a block of steps add to.
   void settle_products() {
-    for (size_t i = 0; i < input.size(); i++)
-      settled[i].take(input[i].numbers);
-    for (size_t i = 0; i < recurrent.size(); i++)
-      settled[input.size() + i].take(recurrent[i].numbers);
+    size_t next = 0;
+    for (auto& matrix : input) settled[next++].take(matrix.numbers);
+    for (auto& matrix : recurrent) settled[next++].take(matrix.numbers);
   }
   // What every step adds to.
   void settle_biases() { settled.back().take(modulus_bias); }
@@ -55,16 +48,10 @@ struct Sums {
   }
   // The sums that have settled, as numbers again.
   void give() {
-    for_each([](std::vector<Real>& to, Settled& from) { from.give(to); });
-  }
-
- private:
-  template <class Use>
-  void for_each(Use use) {
     size_t next = 0;
-    for (auto& matrix : input) use(matrix.numbers, settled[next++]);
-    for (auto& matrix : recurrent) use(matrix.numbers, settled[next++]);
-    use(modulus_bias, settled[next]);
+    for (auto& matrix : input) settled[next++].give(matrix.numbers);
+    for (auto& matrix : recurrent) settled[next++].give(matrix.numbers);
+    settled[next].give(modulus_bias);
   }
 };
 
@@ -74,16 +61,13 @@ struct Sums {
 template <class Real>
 class Total {
  public:
-  Total(const Weights<Real>& weights, int64_t shares, int64_t blocks)
-      : weights_(weights),
-        blocks_(blocks),
-        total_(weights, blocks),
-        waiting_(shares) {}
+  Total(const Weights<Real>& weights, int64_t shares)
+      : weights_(weights), total_(weights), waiting_(shares) {}
 
   // Sums that are zero, for a share.
   std::unique_ptr<Sums<Real>> begin() {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.empty()) return std::make_unique<Sums<Real>>(weights_, blocks_);
+    if (free_.empty()) return std::make_unique<Sums<Real>>(weights_);
     auto sums = std::move(free_.back());
     free_.pop_back();
     return sums;
@@ -104,7 +88,6 @@ class Total {
 
  private:
   const Weights<Real>& weights_;
-  int64_t blocks_;
   Sums<Real> total_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Sums<Real>>> waiting_, free_;

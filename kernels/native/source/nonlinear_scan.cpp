@@ -32,7 +32,7 @@ struct ShareSizes {
   ShareSizes(const Sizes& s, bool backward)
       : batch(s.batch),
         count(std::max<int64_t>(s.shares(backward), 1)),
-        longest(s.shares_of(count)),
+        longest(std::max<int64_t>(s.shares_of(count), 1)),
         threads(s.threads(count)) {}
 
   int64_t first(int64_t share) const { return batch * share / count; }
@@ -88,19 +88,18 @@ class BackwardShares {
       : sizes_(sizes),
         cotangents_(cotangents),
         blocks_(weights.s.blocks(steps)),
-        total_(weights, sizes.count, blocks_) {
+        total_(weights, sizes.count) {
     const int64_t slots = std::min(blocks_, blocks_at_once);
     const int together =
         weights.s.threads(std::min(slots, threads_a_share) * sizes.count);
     const bool pipelined = together > sizes.threads;
-    const int64_t longest = std::max<int64_t>(sizes.longest, 1);
     const int64_t shares = pipelined ? sizes.count : sizes.threads;
     const int64_t passes = pipelined ? shares * slots : shares;
     for (int64_t i = 0; i < shares; i++)
-      shares_.emplace_back(weights, longest);
+      shares_.emplace_back(weights, sizes.longest);
     passes_.reserve(passes);
     for (int64_t i = 0; i < passes; i++)
-      passes_.emplace_back(weights, transposed, longest, steps);
+      passes_.emplace_back(weights, transposed, sizes.longest, steps);
     pipelined ? run_together(together, slots) : run_apart();
   }
   const Sums<Real>& sums() { return total_.all(); }
@@ -179,11 +178,11 @@ int nonlinear_scan_backward(const Sizes& s, const void* const* from,
                        result(8, g, states)};
     std::fill_n(c.d_steps, s.steps(), Real{0});
     std::fill_n(result(7, g, s.marks()), s.marks(), Real{0});
-    const int64_t share = std::max<int64_t>(shares.longest, 1);
     const int64_t columns = w.units.size() * s.method().stages *
                             (5 + 2 * s.gated + 2 * s.linear);
     const int64_t steps =
-        std::clamp<int64_t>(block_numbers / (columns * share), 1, s.time);
+        std::clamp<int64_t>(block_numbers / (columns * shares.longest), 1,
+                            s.time);
     BackwardShares<Real> run(w, transposed, steps, shares, c);
     const Sums<Real>& sums = run.sums();
 

@@ -18,7 +18,10 @@ class Pipeline {
   // A share has room for `slots` blocks between preparing and finishing: block
   // number b uses slot b % slots.
   Pipeline(int64_t shares, int64_t blocks, int64_t slots)
-      : blocks_(blocks), slots_(slots), shares_(shares, Share(slots)) {}
+      : blocks_(blocks),
+        slots_(slots),
+        unfinished_(shares * blocks),
+        shares_(shares, Share(slots)) {}
 
   // Calls prepare(share, block), step and finish for all blocks, together with
   // other threads that call this.
@@ -49,8 +52,7 @@ class Pipeline {
   // How long a thread without a task stays awake. Where another process wants
   // its processor, one that sleeps may get it back milliseconds later.
   static constexpr std::chrono::microseconds awake{300};
-  // Those that others wait for come first.
-  enum Stage { kStep, kFinish, kPrepare, kStages };
+  enum Stage { kPrepare, kStep, kFinish, kStages };
   struct Task {
     int64_t share, block;
     Stage stage;
@@ -70,22 +72,18 @@ class Pipeline {
     return block < share.done[kStep];
   }
 
-  // Takes a task, once there is one; false if all are done.
+  // Takes a task, once there is one, those that others wait for first; false if
+  // all are done, or one has failed.
   bool take(std::unique_lock<std::mutex>& lock, Task& task) {
-    for (;; await_change(lock)) {
-      bool all_done = true;
-      for (int stage = 0; stage < kStages; stage++)
+    for (; unfinished_ > 0 && !failed_; await_change(lock))
+      for (const Stage stage : {kStep, kFinish, kPrepare})
         for (size_t i = 0; i < shares_.size(); i++) {
-          if (failed_) return false;
           Share& share = shares_[i];
-          all_done = all_done && share.done[kFinish] == blocks_;
-          if (!can_begin(static_cast<Stage>(stage), share)) continue;
-          task = {static_cast<int64_t>(i), share.begun[stage]++,
-                  static_cast<Stage>(stage)};
+          if (!can_begin(stage, share)) continue;
+          task = {static_cast<int64_t>(i), share.begun[stage]++, stage};
           return true;
         }
-      if (all_done) return false;
-    }
+    return false;
   }
 
   void await_change(std::unique_lock<std::mutex>& lock) {
@@ -101,11 +99,13 @@ class Pipeline {
   void end(const Task& task) {
     Share& share = shares_[task.share];
     share.done[task.stage]++;
-    if (task.stage != kFinish)
+    if (task.stage == kFinish)
+      unfinished_--;
+    else
       share.prepared[task.block % slots_] = task.stage == kPrepare;
   }
 
-  int64_t blocks_, slots_;
+  int64_t blocks_, slots_, unfinished_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Share> shares_;
