@@ -6,6 +6,8 @@ import pytest
 from autodiff import backend_gradients
 from autodiff import numerical_gradients
 from autodiff import relative_error
+from conformance.cases import float64
+from definitions.rotrnn import rotation as exact_rotation
 from scipy.linalg import expm
 
 from keras_linrec.ops import rotation
@@ -32,6 +34,18 @@ def test_rotation_matrix_is_the_exponential_of_the_skew_part(size, scale):
     # The rounding of angles, which grow with the matrix, is unavoidable.
     largest = np.abs(matrices).sum(axis=-1).max()
     assert np.abs(got - define([matrices])[0]).max() < 1e-6 + 1e-7 * largest
+
+
+@pytest.mark.parametrize("norm", [1e-3, 1.99, 2.01, 7.9])
+@pytest.mark.parametrize("size", [2, 5, 33])
+def test_a_rotation_in_float64_is_exact_to_float64(size, norm):
+    (matrix,) = free_matrices(size, 1.0, count=1)
+    matrix *= norm / np.abs(matrix - matrix.T).sum(axis=-1).max()
+    with float64():
+        got = keras.ops.convert_to_numpy(
+            rotation_matrix(keras.ops.convert_to_tensor(matrix))
+        )
+    assert np.abs(got - exact_rotation(matrix - matrix.T)).max() < 5e-15
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])

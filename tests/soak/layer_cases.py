@@ -14,6 +14,7 @@ from drawn_layers import chance
 from drawn_layers import draw_common
 from drawn_layers import draw_layer
 from drawn_layers import pick
+from programs import BACKEND
 from programs import program
 from test_threads import in_threads
 from units import weights_of
@@ -89,7 +90,9 @@ class LayerCase:
             self.generator,
             self.setting.recurrence,
             self.setting.outputs,
+            output_count(self.drawn),
             max(amplification(self.drawn, part) for part in weights),
+            least_scale(self.drawn),
         )
 
     def given(self):
@@ -130,6 +133,21 @@ def amplification(drawn, weights):
         return 1.0
     transition, *_ = network(weights, "companion")
     return np.linalg.cond(np.linalg.eig(transition)[1])
+
+
+def output_count(drawn):
+    """Results that are outputs, before those that are states."""
+    apart = drawn.wrapper is not None and drawn.merge_mode is None
+    return 2 if apart else 1
+
+
+def least_scale(drawn):
+    """The size of what activations round.
+
+    TensorFlow's ELU is exp(x) - 1, which `docs/limits.md` names.
+    """
+    has_elu = drawn.form.get("activation") == "elu"
+    return 1.0 if BACKEND == "tensorflow" and has_elu else 0.0
 
 
 def draw_call(generator, case):

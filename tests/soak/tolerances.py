@@ -46,7 +46,9 @@ def bounded(
     generator,
     recurrence,
     outputs=None,
+    output_count=1,
     amplification=1.0,
+    least_scale=0.0,
 ):
     """The reference's results with their bounds.
 
@@ -56,10 +58,13 @@ def bounded(
         arguments: the arrays: weights, inputs and states.
         generator: `numpy.random.Generator`.
         recurrence: the dtype of the computation.
-        outputs: the dtype of the first result. Defaults to that of the
+        outputs: the dtype of the first results. Defaults to that of the
             computation, as it is for the others.
+        output_count: how many results have that dtype. Defaults to 1.
         amplification: the condition number of the coordinates that the
             computation takes place in. Defaults to 1.
+        least_scale: the size of the numbers that are rounded on the way to
+            smaller results. Defaults to 0.
     """
     expected = reference(arguments)
     conditions = np.zeros(len(expected))
@@ -72,9 +77,9 @@ def bounded(
     for index, (value, condition) in enumerate(zip(expected, conditions)):
         scale = np.abs(value).max(initial=0.0)
         bound = (EPSILONS[recurrence] * amplification) * (
-            ROUNDINGS * condition + OUTPUT_ROUNDINGS * scale
+            ROUNDINGS * condition + OUTPUT_ROUNDINGS * max(scale, least_scale)
         )
-        if index == 0 and outputs is not None:
+        if index < output_count and outputs is not None:
             bound += EPSILONS[outputs] * scale
         results.append(Bounded(value, bound + np.finfo("float32").tiny))
     return results
