@@ -164,6 +164,15 @@ def serialize(activation):
     return keras.activations.serialize(activation)
 
 
+def require_unary(activation):
+    """Raise for an activation that takes a second argument."""
+    if activation is modrelu:
+        raise ValueError(
+            "'modrelu' has a bias of its own, for which there is "
+            "`OrthogonalRNN`. Received: activation=modrelu"
+        )
+
+
 def require_even_units(activation, units):
     """Raise if an activation of pairs is used with an odd number of units."""
     if activation in OF_PAIRS and units % 2:

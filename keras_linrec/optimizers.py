@@ -44,9 +44,10 @@ class ParameterGroups(keras.optimizers.Optimizer):
     | `LSSL` | `log_timescale`, `input_vector`, `transition_` and p, d, q or t |
     | `RotRNN` | `theta`, `gamma_log`, `rotation_kernel` |
     | `LRU` | `nu_log`, `theta_log`, `gamma_log` |
-    | `LinearDynamicalSystem`, `LDStack` | `eigenvalues` |
+    | `LinearDynamicalSystem`, `LDStack` | `eigenvalue_`, `angle`, `log_` |
     | `OrthogonalRNN` | `reflectors` |
     | `LipschitzRNN` | `linear_kernel`, `recurrent_kernel` |
+    | `AntisymmetricRNN` | `recurrent_kernel` |
 
     Raises:
         ValueError: if an argument is not as described, if `optimizer` has both

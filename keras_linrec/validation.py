@@ -165,14 +165,14 @@ def require_between(name, value, low, high, ends="[]"):
 
 def _is_between(value, low, high, ends):
     return (
-        _is_number(value)
+        is_number(value)
         and (low <= value if ends[0] == "[" else low < value)
         and (value <= high if ends[1] == "]" else value < high)
         and (math.isinf(value) or abs(value) <= _LARGEST_NUMBER)
     )
 
 
-def _is_number(value):
+def is_number(value):
     return isinstance(value, numbers.Real) and not _is_bool(value)
 
 

@@ -136,40 +136,17 @@ def _kernel(name):
     if name == "native":
         module = backends.current().compiled()
         return _with_projection(
-            module.scan,
-            getattr(module, "projected_scan", None),
-            getattr(module, "impulse_response", None),
-            getattr(module, "varying_response", None),
-            getattr(module, "carried_response", None),
-            getattr(module, "causal_convolution", None),
-            getattr(module, "nonlinear_scan", None),
-            getattr(module, "move_steps", None),
+            **{name: getattr(module, name, None) for name in Kernel._fields}
         )
     module = reference if name == "reference" else backends.current()
     scan = module.scan if name == "reference" else getattr(module, name)
     return _with_projection(projection.with_final_state(scan))
 
 
-def _with_projection(
-    scan,
-    projected_scan=None,
-    impulse_response=None,
-    varying_response=None,
-    carried_response=None,
-    causal_convolution=None,
-    nonlinear_scan=None,
-    move_steps=None,
-):
-    return Kernel(
-        scan,
-        projected_scan or partial(projection.projected_scan, scan),
-        impulse_response,
-        varying_response,
-        carried_response,
-        causal_convolution,
-        nonlinear_scan,
-        move_steps,
-    )
+def _with_projection(scan, projected_scan=None, **others):
+    """A `Kernel`, with the plain form of a projected scan if it has none."""
+    plain = partial(projection.projected_scan, scan)
+    return Kernel(scan, projected_scan or plain, **others)
 
 
 def _check(name):

@@ -349,7 +349,8 @@ def explain(what, shape, dtype="float32", **options):
 
     Raises:
         ValueError: if `what` is neither callable nor the name of an operation,
-            or `shape` is not a tuple of integers.
+            `shape` is not a tuple of integers, three of them for an operation,
+            or an option is not a field of `Case`.
 
     Example:
 
@@ -373,6 +374,12 @@ def explain(what, shape, dtype="float32", **options):
                 f"`what` should be a layer, a function or one of "
                 f"{tuple(_FORMS)}. Received: what={what}"
             )
+        if len(shape) != 3:
+            raise ValueError(
+                "`shape` should be (batch, time, channels) for an operation. "
+                f"Received: shape={shape}"
+            )
+        _require_options(options, Case._fields)
         platform = (
             options.pop("platform", None) or backends.current().platform()
         )
@@ -383,9 +390,19 @@ def explain(what, shape, dtype="float32", **options):
             f"`what` should be a layer, a function or one of {tuple(_FORMS)}. "
             f"Received: what={what}"
         )
+    _require_options(options, ())
     with _listening() as decisions:
         backends.current().trace(what, tuple(shape), dtype)
     return Explanation(decisions)
+
+
+def _require_options(options, known):
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(
+            "`explain` takes fields of `Case` for an operation, and none for a "
+            f"layer. Received: {unknown}"
+        )
 
 
 @contextmanager

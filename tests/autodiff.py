@@ -78,6 +78,26 @@ def compiled(function):
     return jax.jit(function)
 
 
+def squared_slopes(function):
+    """How steep the sum of a function's squared results is, squared again.
+
+    Args:
+        function: of a list of tensors, which returns several.
+
+    Returns:
+        A function of the same list, whose gradient has second derivatives.
+    """
+
+    def squares(given):
+        return sum(keras.ops.sum(part**2) for part in function(given))
+
+    def run(given):
+        slopes = gradient(squares)(given)
+        return sum(keras.ops.sum(slope**2) for slope in slopes)
+
+    return run
+
+
 def numerical_gradients(function, arrays, weights, step=1e-6):
     """The same, by central differences of a float64 definition."""
 

@@ -259,11 +259,18 @@ def orthogonal_rnn(generator):
 
 
 def lipschitz_rnn(generator):
-    return {
+    form = {
         **antisymmetric_rnn(generator),
         "beta": (between(generator, 0.5, 1), between(generator, 0.5, 1)),
         "gamma": (between(generator, 0, 0.5), between(generator, 0, 0.5)),
         "alpha": pick(generator, [1.0, 0.0, between(generator, 0, 1)]),
+    }
+    can_be_stable = (
+        form["solver"] != "rk4" and form["alpha"] > 0 and not form["gated"]
+    )
+    return {
+        **form,
+        "stable_transition": can_be_stable and chance(generator, 0.3),
     }
 
 

@@ -1,8 +1,14 @@
-"""Skips tests of native code on machines that cannot build it."""
+"""Kernels in tests: each that runs here, and native code where it is built."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
 import pytest
 
+from keras_linrec import config
 from keras_linrec import kernels
 from keras_linrec.kernels.native import build
 
@@ -25,3 +31,40 @@ def require_jit_compiler():
     command = build.cxx()
     if keras.backend.backend() == "torch" and not build.version_of(command):
         pytest.skip(f"{command[0]}, which torch.compile needs, does not run")
+
+
+def each_kernel(*names):
+    """A fixture, for which a test runs once with each kernel set."""
+
+    @pytest.fixture(params=names)
+    def kernel(request):
+        check = kernels.available().get(request.param, True)
+        if not check:
+            pytest.skip(check.reason)
+        config.set_kernel(request.param)
+        yield request.param
+        config.set_kernel(None)
+
+    return kernel
+
+
+def require_same_bits(script):
+    """Fail unless a script prints the same on one thread and on three.
+
+    Args:
+        script: Python, which prints a digest and the core's description.
+    """
+    digests = set()
+    for threads in ("1", "3"):
+        answer = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "KERAS_LINREC_NUM_THREADS": threads},
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        digest, described = answer.stdout.splitlines()[-2:]
+        assert f"{threads} threads" in described, answer.stderr
+        digests.add(digest)
+    assert len(digests) == 1

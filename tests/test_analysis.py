@@ -452,3 +452,6 @@ def test_gradients_of_an_orthogonal_unit_keep_their_length():
     assert (last < 0.1 * first).all()
     with pytest.raises(ValueError, match=r"from 1 to 50, .* steps=\[51\]"):
         gradient_norms(layer, inputs, [51])
+    whole = OrthogonalRNN(4, return_sequences=True)
+    with pytest.raises(ValueError, match="Received: return_sequences=True"):
+        gradient_norms(whole, inputs, [3])

@@ -13,10 +13,9 @@ from autodiff import relative_error
 from autodiff import tensors
 from autodiff import to_numpy
 from definitions import convolution as definition
+from needs_native import each_kernel
 
 from keras_linrec import activations
-from keras_linrec import config
-from keras_linrec import kernels
 from keras_linrec.ops import causal_convolution
 
 # batch, time, features, channels, taps
@@ -29,13 +28,7 @@ SIZES = [
 ]
 
 
-@pytest.fixture(params=["native", "associative"])
-def kernel(request):
-    if not kernels.available()[request.param]:
-        pytest.skip(kernels.available()[request.param].reason)
-    config.set_kernel(request.param)
-    yield request.param
-    config.set_kernel(None)
+kernel = each_kernel("native", "associative")
 
 
 def numbers(batch, time, features, channels, taps):

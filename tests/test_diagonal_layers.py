@@ -10,6 +10,7 @@ from units import randomise
 from units import sequences
 from units import weights_of
 
+from keras_linrec import layers
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import LinearDynamicalSystem
 from keras_linrec.layers import RotRNN
@@ -131,3 +132,11 @@ def test_states_are_a_multiple_of_the_features_from_32_on(layer):
         assert unit.get_config()["state_size"] is None
     with pytest.raises(ValueError, match="build or call it before .* Received"):
         layer(8).get_initial_state(2)
+
+
+@pytest.mark.parametrize(
+    "name", ["LRU", "RotRNN", "LinearDynamicalSystem", "LDStack", "LSSL"]
+)
+def test_an_activation_with_a_bias_is_refused_at_construction(name):
+    with pytest.raises(ValueError, match="Received: activation=modrelu"):
+        getattr(layers, name)(activation="modrelu")

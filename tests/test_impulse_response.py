@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from autodiff import BACKEND
+from autodiff import compiled
 from autodiff import gradient
 from autodiff import relative_error
 from autodiff import tensors
@@ -61,15 +62,6 @@ def varying(*arguments):
 
 FORMS = {"krylov": krylov, "chunked": chunked}
 forms = pytest.mark.parametrize("form", FORMS)
-
-
-def compiled(function):
-    """One program on JAX, which otherwise compiles a program per loop."""
-    if BACKEND != "jax":
-        return function
-    import jax
-
-    return jax.jit(function)
 
 
 def systems(

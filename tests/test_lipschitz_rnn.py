@@ -1,6 +1,7 @@
 """What only LipschitzRNN and AntisymmetricRNN promise."""
 
 import warnings
+from itertools import combinations
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from definitions.lipschitz_rnn import lipschitz_rnn
 from units import array
 from units import randomise
 from units import sequences
+from units import time_deltas_of
 from units import weights_of
 
 from keras_linrec.layers import AntisymmetricRNN
@@ -25,18 +27,13 @@ def built(layer, inputs):
     return randomise(layer)
 
 
-def time_deltas(time, batch=2):
-    generator = np.random.default_rng(5)
-    return generator.uniform(0, 2, (batch, time)).astype("float32")
-
-
 @pytest.mark.parametrize("solver", ["euler", "rk4"])
 def test_steps_of_different_lengths_equal_the_definition(solver):
     form = {"solver": solver, "step_size": 0.3}
     layer = LipschitzRNN(
         5, return_sequences=True, trainable_step_size=True, **form
     )
-    inputs, lengths = sequences(7), time_deltas(7)
+    inputs, lengths = sequences(7), time_deltas_of(7)
     built(layer, inputs)
     names = [weight.name for weight in layer.trainable_variables]
     count = len(names)
@@ -70,7 +67,7 @@ def test_steps_of_different_lengths_equal_the_definition(solver):
 
 def test_a_step_of_no_length_is_no_step_and_chunks_equal_the_whole():
     layer = LipschitzRNN(4, return_sequences=True, return_state=True)
-    inputs, lengths = sequences(9), time_deltas(9)
+    inputs, lengths = sequences(9), time_deltas_of(9)
     lengths[:, 4] = 0
     built(layer, inputs)
     whole, final_state = layer(inputs, time_deltas=lengths)
@@ -92,7 +89,7 @@ def test_a_step_of_no_length_is_no_step_and_chunks_equal_the_whole():
 
 def test_masked_steps_of_different_lengths_are_left_out():
     layer = LipschitzRNN(4, step_size=0.5, gated=True)
-    inputs, lengths = sequences(6), time_deltas(6)
+    inputs, lengths = sequences(6), time_deltas_of(6)
     built(layer, inputs)
     mask = np.array(2 * [[True, False, True, True, False, False]])
     got = layer(inputs, mask=mask, time_deltas=lengths)
@@ -245,6 +242,30 @@ def test_u_begins_as_in_a_linear_layer_of_pytorch_and_b_at_zero(make, features):
     given = make(4, bias_initializer="ones", kernel_initializer="zeros")
     given.build((None, None, features))
     assert (array(given.bias) == 1).all() and (array(given.kernel) == 0).all()
+
+
+def test_a_seed_gives_every_weight_numbers_of_its_own():
+    drawn = keras.initializers.RandomNormal(seed=1)
+    layer = LipschitzRNN(
+        4,
+        gated=True,
+        kernel_initializer=drawn,
+        linear_initializer=drawn,
+        recurrent_initializer=drawn,
+    )
+    layer.build((None, None, 4))
+    kernels = [
+        array(weight) for weight in layer.weights if "kernel" in weight.name
+    ]
+    assert len(kernels) == 4
+    for one, other in combinations(kernels, 2):
+        assert (one != other).all()
+
+
+def test_the_warning_says_by_how_much_a_step_grows():
+    inputs = np.zeros((1, 100_000, 1), "float32")
+    with pytest.warns(RuntimeWarning, match=r"by up to 1 \+ 0\.00\d"):
+        LipschitzRNN(16).build(inputs.shape)
 
 
 def test_a_step_size_that_must_diverge_warns():

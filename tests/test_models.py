@@ -125,6 +125,17 @@ def test_a_model_step_by_step_equals_the_sequence_so_far(pooling):
         close(output, expected if pooling else expected[:, -1])
 
 
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_stream_without_the_states_of_every_block_is_refused(pooling):
+    model = built(make_model(pooling=pooling))
+    inputs, states = sequences(3), model.get_initial_state(batch_size=2)
+    for wrong in (states[1:], [*states, states[0]]):
+        with pytest.raises(ValueError, match=f"Received: {len(wrong)} in"):
+            model.step(inputs[:, 0], wrong)
+        with pytest.raises(ValueError, match=f"Received: {len(wrong)} in"):
+            model.call_with_states(inputs, wrong)
+
+
 def test_every_block_has_a_copy_of_the_unit_with_its_own_weights():
     model = built(make_model(unit=make_rotrnn()))
     units = [block.unit for block in model.blocks]

@@ -11,9 +11,8 @@ from autodiff import relative_error
 from autodiff import tensors
 from autodiff import to_numpy
 from definitions.moves_of_steps import matrices
+from needs_native import each_kernel
 
-from keras_linrec import config
-from keras_linrec import kernels
 from keras_linrec.ops.moves import to_front
 from keras_linrec.ops.moves import to_places
 
@@ -34,13 +33,7 @@ MOVES = {
 EVERY_MOVE = pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
 
 
-@pytest.fixture(params=["native", "associative"])
-def kernel(request):
-    if not kernels.available()[request.param]:
-        pytest.skip(kernels.available()[request.param].reason)
-    config.set_kernel(request.param)
-    yield request.param
-    config.set_kernel(None)
+kernel = each_kernel("native", "associative")
 
 
 @EVERY_MOVE

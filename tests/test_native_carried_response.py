@@ -6,13 +6,13 @@ plain NumPy arrays and through the current backend.
 
 from functools import partial
 
-import keras
 import numpy as np
 import pytest
 from autodiff import backend_gradients
 from autodiff import compiled
 from autodiff import gradient
 from autodiff import relative_error
+from autodiff import squared_slopes
 from autodiff import tensors
 from autodiff import to_numpy
 from definitions import lssl as definition
@@ -369,14 +369,8 @@ class Plain:
 def test_the_second_derivative_is_that_of_the_plain_form():
     def twice(kernel):
         run, arguments, _ = on_backend(kernel)
-
-        def squares(given):
-            slopes = gradient(
-                lambda t: sum(keras.ops.sum(part**2) for part in run(t))
-            )(given)
-            return sum(keras.ops.sum(slope**2) for slope in slopes)
-
-        return to_numpy(compiled(gradient(squares))(tensors(arguments)))
+        second = compiled(gradient(squared_slopes(run)))
+        return to_numpy(second(tensors(arguments)))
 
     for one, other in zip(twice(native), twice(Plain), strict=True):
         assert relative_error(one, other) < 1e-4

@@ -4,11 +4,6 @@ It is compared with `definitions.lssl` in float64, through the core with plain
 NumPy arrays and through the current backend.
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
@@ -19,6 +14,7 @@ from autodiff import tensors
 from autodiff import to_numpy
 from definitions import lssl as definition
 from needs_native import require_native
+from needs_native import require_same_bits
 
 from keras_linrec import kernels
 from keras_linrec.kernels import impulse_response as plain
@@ -240,20 +236,7 @@ print(tests.core.description())
 )
 @pytest.mark.rest
 def test_any_number_of_threads_gives_the_same_bits():
-    answers = []
-    for threads in ("1", "3"):
-        answer = subprocess.run(
-            [sys.executable, "-c", THREADS],
-            env={**os.environ, "KERAS_LINREC_NUM_THREADS": threads},
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        digest, described = answer.stdout.splitlines()[-2:]
-        assert f"{threads} threads" in described, answer.stderr
-        answers.append(digest)
-    assert answers[0] == answers[1]
+    require_same_bits(THREADS)
 
 
 # Through the backend.

@@ -4,11 +4,7 @@ It is compared with `definitions.lssl` in float64, through the core with plain
 NumPy arrays and through the current backend.
 """
 
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -17,10 +13,12 @@ from autodiff import backend_gradients
 from autodiff import compiled
 from autodiff import gradient
 from autodiff import relative_error
+from autodiff import squared_slopes
 from autodiff import tensors
 from autodiff import to_numpy
 from definitions import lssl as definition
 from needs_native import require_native
+from needs_native import require_same_bits
 from test_native_impulse_response import system
 
 from keras_linrec import kernels
@@ -220,20 +218,7 @@ print(tests.core.description())
 )
 @pytest.mark.rest
 def test_any_number_of_threads_gives_the_same_bits():
-    answers = []
-    for threads in ("1", "3"):
-        answer = subprocess.run(
-            [sys.executable, "-c", THREADS],
-            env={**os.environ, "KERAS_LINREC_NUM_THREADS": threads},
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        digest, described = answer.stdout.splitlines()[-2:]
-        assert f"{threads} threads" in described, answer.stderr
-        answers.append(digest)
-    assert answers[0] == answers[1]
+    require_same_bits(THREADS)
 
 
 # Through the backend.
@@ -267,14 +252,8 @@ def test_the_second_derivative_is_that_of_the_plain_form():
 
     def twice(function):
         run, given = of_differentiated(function, arguments, 0.5)
-
-        def squares(given):
-            slopes = gradient(
-                lambda t: sum(keras.ops.sum(part**2) for part in run(t))
-            )(given)
-            return sum(keras.ops.sum(slope**2) for slope in slopes)
-
-        return to_numpy(compiled(gradient(squares))(tensors(given)))
+        second = compiled(gradient(squared_slopes(run)))
+        return to_numpy(second(tensors(given)))
 
     got = twice(native.varying_response)
     expected = twice(partial(plain.varying_response, native.scan))

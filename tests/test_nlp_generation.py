@@ -56,7 +56,8 @@ def test_generation_is_that_of_whole_prefixes(unit):
 
 
 @pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="JAX compiles always"
+    keras.backend.backend() != "tensorflow",
+    reason="jit_compile is XLA on TensorFlow alone; JAX always compiles",
 )
 def test_generation_compiled_by_xla_is_that_of_the_graph():
     model = make_model(num_layers=1)

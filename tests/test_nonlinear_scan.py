@@ -9,8 +9,8 @@ from autodiff import numerical_gradients
 from autodiff import relative_error
 from autodiff import tensors
 from autodiff import to_numpy
+from needs_native import each_kernel
 
-import keras_linrec
 from keras_linrec import activations
 from keras_linrec import ops
 
@@ -46,11 +46,7 @@ def simple_rnn(arrays):
     return [np.stack(outputs, axis=1), state]
 
 
-@pytest.fixture(params=["auto", "sequential"])
-def kernel(request):
-    keras_linrec.config.set_kernel(request.param)
-    yield request.param
-    keras_linrec.config.set_kernel(None)
+kernel = each_kernel("auto", "sequential")
 
 
 def test_a_recurrence_without_a_solver_is_a_simple_rnn(kernel):

@@ -1,5 +1,7 @@
 """Optimizers with a learning rate of its own for chosen weights."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -186,6 +188,41 @@ def test_wrong_arguments_are_refused():
     both = {"global_clipnorm": 1.0, "gradient_accumulation_steps": 2}
     with pytest.raises(ValueError, match="not both"):
         ParameterGroups(keras.optimizers.Adam(**both), GROUPS)
+
+
+EIGENVALUES = ("standard", "unit", "log_polar_hinge")
+FORMS = {
+    "LSSL": [layers.LSSL(state_size=4)],
+    "RotRNN": [layers.RotRNN(4, state_size=4)],
+    "LRU": [layers.LRU(4, state_size=4)],
+    "LinearDynamicalSystem": [
+        layers.LinearDynamicalSystem(4, eigenvalues=kind)
+        for kind in EIGENVALUES
+    ],
+    "LDStack": [layers.LDStack(4, eigenvalues=kind) for kind in EIGENVALUES],
+    "OrthogonalRNN": [layers.OrthogonalRNN(4)],
+    "LipschitzRNN": [layers.LipschitzRNN(4)],
+    "AntisymmetricRNN": [layers.AntisymmetricRNN(4)],
+}
+
+
+def test_the_table_of_weights_names_those_that_exist():
+    rows = [
+        line.split("|")[1:3]
+        for line in ParameterGroups.__doc__.splitlines()
+        if line.strip().startswith("| `")
+    ]
+    assert len(rows) == len(FORMS) - 1
+    for units, names in rows:
+        for unit in re.findall(r"`(\w+)`", units):
+            paths = [path for form in FORMS[unit] for path in paths_of(form)]
+            for name in re.findall(r"`(\w+)`", names):
+                assert any(name in path for path in paths), (unit, name)
+
+
+def paths_of(layer):
+    layer.build((None, None, 4))
+    return [weight.path for weight in layer.trainable_weights]
 
 
 def test_a_group_without_weights_is_refused():

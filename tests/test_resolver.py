@@ -11,6 +11,7 @@ from keras_linrec import kernels
 from keras_linrec.kernels import registry
 from keras_linrec.kernels.resolver import Case
 from keras_linrec.kernels.resolver import resolve
+from keras_linrec.layers import LRU
 
 BACKEND = keras.backend.backend()
 JAX = BACKEND == "jax"
@@ -150,6 +151,12 @@ def test_an_operation_is_explained():
     assert decision.form == "fused"
 
 
-def test_an_unknown_operation_is_named():
+def test_what_cannot_be_explained_is_named():
     with pytest.raises(ValueError, match="`what` .* Received: what=scan"):
         kernels.explain("scan", (2, 3, 4))
+    with pytest.raises(ValueError, match="`shape` .* Received: shape="):
+        kernels.explain("linear_scan", (2, 3))
+    layer = LRU(2, state_size=2)
+    for what in ("linear_scan", layer):
+        with pytest.raises(ValueError, match="Received: \\['step'\\]"):
+            kernels.explain(what, (2, 3, 4), step=True)

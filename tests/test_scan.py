@@ -12,6 +12,7 @@ from autodiff import relative_error
 from autodiff import tensors
 from autodiff import to_numpy
 from definitions import scan as definition
+from needs_native import each_kernel
 from needs_native import require_jit_compiler
 from selection import standing_for_all
 
@@ -24,11 +25,7 @@ LENGTHS = standing_for_all([1, 2, 3, 63, 500], (1, 63), ("jax",))
 KERNELS = ["native", "associative", "sequential", "reference"]
 
 
-@pytest.fixture(params=KERNELS)
-def kernel(request):
-    keras_linrec.config.set_kernel(request.param)
-    yield request.param
-    keras_linrec.config.set_kernel(None)
+kernel = each_kernel(*KERNELS)
 
 
 def system(time, per_step, batch=2, channels=3, seed=0):

@@ -20,8 +20,8 @@ def gradient_norms(layer, sequences, steps, seed=0):
     if the values fall towards 0, and explode if they grow without bound.
 
     Args:
-        layer: a built recurrent layer, of this package or of Keras, that
-            returns the last output only and takes an `initial_state`.
+        layer: a recurrent layer, of this package or of Keras, that returns
+            the last output only and takes an `initial_state`.
         sequences: float array (batch, time, features).
         steps: integers from 1 to time, the values of t.
         seed: integer, for h_0 and v. Defaults to 0.
@@ -31,7 +31,8 @@ def gradient_norms(layer, sequences, steps, seed=0):
 
     Raises:
         ValueError: if one of the steps is not from 1 to time, `layer` has no
-            states, or `sequences` are not an array (batch, time, features).
+            states or returns more than its last output, or `sequences` are not
+            an array (batch, time, features).
 
     Example:
 
@@ -50,6 +51,12 @@ def gradient_norms(layer, sequences, steps, seed=0):
             "`layer` should be a recurrent layer, with `get_initial_state`. "
             f"Received: layer={layer}"
         )
+    for name in ("return_sequences", "return_state"):
+        if getattr(layer, name, False):
+            raise ValueError(
+                "`layer` should return its last output alone. Received: "
+                f"{name}=True in layer '{layer.name}'"
+            )
     require_array("sequences", sequences)
     require_rank("sequences", sequences, 3, "(batch, time, features)")
     sequences = np.asarray(sequences, "float32")

@@ -106,8 +106,8 @@ if `gated` |
         use_bias: whether there are b and b'. Defaults to `True`.
         kernel_initializer: for U and U'. Defaults to `None`, uniform in
             +-1 / sqrt(features).
-        recurrent_initializer: for M. Defaults to normal numbers of standard
-            deviation 1 / units.
+        recurrent_initializer: for M. Defaults to `None`, normal numbers of
+            standard deviation 1 / units.
         bias_initializer: for b and b'. Defaults to `"zeros"`.
         kernel_regularizer, recurrent_regularizer, bias_regularizer,
             kernel_constraint, bias_constraint: Default to `None`.

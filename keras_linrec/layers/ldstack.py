@@ -1,5 +1,7 @@
 """LDStack: a nonlinear recurrent network in parallel time."""
 
+from typing import NamedTuple
+
 import keras
 import numpy as np
 from keras import ops
@@ -125,10 +127,11 @@ trained in a linear layer |
         initial_state: list of `depth` tensors (batch, state_size), the states
             h^i before the first step, in the coordinates of A; with "average"
             (batch, projections, state_size). One tensor if the stack is linear
-            or has `one_state`.
+            or has `one_state`. Defaults to `None`: zeros, or the states of the
+            previous batch if `stateful`.
         mask: boolean tensor, (batch, time). A step where it is false carries
-            the states and repeats the previous output.
-        training: whether dropout applies.
+            the states and repeats the previous output. Defaults to `None`.
+        training: whether dropout applies. Defaults to `False`.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins: the states are zero before that step, so that several
             sequences can share a row. Defaults to `None`.
@@ -362,16 +365,56 @@ trained in a linear layer |
         constants=None,
     ):
         """The recurrences one after another; `rows` is B^T."""
+        if not wants_states:
+            lengths = None
+        needs_basis = (
+            self._recurrences > 1
+            or self.state_bias is not None
+            or states is not None
+            or wants_states
+        )
+        shared = self._shared(sequences, rows, lengths, needs_basis, constants)
+        if self.one_state and states is not None:
+            states = [*states] * self._recurrences
+        inputs, rows = shared.sequences, shared.rows
+        correction, final_states = None, []
+        for index in range(self._recurrences - 1):
+            system = DiagonalSystem(
+                shared.decay,
+                shared.modal.into_channels(rows),
+                shared.modal.read_out(shared.basis),
+            )
+            state = None if states is None else states[index]
+            outputs, state = _run(shared, system, inputs, state, True, resets)
+            final_states.append(state)
+            correction = self._correction(outputs, correction)
+            if shared.runs is not None:
+                correction = ops.where(shared.runs, correction, 0.0)
+            inputs = ops.concatenate([shared.sequences, correction], axis=-1)
+            if index == 0:
+                rows = ops.concatenate([rows, shared.inverse_basis], axis=0)
+        system = DiagonalSystem(
+            shared.decay,
+            shared.modal.into_channels(rows),
+            shared.modal.read_out(ops.convert_to_tensor(self.output_kernel)),
+            None
+            if self._is_averaged
+            else ops.convert_to_tensor(self.feedthrough),
+        )
+        state = None if states is None else states[-1]
+        outputs, state = _run(shared, system, inputs, state, keep_all, resets)
+        final_states = [state] if self.one_state else [*final_states, state]
+        return self._with_bias(outputs), final_states
+
+    def _shared(self, sequences, rows, lengths, needs_basis, constants):
+        """The `_Shared` of a call."""
         modal, bases = constants or (self.modal_form(), None)
-        needed = self._recurrences > 1 or self.state_bias is not None
-        needed = needed or states is not None or wants_states
-        basis = inverse_basis = None
-        if needed:
+        basis = inverse_basis = runs = None
+        if needs_basis:
             basis, inverse_basis = bases or self._bases(modal)
         share = 1.0 if self._recurrences == 1 else self.slope
         decay = tuple(share * part for part in modal.decay)
-        runs = None
-        if lengths is not None and wants_states:
+        if lengths is not None:
             time = ops.shape(sequences)[1]
             runs = ops.expand_dims(packing.mask_of_lengths(lengths, time), -1)
             decay = packing.hold_after(decay, lengths, time)
@@ -379,49 +422,9 @@ trained in a linear layer |
             sequences = self._with_ones(sequences, runs)
             bias = ops.convert_to_tensor(self.state_bias)[None] @ inverse_basis
             rows = ops.concatenate([rows, bias], axis=0)
-        rows = share * rows
-        if self.one_state and states is not None:
-            states = [*states] * self._recurrences
-        inputs, correction, final_states = sequences, None, []
-        for index in range(self._recurrences):
-            is_last = index == self._recurrences - 1
-            system = DiagonalSystem(
-                decay,
-                modal.into_channels(rows),
-                modal.read_out(
-                    ops.convert_to_tensor(self.output_kernel)
-                    if is_last
-                    else basis
-                ),
-            )
-            if is_last and not self._is_averaged:
-                feedthrough = ops.convert_to_tensor(self.feedthrough)
-                system = system._replace(feedthrough=feedthrough)
-            state = None
-            if states is not None:
-                state = modal.into_channels(
-                    precision.matmul(states[index], inverse_basis)
-                )
-            outputs, state = system.run(
-                inputs,
-                state,
-                keep_all or not is_last,
-                reset_mask=resets,
-            )
-            state = modal.from_channels(state)
-            if needed:
-                state = precision.matmul(state, basis)
-            final_states.append(state)
-            if is_last:
-                if self.one_state:
-                    final_states = final_states[-1:]
-                return self._with_bias(outputs), final_states
-            correction = self._correction(outputs, correction)
-            if runs is not None:
-                correction = ops.where(runs, correction, 0.0)
-            inputs = ops.concatenate([sequences, correction], axis=-1)
-            if index == 0:
-                rows = ops.concatenate([rows, inverse_basis], axis=0)
+        return _Shared(
+            modal, decay, sequences, share * rows, basis, inverse_basis, runs
+        )
 
     def _correction(self, states, correction):
         """activation(a) - slope a; slope a is the states uncorrected."""
@@ -456,6 +459,42 @@ def _block_diagonal(blocks):
     identity = ops.eye(count, dtype=blocks.dtype)
     spread = blocks[:, :, None] * identity[:, None, :, None]
     return ops.reshape(spread, (count * size, count * size))
+
+
+class _Shared(NamedTuple):
+    """What the recurrences of a stack share in a call.
+
+    Attributes:
+        modal: the modal form of A.
+        decay: that of every recurrence, which stops behind the end of a row.
+        sequences: the inputs, (batch, time, features), with ones for the bias.
+        rows: slope B^T.
+        basis, inverse_basis: S^T and S^-T, or `None` if nothing reads or gives
+            a state.
+        runs: boolean, (batch, time, 1), false behind the end of a row, or
+            `None`.
+    """
+
+    modal: object
+    decay: tuple
+    sequences: object
+    rows: object
+    basis: object
+    inverse_basis: object
+    runs: object
+
+
+def _run(shared, system, inputs, state, keep_all, resets):
+    """A recurrence's outputs, and its final state in the coordinates of A."""
+    if state is not None:
+        state = shared.modal.into_channels(
+            precision.matmul(state, shared.inverse_basis)
+        )
+    outputs, state = system.run(inputs, state, keep_all, reset_mask=resets)
+    state = shared.modal.from_channels(state)
+    if shared.basis is not None:
+        state = precision.matmul(state, shared.basis)
+    return outputs, state
 
 
 def _condition(eigenvalues):

@@ -9,6 +9,7 @@ from keras import ops
 from keras_linrec.layers.canonical_conversion import CanonicalConversion
 from keras_linrec.layers.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
+from keras_linrec.layers.precise_layer import given_values
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops import eigenvalues as eigenvalues_ops
 from keras_linrec.ops.modal_form import ModalForm
@@ -93,9 +94,9 @@ in modal coordinates |
         initial_eigenvalues: `"polynomial"`, `"uniform"`,
             `"low_discrepancy"` or `"chebyshev"`, see
             `keras_linrec.ops.eigenvalues.initial_eigenvalues`; or a complex
-            array (S, k). Defaults to `None`: the roots of random polynomials,
-            and for "unit" uniform angles up to 64 states a system and a
-            low-discrepancy sequence beyond.
+            array (S, k), or (k,) for all systems. Defaults to `None`: the
+            roots of random polynomials, and for "unit" uniform angles up to
+            64 states a system and a low-discrepancy sequence beyond.
         activation: name or function, applied to the outputs. Defaults to
             `None`, no activation.
         use_bias: whether the outputs have a bias. Defaults to `True`.
@@ -128,10 +129,11 @@ in modal coordinates |
     Call arguments:
         sequences: float tensor, (batch, time, features).
         initial_state: list of one tensor (batch, state_size), the modal
-            coordinates before the first step.
+            coordinates before the first step. Defaults to `None`: zeros, or
+            the state of the previous batch if `stateful`.
         mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output.
-        training: whether dropout applies.
+            the state and repeats the previous output. Defaults to `None`.
+        training: whether dropout applies. Defaults to `False`.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins: the state is zero before that step, so that several
             sequences can share a row. Defaults to `None`.
@@ -307,7 +309,9 @@ in modal coordinates |
             self.eigenvalues, eigenvalues
         )
         for name, values in parameters.items():
-            weight = self.add_parameter(name, values.shape, _given(values))
+            weight = self.add_parameter(
+                name, values.shape, given_values(values)
+            )
             setattr(self, name, weight)
 
     def _starting_eigenvalues(self):
@@ -348,7 +352,7 @@ in modal coordinates |
             for _ in range(-(-count // features))
         ]
         rows = np.sqrt(features) * np.concatenate(rows)[:count]
-        return _given(rows)(shape, dtype)
+        return given_values(rows)(shape, dtype)
 
     # The recurrence, in modal coordinates.
 
@@ -431,16 +435,6 @@ in modal coordinates |
                 "bias_constraint",
             ),
         }
-
-
-def _given(values):
-    """An initializer that returns an array."""
-
-    def initializer(shape, dtype=None):
-        # A copy: PyTorch refuses arrays that are read-only.
-        return ops.convert_to_tensor(np.array(values, "float64"), dtype=dtype)
-
-    return initializer
 
 
 def _checked_eigenvalues(initial, parameterization):

@@ -10,7 +10,7 @@ from keras_linrec.layers.lipschitz_stability import require_stable
 from keras_linrec.layers.lipschitz_stability import warn_if_diverging
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
-from keras_linrec.layers.precise_layer import clone
+from keras_linrec.layers.precise_layer import drawn_apart
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops.check_bounded import require_bounded
 from keras_linrec.ops.contractive_pair import contractive_pair
@@ -61,11 +61,7 @@ class LipschitzUnit:
             bias_constraint=bias_constraint,
             **kwargs,
         )
-        if self.activation is activations.modrelu:
-            raise ValueError(
-                "'modrelu' has a bias of its own, for which there is "
-                "`OrthogonalRNN`. Received: activation=modrelu"
-            )
+        activations.require_unary(self.activation)
         self.beta = pair_of_numbers("beta", beta, 0, 1)
         self.gamma = pair_of_numbers("gamma", gamma, 0, math.inf, "[)")
         require_between("step_size", step_size, 0, math.inf, "()")
@@ -101,7 +97,7 @@ class LipschitzUnit:
             return self.add_parameter(
                 name,
                 (self.units, self.units),
-                clone(initializer),
+                drawn_apart(initializer, name),
                 regularizer=self.recurrent_regularizer,
             )
 

@@ -76,7 +76,8 @@ def require_stable(unit):
 def warn_if_diverging(unit, linear, steps):
     """Warn if the solver multiplies states by a large factor from the start.
 
-    The activation is bounded, so that large states follow the linear part.
+    Large states follow the linear part where the activation is bounded, as tanh
+    is.
 
     Args:
         unit: the layer.
@@ -97,8 +98,8 @@ def warn_if_diverging(unit, linear, steps):
     if growth > math.log10(LARGEST_GROWTH):
         warnings.warn(
             f"Layer '{unit.name}' diverges: with the weights that it starts "
-            f"with, a step multiplies states by up to {largest:.3g}, {steps} "
-            f"steps by up to 10^{growth:.0f}. Choose a smaller "
+            f"with, a step multiplies states by up to 1 + {largest - 1:.2g}, "
+            f"{steps} steps by up to 10^{growth:.0f}. Choose a smaller "
             "`step_size`, or `stable_transition=True`. Received: "
             f"step_size={unit.step_size}",
             RuntimeWarning,

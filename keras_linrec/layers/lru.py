@@ -79,10 +79,11 @@ number | D |
     Call arguments:
         sequences: float tensor, (batch, time, features).
         initial_state: list of two tensors (batch, state_size): the real and
-            the imaginary part of x before the first step.
+            the imaginary part of x before the first step. Defaults to `None`:
+            zeros, or the state of the previous batch if `stateful`.
         mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output.
-        training: whether dropout applies.
+            the state and repeats the previous output. Defaults to `None`.
+        training: whether dropout applies. Defaults to `False`.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins: the state is zero before that step, so that several
             sequences can share a row. Defaults to `None`.

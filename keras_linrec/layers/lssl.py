@@ -254,6 +254,7 @@ subdiagonal (last entry 0) |
         self._step_rescale = float(step_rescale)
         self._step_rescale_variable = None
         self.activation = activations.get(activation)
+        activations.require_unary(self.activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)

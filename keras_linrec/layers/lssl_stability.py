@@ -8,6 +8,7 @@ from keras import ops
 from keras_linrec.constraints import AccretiveBands
 from keras_linrec.constraints import Between
 from keras_linrec.constraints import ContractiveBands
+from keras_linrec.layers.precise_layer import given_values
 
 # The weights of A and B.
 TRANSITION = (
@@ -90,18 +91,11 @@ def add_transition(layer):
         weight = layer.add_parameter(
             name,
             value.shape,
-            _constant(value),
+            given_values(value),
             trainable=layer.trainable_transition,
             constraint=constraints.get(name),
         )
         setattr(layer, name, weight)
-
-
-def _constant(value):
-    def initializer(shape, dtype=None):
-        return ops.cast(ops.convert_to_tensor(value), dtype)
-
-    return initializer
 
 
 def _tridiagonal(t):

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_linrec import activations
 from keras_linrec.layers.precise_layer import PreciseLayer
-from keras_linrec.layers.precise_layer import clone
+from keras_linrec.layers.precise_layer import drawn_apart
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops import packing
@@ -76,7 +76,7 @@ class NonlinearUnit:
         kernel = self.add_parameter(
             f"{prefix}kernel",
             (features, self.units),
-            clone(self.kernel_initializer),
+            drawn_apart(self.kernel_initializer, f"{prefix}kernel"),
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
         )
@@ -85,7 +85,7 @@ class NonlinearUnit:
         return kernel, self.add_parameter(
             f"{prefix}bias",
             (self.units,),
-            clone(self.bias_initializer),
+            drawn_apart(self.bias_initializer, f"{prefix}bias"),
             regularizer=self.bias_regularizer,
             constraint=self.bias_constraint,
         )

@@ -116,21 +116,11 @@ class NamedWeights:
         return value
 
 
-def clone(initializer):
-    """A copy of an initializer, for a second weight of the same shape.
-
-    A random initializer gives the same numbers whenever it is called with the
-    same shape. A copy gives others, unless it has a seed.
-    """
-    if not isinstance(initializer, keras.initializers.Initializer):
-        return initializer
-    return type(initializer).from_config(initializer.get_config())
-
-
 def drawn_apart(initializer, place):
     """A copy of an initializer that draws numbers of its own.
 
-    Unlike `clone`, also where the initializer has a seed.
+    A random initializer gives the same numbers whenever it is called with the
+    same shape; so does a plain copy, if it has a seed.
 
     Args:
         initializer: an initializer, or a function, which is returned as it is.
@@ -146,6 +136,16 @@ def drawn_apart(initializer, place):
     if config["seed"] is not None:
         config["seed"] = (config["seed"] + zlib.crc32(place.encode())) % 2**31
     return type(initializer).from_config(config)
+
+
+def given_values(values):
+    """An initializer that returns an array."""
+
+    def initialize(shape, dtype=None):
+        # A copy: PyTorch refuses arrays that are read-only.
+        return ops.convert_to_tensor(np.array(values, "float64"), dtype=dtype)
+
+    return initialize
 
 
 def one_by_one(initializer, place):

@@ -127,10 +127,11 @@ number | D |
         sequences: float tensor, (batch, time, features).
         initial_state: list of tensors (batch, state_size): x before the first
             step, in the paper's coordinates; if `bidirectional`, also that of
-            the second direction, after the last step.
+            the second direction, after the last step. Defaults to `None`:
+            zeros, or the state of the previous batch if `stateful`.
         mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output.
-        training: whether dropout applies.
+            the state and repeats the previous output. Defaults to `None`.
+        training: whether dropout applies. Defaults to `False`.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins: the states are zero before that step, so that several
             sequences can share a row. Defaults to `None`.

@@ -508,9 +508,8 @@ class SequenceLayer(StatefulLayer, Streaming):
             self._check_durations(time_deltas)
             options["time_deltas"] = time_deltas
         self._require_known(options, _NOT_OF_STEPS)
-        outputs, states = self.run_step(
-            inputs, self.standardise_states(states), constants, **options
-        )
+        states = self.standardise_states(states, inputs.shape[0])
+        outputs, states = self.run_step(inputs, states, constants, **options)
         return ops.cast(outputs, self.compute_dtype), list(states)
 
     def get_config(self):

@@ -73,7 +73,9 @@ class StatefulLayer(NamedWeights, PreciseLayer):
         )
         if not fits:
             rows = "batch" if batch is None else batch
-            expected = [f"({rows}, {str(shape)[1:]}" for shape in shapes]
+            expected = [
+                f"({', '.join(map(str, (rows, *shape)))})" for shape in shapes
+            ]
             raise ValueError(
                 f"Layer '{self.name}' has states of the shapes "
                 f"{', '.join(expected)}. Received: `{name}` of the shapes "

@@ -22,6 +22,10 @@ class Streaming:
         """The parts whose states, as a list, are the states of the whole."""
         return []
 
+    def state_count(self):
+        """How many lists of states a whole of parts has."""
+        return len(self.streaming_parts())
+
     def require_streaming(self, part=False):
         """Raise if this cannot run step by step.
 
@@ -83,12 +87,29 @@ class Streaming:
 
         Returns:
             `(outputs, states)`: (batch, units), and the new states.
+
+        Raises:
+            ValueError: if the layer reads from the end or both ways, or if
+                inputs, states or `time_deltas` do not fit.
+            TypeError: for an argument that the call does not take.
+
+        Example:
+
+        >>> import numpy as np
+        >>> import keras_linrec
+        >>> layer = keras_linrec.layers.LRU(4)
+        >>> states = layer.get_initial_state(batch_size=1)
+        >>> for measured in np.random.rand(100, 1, 3).astype("float32"):
+        ...     output, states = layer.step(measured, states)
+        >>> tuple(output.shape)
+        (1, 4)
         """
         self.require_streaming()
         self._require_axes("inputs", inputs, self.step_axes)
         if not self.built:
             batch, *rest = inputs.shape
             self.build((batch, None, *rest))
+        self._require_states(states)
         return self.stream_step(inputs, states, constants, **options)
 
     def call_with_states(self, sequences, states, mask=None, **options):
@@ -108,13 +129,40 @@ class Streaming:
 
         Returns:
             `(outputs, states)`: (batch, time, units), and the new states.
+
+        Raises:
+            ValueError: as `step`, and if the layer is stateful or returns the
+                last output only.
+            TypeError: as `step`.
+
+        Example:
+
+        >>> import numpy as np
+        >>> import keras_linrec
+        >>> layer = keras_linrec.layers.LRU(4)
+        >>> states = layer.get_initial_state(batch_size=2)
+        >>> for part in np.random.rand(5, 2, 100, 3).astype("float32"):
+        ...     outputs, states = layer.call_with_states(part, states)
+        >>> tuple(outputs.shape)
+        (2, 100, 4)
         """
         self.require_streaming(part=True)
         batch, *rest = self.step_axes
         self._require_axes("sequences", sequences, (batch, "time", *rest))
         if not self.built:
             self.build(tuple(sequences.shape))
+        self._require_states(states)
         return self.stream_part(sequences, states, mask, **options)
+
+    def _require_states(self, states):
+        """Raise for another number of lists than the parts need."""
+        expected = self.state_count()
+        if expected and len(states) != expected:
+            raise ValueError(
+                f"'{self.name}' has {expected} lists of states, as "
+                "`get_initial_state` returns them. Received: "
+                f"{len(states)} in `states`"
+            )
 
     def _require_axes(self, name, tensor, axes):
         require_array(name, tensor)

@@ -63,11 +63,14 @@ class SequenceClassifier(SequenceModel):
         mask: boolean tensor, (batch, time), true where a step counts. Any
             pattern is allowed, and what the other steps hold does not matter.
             A row that is masked throughout, or has too few steps for one
-            average, pools to zeros.
+            average, pools to zeros. Defaults to `None`.
         training: whether dropout applies and batch normalization uses the
             statistics of the batch. Defaults to `False`.
         time_deltas: float tensor, (batch, time), how long each step lasts. See
-            `LSSL`. Not with `pool_size`.
+            `LSSL`. Not with `pool_size`. Defaults to `None`.
+        reset_mask: boolean tensor, (batch, time), true where a sequence
+            begins, so that several share a row. Needs `pooling=None` and no
+            `pool_size`. Defaults to `None`.
 
     The attribute `step_rescale`, that of every LSSL, may be set at any
     time, for signals of another sampling rate.
@@ -82,7 +85,9 @@ class SequenceClassifier(SequenceModel):
         `pooling=None`.
 
     Raises:
-        ValueError: for an argument out of its range, at construction.
+        ValueError: at construction, for an argument out of its range; at the
+            call, for `time_deltas` or a `reset_mask` that the model cannot
+            take.
 
     Reference:
         [Combining Recurrent, Convolutional, and Continuous-time Models with

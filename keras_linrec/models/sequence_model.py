@@ -318,11 +318,13 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         self.require_streaming()
         states = super().get_initial_state(batch_size)
         dtype = self.head.compute_dtype
-        count = self._shortenings() + (1 if self._keeps_pooled() else 0)
         return states + [
             pooling_over_time.initial_states(batch_size, self.units, dtype)
-            for _ in range(count)
+            for _ in range(self.state_count() - self.num_layers)
         ]
+
+    def state_count(self):
+        return self.num_layers + self._shortenings() + self._keeps_pooled()
 
     def _keeps_pooled(self):
         """Whether the pooling has states."""

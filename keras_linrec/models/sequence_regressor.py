@@ -20,13 +20,14 @@ class SequenceRegressor(SequenceModel):
             name, dtype, trainable: those of `SequenceClassifier`.
 
     Call arguments:
-        sequences, mask, training, time_deltas: those of `SequenceClassifier`.
+        sequences, mask, training, time_deltas, reset_mask: those of
+            `SequenceClassifier`.
 
     Output shape:
         (batch, output_dim), or (batch, time, output_dim) with `pooling=None`.
 
     Raises:
-        ValueError: for an argument out of its range, at construction.
+        ValueError: as `SequenceClassifier`.
 
     Reference:
         [Combining Recurrent, Convolutional, and Continuous-time Models with

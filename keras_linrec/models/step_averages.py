@@ -136,12 +136,7 @@ def finished_by(count, size, steps):
 
 def where_rows(rows, states, others):
     """`states` in the rows (batch, 1) that are true, else `others`."""
-
-    def pick(state, other):
-        shape = (-1,) + (1,) * (len(state.shape) - 1)
-        return ops.where(ops.reshape(rows, shape), state, other)
-
-    return [pick(state, other) for state, other in zip(states, others)]
+    return [packing.where_rows(rows, *pair) for pair in zip(states, others)]
 
 
 def _averages(sequences, count, size):

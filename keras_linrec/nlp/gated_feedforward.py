@@ -4,7 +4,7 @@ import keras
 
 from keras_linrec import activations
 from keras_linrec.double_precision import activate
-from keras_linrec.layers.precise_layer import clone
+from keras_linrec.layers.precise_layer import drawn_apart
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.validation import require_count
 
@@ -73,7 +73,7 @@ class GatedFeedforward(Streaming, keras.layers.Layer):
         layer = keras.layers.Dense(
             outputs_shape[-1],
             use_bias=False,
-            kernel_initializer=clone(self.kernel_initializer),
+            kernel_initializer=drawn_apart(self.kernel_initializer, name),
             name=name,
             dtype=self.dtype_policy,
         )

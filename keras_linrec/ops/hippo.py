@@ -21,11 +21,11 @@ import numpy as np
 from keras_linrec.ops.hippo_measures import family_of
 from keras_linrec.ops.hippo_measures import require_measure
 from keras_linrec.ops.hippo_measures import require_positions
-from keras_linrec.ops.hippo_measures import require_size
 from keras_linrec.ops.hippo_windows import structured_window
 from keras_linrec.ops.hippo_windows import window_matrices
 from keras_linrec.ops.orthogonal_polynomials import jacobi
 from keras_linrec.ops.orthogonal_polynomials import laguerre
+from keras_linrec.validation import require_count
 
 
 class StructuredTransition(NamedTuple):
@@ -82,7 +82,7 @@ def hippo(measure, state_size, **parameters):
     [0.0, 0.0, 0.0]
     """
     parameters = require_measure(measure, parameters)
-    require_size(state_size)
+    require_count("state_size", state_size)
     family, *exponents = family_of(measure, parameters)
     if family == "window":
         _require_structured_window(measure, parameters, *exponents)
@@ -149,7 +149,7 @@ s^-order exp(-tilt s) |
     ((8, 8), (8,))
     """
     parameters = require_measure(measure, parameters)
-    require_size(state_size)
+    require_count("state_size", state_size)
     family, *exponents = family_of(measure, parameters)
     if family == "window":
         return window_matrices(state_size, *exponents)

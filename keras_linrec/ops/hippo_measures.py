@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from keras_linrec.validation import is_number
 from keras_linrec.validation import require_choice
 
 # Measures without parameters.
@@ -39,7 +40,7 @@ def require_measure(measure, parameters):
     parameters = {**defaults, **parameters}
     for name, value in parameters.items():
         expected, fits = _range(measure, name)
-        if not (_is_number(value) and fits(value)):
+        if not (is_number(value) and math.isfinite(value) and fits(value)):
             raise ValueError(
                 f"`{name}` of the measure '{measure}' should be {expected}. "
                 f"Received: {name}={value}"
@@ -55,22 +56,6 @@ def _range(measure, name):
     if measure == "gegenbauer":
         return "a number above -1/2", lambda value: value > -0.5
     return "a number above -1", lambda value: value > -1
-
-
-def _is_number(value):
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, (int, float, np.number)) and math.isfinite(value)
-
-
-def require_size(state_size):
-    """Raise unless `state_size` is a positive integer."""
-    whole = isinstance(state_size, (int, np.integer))
-    if not whole or isinstance(state_size, bool) or state_size < 1:
-        raise ValueError(
-            "`state_size` should be an integer of 1 or more. "
-            f"Received: state_size={state_size}"
-        )
 
 
 def require_positions(measure, family, positions):

@@ -124,3 +124,15 @@ def max_pool(outputs, mask):
     outputs = ops.where(mask[:, :, None], outputs, float("-inf"))
     outputs = ops.max(outputs, axis=1)
     return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
+
+
+def where_rows(rows, one, other):
+    """`one` in the rows (batch,) or (batch, 1) that are true, else `other`.
+
+    Args:
+        rows: boolean tensor.
+        one: tensor (batch, ...), or a number.
+        other: tensor (batch, ...).
+    """
+    shape = (-1,) + (1,) * (len(other.shape) - 1)
+    return ops.where(ops.reshape(rows, shape), one, other)

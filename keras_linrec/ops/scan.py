@@ -314,8 +314,8 @@ def nonlinear_scan(
         activation: a name that `keras_linrec.activations.get` accepts, or a
             function of a tensor (batch, units). Defaults to `"tanh"`. The
             native kernel has `"linear"`, `"relu"`, `"leaky_relu"`, `"tanh"`,
-            `"sigmoid"`, `"oplu"` and `"modrelu"`; for any other activation
-            the recurrence runs in a portable loop.
+            `"sigmoid"`, `"gelu"`, `"oplu"` and `"modrelu"`; for any other
+            activation the recurrence runs in a portable loop.
         modulus_bias: float tensor (units // 2,), the second argument of an
             activation that takes one, such as `"modrelu"`. Defaults to
             `None`.

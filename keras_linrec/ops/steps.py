@@ -125,7 +125,8 @@ def run_masked(run, steps, keep_all, zero_output, reset_states=None):
         is_over = ~happened[:, -1] & (segments[:, -1] > 0)
         reset_states = reset_states or [0.0] * len(final_states)
         final_states = [
-            _where(is_over, *pair) for pair in zip(reset_states, final_states)
+            packing.where_rows(is_over, *pair)
+            for pair in zip(reset_states, final_states)
         ]
     if not keep_all:
         last = ops.maximum(lengths - 1, 0)[:, None]
@@ -136,12 +137,6 @@ def run_masked(run, steps, keep_all, zero_output, reset_states=None):
     if resets is not None and not zero_output:
         outputs = ops.where(happened[:, :, None], outputs, 0.0)
     return outputs, final_states
-
-
-def _where(rows, one, other):
-    """States (batch, ...) from `one` in the rows where `rows` is true."""
-    shape = (-1,) + (1,) * (len(other.shape) - 1)
-    return ops.where(ops.reshape(rows, shape), one, other)
 
 
 def run_again(run, steps, states, variables=()):

@@ -1,5 +1,7 @@
 """States in and out: the parts of a sequence are the whole."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -152,7 +154,7 @@ def test_states_that_do_not_fit_are_named(name, form):
 @EVERY_LAYER
 def test_a_state_of_another_batch_is_named(name):
     layer = built(name)
-    with pytest.raises(ValueError, match="has states of the shapes"):
+    with pytest.raises(ValueError, match=re.escape("shapes (3, ")):
         layer(
             sequences(9, batch=3),
             initial_state=initial_states(layer, batch=1),

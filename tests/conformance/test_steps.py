@@ -1,5 +1,7 @@
 """One step at a time, as a stream comes."""
 
+import re
+
 import numpy as np
 import pytest
 from units import UNITS
@@ -50,3 +52,10 @@ def test_what_a_stream_computes_ahead_changes_no_step(name):
         expected, kept = layer.step(inputs, kept)
         output, states = layer.step(inputs, states, constants=ahead)
         assert_close([output, *states], [expected, *kept])
+
+
+@EVERY_LAYER
+def test_a_state_of_another_batch_is_named(name):
+    layer = built(name)
+    with pytest.raises(ValueError, match=re.escape("shapes (3, ")):
+        layer.step(sequences(1, batch=3)[:, 0], layer.get_initial_state(1))

@@ -5,6 +5,7 @@ import pytest
 from units import UNITS
 from units import array
 from units import sequences
+from units import time_deltas_of
 
 from conformance.cases import assert_close
 from conformance.cases import built
@@ -17,18 +18,17 @@ IN_CONTINUOUS_TIME = pytest.mark.parametrize(
 )
 
 
-def lasting(time, batch=2):
-    generator = np.random.default_rng(5)
-    return generator.uniform(0, 2, (batch, time)).astype("float32")
-
-
 @IN_CONTINUOUS_TIME
 def test_steps_of_any_length_equal_the_definition(name):
     layer = built(name, return_state=True)
     inputs, states = sequences(9), initial_states(layer)
-    got = layer(inputs, initial_state=states, time_deltas=lasting(9))
+    got = layer(inputs, initial_state=states, time_deltas=time_deltas_of(9))
     expected = definition(
-        name, layer, inputs, states, time_deltas=lasting(9).astype("float64")
+        name,
+        layer,
+        inputs,
+        states,
+        time_deltas=time_deltas_of(9).astype("float64"),
     )
     assert_close(got, list(expected))
 
@@ -36,7 +36,7 @@ def test_steps_of_any_length_equal_the_definition(name):
 @IN_CONTINUOUS_TIME
 def test_masked_steps_take_no_time(name):
     layer = built(name, return_state=True)
-    inputs, time_deltas = sequences(9), lasting(9)
+    inputs, time_deltas = sequences(9), time_deltas_of(9)
     mask = np.tile(np.arange(9) % 3 > 0, (2, 1))
     outputs, *states = layer(inputs, mask=mask, time_deltas=time_deltas)
     kept, *expected = layer(
@@ -48,7 +48,7 @@ def test_masked_steps_take_no_time(name):
 @IN_CONTINUOUS_TIME
 def test_streaming_takes_the_length_of_each_step(name):
     layer = built(name, return_state=True)
-    inputs, time_deltas = sequences(9), lasting(9)
+    inputs, time_deltas = sequences(9), time_deltas_of(9)
     expected = layer(inputs, time_deltas=time_deltas)
     states, outputs = layer.get_initial_state(2), []
     for step in range(9):
@@ -62,4 +62,4 @@ def test_streaming_takes_the_length_of_each_step(name):
 @IN_CONTINUOUS_TIME
 def test_lengths_of_a_wrong_shape_are_named(name):
     with pytest.raises(ValueError, match="`time_deltas` should .* Received"):
-        built(name)(sequences(9), time_deltas=lasting(8))
+        built(name)(sequences(9), time_deltas=time_deltas_of(8))

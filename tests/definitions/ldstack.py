@@ -1,6 +1,7 @@
-"""LDStack and its linear system as the paper and design.md have them.
+"""LDStack and its linear system as the paper has them (sections 2 and 3).
 
-Real matrices, one step after another, in float64 (sections 2 and 3).
+Real matrices, one step after another, in float64. The slope and the hinge of
+logarithms are not the paper's: their docstrings define them.
 """
 
 import numpy as np

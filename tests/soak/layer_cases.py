@@ -112,15 +112,13 @@ class LayerCase:
 
     def answer(self, layer=None, mode=None):
         """The results of the whole call."""
-        layer = layer or self.layer
+        layer, mode = layer or self.layer, mode or self.setting.usual_mode
 
         def run(given):
             given = dict(given)
             return layer(given.pop("inputs"), **given)
 
-        return numbers(
-            program(run, mode or self.setting.usual_mode)(self.given())
-        )
+        return numbers(self.programs.of(run, layer, mode)(self.given()))
 
 
 def amplification(drawn, weights):
