@@ -30,8 +30,20 @@ def reciprocal(a):
     """`1 / a`."""
     if len(a) == 1:
         return (1.0 / a[0],)
-    square = a[0] * a[0] + a[1] * a[1]
-    return a[0] / square, -a[1] / square
+    # Squares of small numbers would underflow.
+    # XLA would turn two divisions into one by a product, which underflows too.
+    inverse = 1.0 / largest_part(a)
+    real, imag = a[0] * inverse, a[1] * inverse
+    square = real * real + imag * imag
+    return real / square * inverse, -imag / square * inverse
+
+
+def largest_part(a):
+    """max(|real|, |imag|), or 1 for zero, without a gradient."""
+    real, imag = (ops.abs(ops.stop_gradient(part)) for part in a)
+    # Not `ops.maximum`, which is float32 on PyTorch.
+    largest = ops.where(real > imag, real, imag)
+    return ops.where(largest > 0, largest, ops.ones_like(largest))
 
 
 def adjoint(a):

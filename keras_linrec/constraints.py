@@ -55,10 +55,13 @@ class Between(keras.constraints.Constraint):
 
     def __call__(self, weight):
         weight = ops.convert_to_tensor(weight)
+        # As tensors of its dtype: PyTorch makes float32 of a Python number.
         if self.minimum is not None:
-            weight = ops.where(weight < self.minimum, self.minimum, weight)
+            least = ops.convert_to_tensor(self.minimum, weight.dtype)
+            weight = ops.where(weight < least, least, weight)
         if self.maximum is not None:
-            weight = ops.where(weight > self.maximum, self.maximum, weight)
+            most = ops.convert_to_tensor(self.maximum, weight.dtype)
+            weight = ops.where(weight > most, most, weight)
         return weight
 
     def get_config(self):
@@ -140,12 +143,12 @@ class ContractiveBands(keras.constraints.Constraint):
     def __call__(self, weight):
         above, diagonal, below = ops.unstack(ops.convert_to_tensor(weight))
         above, diagonal, below = -above[:-1], 1.0 - diagonal, -below[:-1]
-        rows = ops.maximum(_row_sums(above, diagonal, below), 1.0)
+        rows = _at_least_one(_row_sums(above, diagonal, below))
         above = above / rows[:-1]
         diagonal = diagonal / rows
         below = below / rows[1:]
         # Column sums are the row sums of the transpose.
-        columns = ops.maximum(_row_sums(below, diagonal, above), 1.0)
+        columns = _at_least_one(_row_sums(below, diagonal, above))
         above = above / columns[1:]
         diagonal = diagonal / columns
         below = below / columns[:-1]
@@ -176,6 +179,11 @@ class AccretiveBands(keras.constraints.Constraint):
         least = _row_sums(off_diagonal, ops.zeros_like(diagonal), off_diagonal)
         diagonal = ops.where(diagonal < least, least, diagonal)
         return ops.stack([above, diagonal, below])
+
+
+def _at_least_one(numbers):
+    # Not `ops.maximum`, which is float32 on PyTorch.
+    return ops.where(numbers > 1.0, numbers, ops.ones_like(numbers))
 
 
 def _row_sums(above, diagonal, below):

@@ -55,6 +55,20 @@ def mean(tensor, axis=None):
     return ops.sum(tensor, axis=axis) / ops.cast(size, "float64")
 
 
+def maximum(one, other):
+    """`keras.ops.maximum` that keeps float64, of two float tensors."""
+    if keras.backend.standardize_dtype(one.dtype) != "float64":
+        return ops.maximum(one, other)
+    return ops.max(ops.stack([one, other]), axis=0)
+
+
+def cumulative_sum(tensor, axis):
+    """`keras.ops.cumsum` that keeps float64, of a float tensor."""
+    if keras.backend.backend() == "torch":
+        return tensor.cumsum(axis)
+    return ops.cumsum(tensor, axis=axis)
+
+
 def activate(activation, numbers):
     """`activation(numbers)` that keeps float64.
 
@@ -77,14 +91,28 @@ def _gelu(number):
     return 0.5 * number * (1.0 + ops.erf(math.sqrt(0.5) * number))
 
 
+def _softplus(number):
+    return ops.relu(number) + ops.log1p(ops.exp(-ops.abs(number)))
+
+
+def _hard_sigmoid(number):
+    return ops.clip(number / 6.0 + 0.5, 0.0, 1.0)
+
+
 # By backend, the activations that Keras 3.15 computes in float32: tanh is off
 # by up to 2e-7 on JAX; on TensorFlow GELU by 5e-9, because of its sqrt(2), and
-# the leaky ReLU by 3e-9, because of its slope.
+# the leaky ReLU by 3e-9, because of its slope. PyTorch's softplus is the
+# identity above 20, which is off by 6e-11, and the slope of its hard sigmoid is
+# rounded to float32.
 _SUBSTITUTES = {
     "jax": {keras.activations.tanh: tanh},
     "tensorflow": {
         keras.activations.gelu: _gelu,
         keras.activations.leaky_relu: leaky_relu,
+    },
+    "torch": {
+        keras.activations.softplus: _softplus,
+        keras.activations.hard_sigmoid: _hard_sigmoid,
     },
 }
 

@@ -94,10 +94,14 @@ class DecayLog(keras.initializers.Initializer):
         self.seed = _checked_seed(seed)
 
     def __call__(self, shape, dtype=None):
-        uniform = keras.initializers.RandomUniform(
-            self.gamma_min**2, self.gamma_max**2, seed=self.seed
+        uniform = keras.initializers.RandomUniform(0.0, 1.0, seed=self.seed)
+        # Of 1 - gamma^2, which keeps its digits where gamma is close to 1.
+        least, most = (
+            (1.0 - gamma) * (1.0 + gamma)
+            for gamma in (self.gamma_max, self.gamma_min)
         )
-        return ops.log(-0.5 * ops.log(uniform(shape, dtype)))
+        lost = least + (1.0 - uniform(shape, dtype)) * (most - least)
+        return ops.log(-0.5 * ops.log1p(-lost))
 
     def get_config(self):
         return {

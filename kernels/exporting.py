@@ -30,6 +30,9 @@ def require_exportable(layer, whole=True):
         layer: the layer's name.
         whole: `True` for whole sequences, `False` for a single step.
     """
+    # First, because PyTorch's compiler cannot trace a look-up of the scope.
+    if not exporting():
+        return
     export = settings.current_export()
     if export is None or export.format != "onnx":
         return

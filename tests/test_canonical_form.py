@@ -95,6 +95,15 @@ def test_input_of_hundreds_of_eigenvalues_does_not_overflow():
     assert np.abs(got[1] - expected).max() < 1e-3
 
 
+@pytest.mark.parametrize("inverse_powers", [False, True])
+def test_input_of_small_eigenvalues_does_not_underflow(inverse_powers):
+    small = rounded(1e-20 * np.array([1.0, 2.0, -1.5 + 1e-3j]))
+    options = {"inverse_powers": inverse_powers, "normalized": True}
+    got = run("canonical_input", small, **options)
+    expected = run("canonical_input", rounded(1e20 * small), **options)
+    assert relative_error(got, expected) < 1e-5
+
+
 def test_input_of_conjugate_eigenvalues_is_conjugate():
     upper = random_numbers((2, 3))
     eigenvalues = np.concatenate([upper, upper.conj(), [[1.0], [-1.0]]], 1)

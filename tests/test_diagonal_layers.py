@@ -140,3 +140,15 @@ def test_states_are_a_multiple_of_the_features_from_32_on(layer):
 def test_an_activation_with_a_bias_is_refused_at_construction(name):
     with pytest.raises(ValueError, match="Received: activation=modrelu"):
         getattr(layers, name)(activation="modrelu")
+
+
+def test_the_scale_of_rotrnns_input_kernel_has_no_effect():
+    layer = RotRNN(2, state_size=6, num_heads=2)
+    inputs = sequences(6)
+    expected = array(layer(inputs))
+    kernel = array(layer.input_kernel)
+    for scale in (1e-25, 1e-10, 1e25):
+        layer.input_kernel.assign(kernel * np.float32(scale))
+        np.testing.assert_allclose(array(layer(inputs)), expected, atol=1e-6)
+    layer.input_kernel.assign(0 * kernel)
+    assert np.isfinite(array(layer(inputs))).all()

@@ -9,6 +9,7 @@ from keras_linrec.ops.eigenvalues import HINGES
 from keras_linrec.ops.eigenvalues import INITIAL
 from keras_linrec.ops.eigenvalues import PARAMETERIZATIONS
 from keras_linrec.ops.eigenvalues import as_complex
+from keras_linrec.ops.eigenvalues import in_pairs
 from keras_linrec.ops.eigenvalues import initial_eigenvalues
 from keras_linrec.ops.eigenvalues import parameters_of
 from keras_linrec.ops.eigenvalues import separation
@@ -199,3 +200,13 @@ def test_pairs_are_exactly_conjugate():
     got = eigenvalues_of("log_polar", parameters, 4)[0]
     assert (got[::2] == got[1::2].conj()).all()
     assert array(got).dtype == "complex128"
+
+
+def test_small_eigenvalues_find_their_partners():
+    upper = 1e-10 * np.array([0.3, 0.9, 2.0]) * np.exp([0.3j, 0.9j, 2.0j])
+    eigenvalues = np.concatenate([upper, upper[::-1].conj()])
+    first, second, _ = in_pairs(eigenvalues)
+    assert (first == second.conj()).all()
+    assert sorted(np.abs(first)) == sorted(np.abs(upper))
+    with pytest.raises(ValueError, match="conjugate pairs"):
+        in_pairs(np.array([1e-9 + 1e-9j, 5e-9 - 3e-9j]))

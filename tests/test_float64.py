@@ -21,6 +21,9 @@ from units import weights_of
 from keras_linrec import activations
 from keras_linrec import double_precision
 from keras_linrec import models
+from keras_linrec.constraints import Between
+from keras_linrec.layers import LSSL
+from keras_linrec.layers import LipschitzRNN
 from keras_linrec.models import pooling
 from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
@@ -105,7 +108,7 @@ def test_every_activation_has_a_definition():
 
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_an_activation_keeps_float64(name):
-    numbers = np.linspace(-6, 6, 4001)
+    numbers = np.linspace(-30, 30, 4001)
     with float64():
         activation = activations.get(name)
         got = double_precision.activate(activation, double(numbers))
@@ -163,6 +166,24 @@ def test_a_pooling_keeps_float64(kind, masked):
             mask = keras.ops.convert_to_tensor(mask)
         got = pooling.pool(kind, double(outputs), mask)
         assert_float64(got, np.stack([expected(row) for row in rows]))
+
+
+@pytest.mark.parametrize("kind", pooling.POOLINGS)
+def test_a_pooling_of_a_stream_keeps_float64(kind):
+    outputs = sequences(9).astype("float64")
+    counts = np.arange(1, 10)[None, :, None]
+    expected = {
+        "mean": np.cumsum(outputs, axis=1) / counts,
+        "max": np.maximum.accumulate(outputs, axis=1),
+        "last": outputs,
+    }[kind]
+    with float64():
+        states = pooling.initial_states(2, 3, "float64")
+        states = pooling.pool_step(kind, double(outputs[:, 0]), states)
+        states = pooling.pool_step(kind, double(outputs[:, 1]), states)
+        assert_float64(states[0], expected[:, 1])
+        got, _ = pooling.pool_part(kind, double(outputs[:, 2:]), states)
+        assert_float64(got, expected[:, 2:])
 
 
 def test_averages_of_steps_keep_float64():
@@ -227,3 +248,21 @@ def test_what_keras_loses_it_still_loses():
         assert 1e-8 < relative_error(array(got), inputs @ kernel) < 1e-6
     error = relative_error(array(normed), normalized("layer", inputs))
     assert 1e-8 < error < 1e-6
+
+
+def test_numbers_given_as_floats_keep_float64():
+    """TensorFlow takes a float for a float32 unless it is told otherwise."""
+    with float64():
+        layer = LSSL(1, state_size=4, step_rescale=0.1, dtype="float64")
+        inputs = sequences(5, features=1).astype("float64")
+        given = array(layer(inputs, step_rescale=0.3))
+        tensor = double(0.3)
+        assert (given == array(layer(inputs, step_rescale=tensor))).all()
+        assert float(array(layer._step_rescale_variable)) == 0.1
+        unit = LipschitzRNN(
+            2, trainable_step_size=True, step_size=0.03, dtype="float64"
+        )
+        unit.build((None, None, 1))
+        assert float(array(unit.log_step_size)) == np.log(0.03)
+        kept = Between(minimum=0.7, maximum=0.8)(double([0.1, 0.75, 1.0]))
+        assert array(kept).tolist() == [0.7, 0.75, 0.8]

@@ -1,5 +1,6 @@
 """The inverse of a matrix, by products or by the backend."""
 
+import keras
 import numpy as np
 import pytest
 from autodiff import backend_gradients
@@ -7,6 +8,7 @@ from autodiff import compiled
 from autodiff import numerical_gradients
 from autodiff import relative_error
 from autodiff import tensors
+from conformance.cases import float64
 from units import array
 
 from keras_linrec.ops.inverse import by_iteration
@@ -37,6 +39,15 @@ def test_inverse_is_numpys(function, size, condition):
     got = invert(function, given)
     # How a processor's library adds up 33 products decides the last digits.
     assert relative_error(got, np.linalg.inv(given)) < 3e-6 * condition**0.5
+
+
+@EITHER
+@pytest.mark.parametrize("condition", [1e5, 7e5, 1e9])
+def test_the_inverse_in_float64_is_exact_to_float64(function, condition):
+    given = matrices(16, condition)
+    with float64():
+        got = array(compiled(function)(keras.ops.convert_to_tensor(given)))
+    assert relative_error(got, np.linalg.inv(given)) < 1e-15 * condition
 
 
 @EITHER

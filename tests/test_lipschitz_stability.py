@@ -63,6 +63,20 @@ def test_every_step_contracts_whatever_is_learnt(solver, step_size):
             assert np.linalg.norm(step, 2) < bound + 1e-5
 
 
+@pytest.mark.parametrize("step_size", [1e-6, 1e-3])
+@pytest.mark.parametrize("solver", ["euler", "rk2"])
+def test_short_steps_cost_no_digits(solver, step_size):
+    kernels = normal(2, 6, 6).astype("float32")
+    for scale in (0.0, 1.0):
+        pair = contractive_pair(*scale * kernels, *PAIRS, step_size, solver)
+        with float64():
+            exact = contractive_pair(
+                *scale * kernels.astype("float64"), *PAIRS, step_size, solver
+            )
+        for got, expected in zip(pair, exact):
+            assert relative_error(array(got), array(expected)) < 2e-6
+
+
 @pytest.mark.parametrize("solver", ["euler", "rk2"])
 def test_the_matrices_and_their_gradients_are_those_of_the_definition(solver):
     arguments = (*PAIRS, 0.5, solver, 0.7)

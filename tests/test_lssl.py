@@ -381,3 +381,10 @@ def test_an_outlier_leaves_earlier_outputs(states):
                 if np.isfinite(outlier)
                 else (not is_finite.any())
             )
+
+
+def test_a_batch_of_no_rows_has_no_states():
+    layer = UNITS["lssl"](units=2, state_size=3, return_state=True)
+    outputs, states = layer(np.zeros((0, 5, 3), "float32"))
+    assert tuple(outputs.shape) == (0, 5, 2)
+    assert tuple(states.shape) == (0, 3, 3)

@@ -16,6 +16,7 @@ from keras_linrec.kernels.native.call_encoding import PER_STEP
 from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_shapes import operand_shapes
+from keras_linrec.layers import LRU
 from keras_linrec.ops.impulse_response import impulse_response
 
 native = require_native()
@@ -376,6 +377,15 @@ def test_it_compiles_without_a_graph_break():
     got = torch.autograd.grad(run(*given).square().sum(), given)
     expected = torch.autograd.grad(model(*given).square().sum(), given)
     assert all(torch.allclose(*pair) for pair in zip(got, expected))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_layer_compiles_without_a_graph_break():
+    layer = LRU(3, state_size=4)
+    inputs = rand(2, 9, 3, dtype=torch.float32).detach()
+    expected = layer(inputs)
+    run = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    assert torch.equal(run(inputs), expected)
 
 
 @pytest.mark.filterwarnings("ignore")

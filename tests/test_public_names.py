@@ -3,6 +3,7 @@
 import difflib
 
 import keras
+import numpy as np
 from public_names import SIGNATURES
 from public_names import signatures
 
@@ -100,6 +101,13 @@ def test_classes_are_registered_under_the_packages_name():
     ):
         name = keras.saving.get_registered_name(cls)
         assert name == f"keras_linrec>{cls.__name__}"
+
+
+def test_decays_near_one_are_finite_and_in_range():
+    near = keras_linrec.initializers.DecayLog(1 - 1e-6, 1 - 1e-8, seed=1)
+    values = keras.ops.convert_to_numpy(near((1000,))).astype("float64")
+    lost = -np.expm1(-np.exp(values))
+    assert 0.99e-8 < lost.min() < lost.max() < 1.01e-6
 
 
 def test_initializers_are_read_back_from_their_configs():

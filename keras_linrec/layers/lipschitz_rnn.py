@@ -11,6 +11,7 @@ from keras_linrec.layers.lipschitz_stability import warn_if_diverging
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
 from keras_linrec.layers.precise_layer import drawn_apart
+from keras_linrec.layers.precise_layer import given_values
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops.check_bounded import require_bounded
 from keras_linrec.ops.contractive_pair import contractive_pair
@@ -116,9 +117,7 @@ class LipschitzUnit:
             )
         if self.trainable_step_size:
             self.log_step_size = self.add_parameter(
-                "log_step_size",
-                (),
-                keras.initializers.Constant(math.log(self.step_size)),
+                "log_step_size", (), given_values(math.log(self.step_size))
             )
 
     def linear_matrix(self):

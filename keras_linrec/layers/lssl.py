@@ -17,6 +17,7 @@ from keras_linrec.layers.lssl_stability import TRANSITION
 from keras_linrec.layers.lssl_stability import SpectrumOfTransition
 from keras_linrec.layers.lssl_stability import add_transition
 from keras_linrec.layers.lssl_stability import require_stable
+from keras_linrec.layers.precise_layer import given_values
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops.concrete_values import values_of
@@ -290,7 +291,7 @@ subdiagonal (last entry 0) |
         self._step_rescale_variable = self.add_parameter(
             "step_rescale",
             (),
-            keras.initializers.Constant(self._step_rescale),
+            given_values(self._step_rescale),
             trainable=False,
         )
 
@@ -396,6 +397,9 @@ subdiagonal (last entry 0) |
             require_between("step_rescale", scale, 0, math.inf, "()")
         else:
             require_array("step_rescale", scale)
+        # `ops.cast` would convert a float by way of float32.
+        if isinstance(scale, (int, float)):
+            scale = ops.convert_to_tensor(scale, self.recurrence_dtype)
         scale = ops.cast(scale, self.recurrence_dtype)
         if len(scale.shape):
             raise ValueError(

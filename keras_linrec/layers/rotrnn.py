@@ -311,9 +311,15 @@ number | D |
         # has no expm1; of gamma = exp(-rate) this is 1 - exp(-2 rate).
         tangent = tanh(ops.exp(self.gamma_log))
         variance = 2.0 * tangent / (1.0 + tangent)
-        trace = ops.sum(ops.square(kernel), axis=(1, 2))
-        xi = ops.sqrt(variance / ops.where(trace > 1e-12, trace, 1e-12))
-        return kernel * xi[:, None, None]
+        # xi cancels any factor of B, so that no square need over- or underflow.
+        largest = ops.max(ops.abs(kernel), axis=(1, 2), keepdims=True)
+        is_zero = largest == 0
+        kernel = kernel / ops.stop_gradient(
+            ops.where(is_zero, ops.ones_like(largest), largest)
+        )
+        trace = ops.sum(ops.square(kernel), axis=(1, 2), keepdims=True)
+        trace = ops.where(is_zero, ops.ones_like(trace), trace)
+        return kernel * ops.sqrt(variance[:, None, None] / trace)
 
     def _input_projection(self, rotation):
         """(xi P^T B)^T as complex numbers, (features, channels)."""

@@ -22,7 +22,7 @@ class Streaming:
         """The parts whose states, as a list, are the states of the whole."""
         return []
 
-    def state_count(self):
+    def _state_count(self):
         """How many lists of states a whole of parts has."""
         return len(self.streaming_parts())
 
@@ -156,7 +156,7 @@ class Streaming:
 
     def _require_states(self, states):
         """Raise for another number of lists than the parts need."""
-        expected = self.state_count()
+        expected = self._state_count()
         if expected and len(states) != expected:
             raise ValueError(
                 f"'{self.name}' has {expected} lists of states, as "

@@ -6,6 +6,8 @@ at first, and the number of steps, (batch, 1).
 
 from keras import ops
 
+from keras_linrec.double_precision import cumulative_sum
+from keras_linrec.double_precision import maximum
 from keras_linrec.double_precision import mean
 from keras_linrec.ops import packing
 
@@ -43,7 +45,7 @@ def pool_step(kind, inputs, states):
         pooled = pooled + (inputs - pooled) / (count + 1)
     elif kind == "max":
         # The initial zeros are not a step.
-        pooled = ops.where(count > 0, ops.maximum(pooled, inputs), inputs)
+        pooled = ops.where(count > 0, maximum(pooled, inputs), inputs)
     else:
         pooled = inputs
     return [pooled, count + 1]
@@ -69,15 +71,15 @@ def pool_part(kind, outputs, states, mask=None):
         outputs = ops.where(mask, outputs, 0.0)
     run = {"mean": _running_mean, "max": _running_max, "last": _running_last}
     before, seen = ops.expand_dims(states[0], 1), ops.expand_dims(states[1], 1)
-    totals = seen + ops.cumsum(counts, axis=1)
+    totals = seen + cumulative_sum(counts, 1)
     pooled = run[kind](outputs, counts, before, seen, totals)
     return pooled, [pooled[:, -1], totals[:, -1]]
 
 
 def _running_mean(outputs, counts, before, seen, totals):
     # Sums of differences from the earlier mean, as single steps compute it.
-    changes = ops.cumsum(counts * (outputs - before), axis=1)
-    return before + changes / ops.maximum(totals, 1.0)
+    changes = cumulative_sum(counts * (outputs - before), 1)
+    return before + changes / ops.where(totals > 0, totals, 1.0)
 
 
 def _running_max(outputs, counts, before, seen, totals):
@@ -103,7 +105,7 @@ def cumulative_max(values):
     def widened(values, width):
         """Windows of twice the width, or from the first step on."""
         earlier = ops.take(values, ops.maximum(position - width, 0), axis=1)
-        return ops.maximum(values, earlier)
+        return maximum(values, earlier)
 
     if isinstance(time, int):
         for exponent in range((time - 1).bit_length()):

@@ -320,10 +320,10 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         dtype = self.head.compute_dtype
         return states + [
             pooling_over_time.initial_states(batch_size, self.units, dtype)
-            for _ in range(self.state_count() - self.num_layers)
+            for _ in range(self._state_count() - self.num_layers)
         ]
 
-    def state_count(self):
+    def _state_count(self):
         return self.num_layers + self._shortenings() + self._keeps_pooled()
 
     def _keeps_pooled(self):

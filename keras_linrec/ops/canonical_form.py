@@ -8,6 +8,7 @@ size n of the last axis must be known.
 import numpy as np
 from keras import ops
 
+from keras_linrec.complex_pairs import largest_part
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import reciprocal
 from keras_linrec.ops.precision import accumulation_dtype
@@ -71,8 +72,11 @@ def canonical_input(eigenvalues, inverse_powers=False, normalized=False):
     real, imag = (
         ops.where(same, value, part) for value, part in zip((1.0, 0.0), factors)
     )
+    # Squares of small distances would underflow.
+    size = largest_part((real, imag))
+    real, imag = real / size, imag / size
     square = real * real + imag * imag
-    logarithm = -0.5 * ops.sum(ops.log(square), axis=-1)
+    logarithm = -ops.sum(0.5 * ops.log(square) + ops.log(size), axis=-1)
     if normalized:
         logarithm = logarithm - ops.max(logarithm, axis=-1, keepdims=True)
     magnitude, length = ops.exp(logarithm), ops.sqrt(square)

@@ -98,17 +98,19 @@ def contractive_pair(
     square = matmul(symmetric, symmetric)
     own = beta[0] * skew - (1.0 - beta[0]) * square
     share = room / 4.0 * (1.0 / nu + room * step_size / 2.0)
-    exponent = step_size * (
-        alpha * own - matmul(ops.transpose(recurrent), share * recurrent)
-    )
-    shrinkage = _into_unit_ball(exponent)
-    exponent = shrinkage * exponent
+    rate = alpha * own - matmul(ops.transpose(recurrent), share * recurrent)
+    shrinkage = _into_unit_ball(step_size * rate)
+    rate = shrinkage * rate
+    exponent = step_size * rate
     mean = identity + 0.5 * exponent + matmul(exponent, exponent) / 6.0
     decay = 1.0 / (1.0 + alpha * gamma[0] * step_size)
     recurrent = decay * ops.sqrt(shrinkage) * matmul(recurrent, mean)
-    scale = decay / ops.sqrt(1.0 + room * step_size * nu / 2.0)
-    change = (scale - 1.0) * identity + scale * matmul(exponent, mean)
-    return change / step_size - 0.5 * recurrent, recurrent
+    # (decay / root - 1) / dt, without the difference of numbers near 1.
+    loss = room * nu / 2.0
+    root = ops.sqrt(1.0 + step_size * loss)
+    falling = decay * (alpha * gamma[0] + loss / (root * (1.0 + root)))
+    change = decay / root * matmul(rate, mean) - falling * identity
+    return change - 0.5 * recurrent, recurrent
 
 
 def _into_unit_ball(matrix):

@@ -265,11 +265,12 @@ def pair_order(eigenvalues):
     real = np.flatnonzero(eigenvalues.imag == 0)
     upper = np.flatnonzero(eigenvalues.imag > 0)
     lower = np.flatnonzero(eigenvalues.imag < 0)
-    # Sort by rounded keys, so that conjugates that differ by rounding match.
+    # Rounded, so that the order does not depend on the last digits.
     keys = np.round([np.abs(eigenvalues.imag), eigenvalues.real], 9)
-    upper, lower = (part[np.lexsort(keys[:, part])] for part in (upper, lower))
+    upper = upper[np.lexsort(keys[:, upper])]
+    lower = _nearest(eigenvalues[upper].conj(), eigenvalues, lower)
     if len(upper) != len(lower) or not np.allclose(
-        eigenvalues[upper], eigenvalues[lower].conj()
+        eigenvalues[upper], eigenvalues[lower].conj(), atol=0
     ):
         raise ValueError(
             "Eigenvalues of a real system should come in conjugate pairs. "
@@ -284,6 +285,15 @@ def pair_order(eigenvalues):
         np.concatenate([lower, real[::2]]),
         leftover,
     )
+
+
+def _nearest(wanted, values, places):
+    """The places of the values nearest to those wanted, each taken once."""
+    places, taken = list(places), []
+    for value in wanted[: len(places)]:
+        distances = np.abs(values[places] - value)
+        taken.append(places.pop(int(np.argmin(distances))))
+    return np.array(taken + places, int)
 
 
 # Initial values.

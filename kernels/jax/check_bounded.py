@@ -16,7 +16,7 @@ def require_bounded(tensor, message):
     """See `keras_linrec.kernels.check_bounded`."""
     if not isinstance(tensor, jax.core.Tracer):
         # Outside a compiled function, a `cond` would be compiled each time.
-        _warn(message, jnp.max(jnp.abs(tensor)) < LARGEST)
+        _warn(message, jnp.max(jnp.abs(tensor), initial=0) < LARGEST)
         return tensor
     # Converters that work by operation do not know our primitive.
     return tensor if exporting() else _checked(message, tensor)
