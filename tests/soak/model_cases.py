@@ -68,11 +68,10 @@ class ModelCase:
     def rounded_to(self):
         """The dtype that the outputs are rounded to."""
         outputs = self.setting.outputs
-        normalization = self.drawn.arguments.get("normalization")
-        if BACKEND == "jax" and normalization == "batch":
-            # Keras' layer computes float64 in float32 (`docs/limits.md`), and
-            # XLA rounds it differently in another program.
-            return "float32" if outputs == "float64" else outputs
+        if BACKEND == "jax" and outputs == "float64":
+            # Keras' normalisations compute it in float32 (`docs/limits.md`),
+            # and XLA rounds them differently in another program.
+            return "float32"
         return outputs
 
     @property
@@ -87,13 +86,16 @@ class ModelCase:
     def train(self):
         """Train a few steps; the loss stays finite, and weights move.
 
-        A loss of zero moves none: batch normalization turns a single step into
-        zeros.
+        A loss of zero moves none, such as that of a row that is masked
+        throughout.
         """
         before = [number(weight) for weight in self.model.trainable_variables]
         with self.setting.scope():
             inputs = self.inputs.astype(self.setting.recurrence)
             targets = np.zeros(self.model.compute_output_shape(inputs.shape))
+            # Where batch normalization turns a single step into zeros, equal
+            # targets would leave a softmax where it is.
+            targets[..., 0] = 1.0
             self.model.compile(
                 keras.optimizers.SGD(1e-3, clipnorm=1.0),
                 "mse",
@@ -187,8 +189,11 @@ def check_stream(case, report):
 
 
 def is_exportable(case):
+    # ONNX has no inverse of a matrix.
+    inverts = any(unit.name == "ldstack" for unit in case.drawn.units)
     return (
         BACKEND in EXPORT_FORMATS
+        and not (BACKEND == "torch" and inverts)
         and case.setting.policy == "float32"
         and case.mask is None
         and case.shape[1] <= LONGEST_EXPORT
