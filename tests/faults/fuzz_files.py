@@ -23,6 +23,9 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
+# A forked process would wait for ever for the threads of PyTorch's runtime.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import h5py
 import keras
 import numpy as np
