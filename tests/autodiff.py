@@ -79,7 +79,7 @@ def compiled(function):
 
 
 def squared_slopes(function):
-    """How steep the sum of a function's squared results is, squared again.
+    """The squared gradient of the sum of a function's squared results.
 
     Args:
         function: of a list of tensors, which returns several.
