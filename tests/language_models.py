@@ -102,9 +102,3 @@ def generated(model, inputs, **options):
     with taking_tokens(model):
         outputs = model.generate(inputs, **options)
     return {name: array(value) for name, value in outputs.items()}
-
-
-def close(got, expected, tolerance=1e-4):
-    np.testing.assert_allclose(
-        array(got), array(expected), rtol=0, atol=tolerance
-    )

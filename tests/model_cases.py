@@ -1,7 +1,6 @@
 """Small blocks and models for the tests of `keras_linrec.models`."""
 
 import keras
-import numpy as np
 import pytest
 from units import array
 from units import randomise
@@ -43,12 +42,6 @@ def built(model, features=3):
 
 def numbers(layer, inputs):
     return array(layer(inputs))
-
-
-def close(got, expected, tolerance=2e-5):
-    np.testing.assert_allclose(
-        array(got), array(expected), rtol=0, atol=tolerance
-    )
 
 
 @keras.saving.register_keras_serializable("keras_linrec_tests")

@@ -6,11 +6,11 @@ import pytest
 from autodiff import compiled
 from model_cases import POOLINGS
 from model_cases import built
-from model_cases import close
 from model_cases import make_model
 from model_cases import make_rotrnn
 from model_cases import numbers
 from units import array
+from units import close
 from units import sequences
 
 

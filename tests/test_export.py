@@ -70,10 +70,8 @@ def streamed(step, *inputs, batch=2):
     return [np.stack(parts, 1) for parts in zip(*outputs)], states
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() == "jax",
-    reason="it compiles for half a minute what others compile by layer",
-)
+# JAX compiles it for half a minute.
+@pytest.mark.weekly("jax")
 def test_a_model_of_every_layer_streams_and_is_saved(tmp_path):
     model = every_kind()
     tokens = np.arange(18).reshape(2, 9).astype("int32") % 5

@@ -6,10 +6,10 @@ import pytest
 from model_cases import POOLINGS
 from model_cases import Recorder
 from model_cases import built
-from model_cases import close
 from model_cases import make_model
 from model_cases import make_rotrnn
 from units import array
+from units import close
 from units import sequences
 
 from keras_linrec import kernels

@@ -16,7 +16,6 @@ from language_models import JIT
 from language_models import ONCE
 from language_models import UNIT_ARGUMENTS
 from language_models import WARNINGS
-from language_models import close
 from language_models import make_backbone
 from language_models import make_classifier
 from language_models import make_model
@@ -24,6 +23,7 @@ from language_models import make_preprocessor
 from language_models import outputs_of
 from language_models import some_inputs
 from units import array
+from units import close
 
 from keras_linrec import nlp
 from keras_linrec.nlp.text_classifier import POOLINGS

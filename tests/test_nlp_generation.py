@@ -10,12 +10,12 @@ from language_models import JIT
 from language_models import ONCE
 from language_models import PROMPTS
 from language_models import WARNINGS
-from language_models import close
 from language_models import generated
 from language_models import make_model
 from language_models import outputs_of
 from language_models import some_inputs
 from units import array
+from units import close
 
 pytestmark = WARNINGS
 

@@ -14,13 +14,13 @@ import pytest
 from keras_hub.src.tests import test_case
 from language_models import JIT
 from language_models import UNIT_ARGUMENTS
-from language_models import close
 from language_models import generated
 from language_models import make_backbone
 from language_models import make_model
 from language_models import make_preprocessor
 from language_models import some_inputs
 from units import array
+from units import close
 
 from keras_linrec import nlp
 from keras_linrec.layers import LRU

@@ -8,11 +8,11 @@ from model_cases import EVERY_NORM
 from model_cases import LINEAR
 from model_cases import Recorder
 from model_cases import built
-from model_cases import close
 from model_cases import make_rotrnn
 from model_cases import make_unit
 from model_cases import numbers
 from units import array
+from units import close
 from units import sequences
 
 from keras_linrec import layers

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from autodiff import compiled
 from units import array
+from units import close
 from units import randomise
 from units import sequences
 
@@ -66,10 +67,6 @@ def run(function):
 
 def joined(outputs):
     return np.concatenate([array(output) for output in outputs], axis=1)
-
-
-def close(got, expected):
-    np.testing.assert_allclose(array(got), array(expected), rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "last", None])

@@ -127,9 +127,8 @@ def test_a_model_is_called_beside_its_own_stream():
     in_threads(work)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() == "jax", reason="it compiles a minute long"
-)
+# JAX compiles it for a minute.
+@pytest.mark.weekly("jax")
 def test_texts_are_generated_while_the_model_is_called():
     model = make_model(dropout=0.3)
     inputs = some_inputs()

@@ -324,6 +324,12 @@ def array(tensor):
     return keras.ops.convert_to_numpy(tensor)
 
 
+def close(got, expected, tolerance=2e-5):
+    np.testing.assert_allclose(
+        array(got), array(expected), rtol=0, atol=tolerance
+    )
+
+
 def outputs_of(layer, inputs):
     """What a layer makes of sequences, in one program on JAX."""
     if not layer.built:

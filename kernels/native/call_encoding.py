@@ -28,6 +28,14 @@ def bits_of(number):
     return struct.unpack("q", struct.pack("d", number))[0]
 
 
+def replace_unwanted(gradients, wanted, replace):
+    """The gradients, with `replace` of those that are not wanted."""
+    return [
+        gradient if one else replace(gradient)
+        for gradient, one in zip(gradients, wanted)
+    ]
+
+
 def response_gradients(needed):
     """Which gradients of an impulse response to compute, if some are needed.
 

@@ -24,6 +24,7 @@ from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.native.call_encoding import number_of
+from keras_linrec.kernels.native.call_encoding import replace_unwanted
 from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.resets import are_given
@@ -198,14 +199,6 @@ def _of_both_cores(name):
     return register
 
 
-def _replaced(gradients, wanted, replace):
-    """The gradients, with `replace` of those that are not wanted."""
-    return [
-        gradient if one else replace(gradient)
-        for gradient, one in zip(gradients, wanted)
-    ]
-
-
 def _nothing(gradient):
     return tf.zeros((0,), gradient.dtype)
 
@@ -347,7 +340,7 @@ def _impulse_response_gradient(backward, operation, d_response):
         alpha=operation.get_attr("alpha"),
         wanted=wanted,
     )
-    return _replaced(gradients, wanted, lambda _: None)
+    return replace_unwanted(gradients, wanted, lambda _: None)
 
 
 @_differentiable(
@@ -363,7 +356,7 @@ def _plain_response_gradient(operation, tensors):
         return plain.impulse_response(scan, *arguments, time, alpha)
 
     gradients = pull_back(response, arguments, d_response)
-    return _replaced(gradients, operation.get_attr("wanted"), _nothing)
+    return replace_unwanted(gradients, operation.get_attr("wanted"), _nothing)
 
 
 @tf.RegisterGradient("KerasLinrecVaryingResponse")
@@ -432,7 +425,7 @@ def _convolution_gradient(operation, d_outputs):
         leak=operation.get_attr("leak"),
         wanted=wanted,
     )
-    return _replaced(gradients, wanted, lambda _: None)
+    return replace_unwanted(gradients, wanted, lambda _: None)
 
 
 @_differentiable("KerasLinrecCausalConvolutionBackward")
@@ -446,7 +439,7 @@ def _plain_convolution_gradient(operation, tensors):
         return convolution.causal_convolution(*arguments, activation)
 
     gradients = pull_back(plain, arguments, d_outputs)
-    return _replaced(gradients, operation.get_attr("wanted"), _nothing)
+    return replace_unwanted(gradients, operation.get_attr("wanted"), _nothing)
 
 
 @tf.RegisterGradient("KerasLinrecMoveSteps")

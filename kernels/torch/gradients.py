@@ -22,6 +22,7 @@ from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.call_encoding import replace_unwanted
 from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.torch import operators
@@ -126,14 +127,6 @@ def _pull_back(function, arguments, cotangents, create_graph=True):
         )
 
 
-def _replaced(gradients, wanted, replace):
-    """The gradients, with `replace` of those that are not wanted."""
-    return [
-        gradient if one else replace(gradient)
-        for gradient, one in zip(gradients, wanted)
-    ]
-
-
 def _nothing(gradient):
     return gradient.flatten()[:0]
 
@@ -235,7 +228,7 @@ def _response_gradient(needed, time, alpha, kept, cotangents):
     gradients = operators.impulse_response_backward(
         wanted, time, alpha, *kept, *cotangents
     )
-    return _replaced(gradients, wanted, lambda _: None)
+    return replace_unwanted(gradients, wanted, lambda _: None)
 
 
 def _plain_response_gradient(wanted, time, alpha, arguments, d_response):
@@ -246,7 +239,7 @@ def _plain_response_gradient(wanted, time, alpha, arguments, d_response):
         return [response]
 
     gradients = _pull_back(plain, [arguments], [d_response])
-    return _replaced(gradients, wanted, _nothing)
+    return replace_unwanted(gradients, wanted, _nothing)
 
 
 _register(
@@ -330,7 +323,7 @@ def _convolution_gradient(wanted, flags, leak, kept, cotangents):
     gradients = operators.causal_convolution_backward(
         wanted, flags, leak, *kept, *cotangents
     )
-    return _replaced(gradients, wanted, lambda _: None)
+    return replace_unwanted(gradients, wanted, lambda _: None)
 
 
 def _plain_convolution_gradient(
@@ -342,7 +335,7 @@ def _plain_convolution_gradient(
         return [causal_convolution.causal_convolution(*arguments, activation)]
 
     gradients = _pull_back(plain, (inputs, response), [d_outputs])
-    return _replaced(gradients, wanted, _nothing)
+    return replace_unwanted(gradients, wanted, _nothing)
 
 
 _register(
