@@ -20,14 +20,15 @@ class ParameterGroups(keras.optimizers.Optimizer):
     to values that mean something else: a `log_timescale` of 0 is a dt of 1.
 
     Each group has an optimizer of its own, a copy of `optimizer` in everything
-    but the learning rate and the weight decay. Setting `learning_rate`, as
-    `keras.callbacks.ReduceLROnPlateau` does, changes all groups in proportion;
-    a schedule applies to all of them. `global_clipnorm` is the norm of the
-    gradients of all groups together.
+    but the learning rate and the weight decay. Setting or assigning to
+    `learning_rate`, as `keras.callbacks.ReduceLROnPlateau` does, changes all
+    groups in proportion; a schedule applies to all of them. `global_clipnorm`
+    is the norm of the gradients of all groups together.
 
     Args:
         optimizer: a Keras optimizer that has not been built. It trains the
-            weights that are in no group.
+            weights that are in no group. A `LossScaleOptimizer` goes around
+            the `ParameterGroups`.
         groups: dictionary. The keys are regular expressions, which are
             searched for in the paths of the trainable weights, such as
             `"sequence_classifier/block_0/lssl/log_timescale"`; a weight belongs
@@ -80,7 +81,6 @@ class ParameterGroups(keras.optimizers.Optimizer):
         self.groups = dict(groups)
         self.optimizer = optimizer
         self.global_clipnorm = optimizer.global_clipnorm
-        optimizer.global_clipnorm = None
         self.group_optimizers = [
             _copy(optimizer, multiple, f"{optimizer.name}_{number}")
             for number, multiple in enumerate(self.groups.values(), start=1)
@@ -93,6 +93,8 @@ class ParameterGroups(keras.optimizers.Optimizer):
     def build(self, variables):
         if self.built:
             return
+        # Another optimizer around the same one may have built it.
+        _require_optimizer(self.optimizer)
         super().build(variables)
         self._group_of = [self._find_group(v.path) for v in variables]
         for number, expression in enumerate(self.groups, start=1):
@@ -162,11 +164,8 @@ class ParameterGroups(keras.optimizers.Optimizer):
 
     @learning_rate.setter
     def learning_rate(self, learning_rate):
+        # The groups' are multiples of it.
         self.optimizer.learning_rate = learning_rate
-        for optimizer, multiple in zip(
-            self.group_optimizers, self.groups.values()
-        ):
-            optimizer.learning_rate = _multiplied(learning_rate, multiple)
 
     def scale_loss(self, loss):
         return self.optimizer.scale_loss(loss)
@@ -191,7 +190,6 @@ class ParameterGroups(keras.optimizers.Optimizer):
     def get_config(self):
         # Only what the constructor takes; the rest belongs to `optimizer`.
         inner = keras.optimizers.serialize(self.optimizer)
-        inner["config"]["global_clipnorm"] = self.global_clipnorm
         return {"optimizer": inner, "groups": self.groups, "name": self.name}
 
     @classmethod
@@ -203,37 +201,49 @@ class ParameterGroups(keras.optimizers.Optimizer):
 
 
 class _Multiple(keras.optimizers.schedules.LearningRateSchedule):
-    """A multiple of another schedule.
+    """A multiple of the learning rate that another optimizer has now.
 
     It is never saved: the groups' optimizers are made anew from `groups`.
     """
 
-    def __init__(self, schedule, multiple):
-        self.schedule = schedule
-        self.multiple = multiple
+    def __init__(self, optimizer, multiple):
+        self.optimizer = optimizer
+        self.multiple = float(multiple)
 
     def __call__(self, step):
-        return self.multiple * self.schedule(step)
-
-
-def _multiplied(learning_rate, multiple):
-    if callable(learning_rate):
-        return _Multiple(learning_rate, multiple)
-    return float(learning_rate) * multiple
+        # Not the property `learning_rate`, which counts the steps of the other
+        # optimizer: it may have made this one already.
+        rate = self.optimizer._learning_rate
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            rate = rate(step)
+        elif callable(rate):
+            rate = rate()
+        return self.multiple * ops.convert_to_tensor(rate)
 
 
 def _copy(optimizer, multiple, name):
     """An optimizer with a multiple of the rate, and without weight decay."""
-    config = optimizer.get_config()
+    config = _config_without_rate(optimizer)
     # AdamW refuses `None`.
     for argument in ("weight_decay", "adam_weight_decay"):
         if config.get(argument) is not None:
             config[argument] = 0.0
-    rate = config["learning_rate"]
-    if isinstance(rate, dict):
-        rate = keras.saving.deserialize_keras_object(rate)
-    config |= {"learning_rate": _multiplied(rate, multiple), "name": name}
+    config |= {
+        "learning_rate": _Multiple(optimizer, multiple),
+        "name": name,
+        # Of all groups together, before each has its own.
+        "global_clipnorm": None,
+    }
     return type(optimizer).from_config(config)
+
+
+def _config_without_rate(optimizer):
+    """The configuration; a schedule need not be one that Keras can save."""
+    rate, optimizer._learning_rate = optimizer._learning_rate, None
+    try:
+        return optimizer.get_config()
+    finally:
+        optimizer._learning_rate = rate
 
 
 def _require_optimizer(optimizer):
@@ -242,6 +252,12 @@ def _require_optimizer(optimizer):
         raise ValueError(
             "`optimizer` should be a Keras optimizer that has not been built. "
             f"Received: optimizer={optimizer}{state}"
+        )
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            "`optimizer` should have a learning rate of its own. Give the "
+            "`ParameterGroups` to the `LossScaleOptimizer` instead. "
+            f"Received: optimizer={optimizer}"
         )
     if optimizer.gradient_accumulation_steps and optimizer.global_clipnorm:
         raise ValueError(
@@ -265,6 +281,13 @@ def _require_groups(groups):
                 "The keys of `groups` should be strings. "
                 f"Received: {expression!r}"
             )
+        try:
+            re.compile(expression)
+        except re.error as error:
+            raise ValueError(
+                "The keys of `groups` should be regular expressions. "
+                f"Received: {expression!r}, {error}"
+            ) from error
         require_between(
             f"groups[{expression!r}]", multiple, 0, float("inf"), "[)"
         )

@@ -117,6 +117,34 @@ def test_the_learning_rate_is_that_of_the_others_and_moves_all():
         np.testing.assert_array_equal(end[path], value)
 
 
+def test_a_rate_that_is_assigned_moves_all():
+    optimizer = ParameterGroups(keras.optimizers.Adam(0.01), GROUPS)
+    optimizer.build(small_model().trainable_weights)
+    optimizer.learning_rate.assign(0.003)
+    (group,) = optimizer.group_optimizers
+    assert float(group.learning_rate) == pytest.approx(0.0003)
+
+
+class Halving(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that Keras cannot load."""
+
+    def __call__(self, step):
+        return 0.01 * 0.5 ** keras.ops.cast(step, "float32")
+
+
+@pytest.mark.parametrize(
+    "rate", [Halving(), lambda: 0.01], ids=["schedule", "function"]
+)
+def test_rates_that_cannot_be_saved_apply_to_every_group(rate):
+    optimizer = ParameterGroups(keras.optimizers.SGD(rate), GROUPS)
+    _, end = trained(optimizer, epochs=1)
+    (group,) = optimizer.group_optimizers
+    ratio = float(group.learning_rate) / float(optimizer.learning_rate)
+    assert ratio == pytest.approx(0.1)
+    start = weights_of(small_model())
+    assert all((end[p] != start[p]).any() for p in end if is_in_group(p))
+
+
 def test_a_schedule_applies_to_every_group():
     def decay(rate):
         return keras.optimizers.schedules.PolynomialDecay(rate, 4, 0.0)
@@ -141,6 +169,17 @@ def test_the_clipped_norm_is_that_of_all_groups():
     model.train_on_batch(*data())
     moves = [np.sum((w - start[p]) ** 2) for p, w in weights_of(model).items()]
     assert np.sqrt(sum(moves)) == pytest.approx(0.01, rel=1e-4)
+
+
+def test_the_given_optimizer_stays_as_it_is():
+    given = keras.optimizers.SGD(0.1, global_clipnorm=0.1)
+    first = ParameterGroups(given, GROUPS)
+    second = ParameterGroups(given, {"head": 0.5})
+    assert given.global_clipnorm == second.global_clipnorm == 0.1
+    # But each needs one of its own.
+    first.build(small_model().trainable_weights)
+    with pytest.raises(ValueError, match="that is built"):
+        second.build(small_model().trainable_weights)
 
 
 def test_averages_replace_the_weights_of_every_group():
@@ -185,6 +224,11 @@ def test_wrong_arguments_are_refused():
     for multiple in (-1, "a", float("nan"), float("inf")):
         with pytest.raises(ValueError, match=r"groups\['theta'\]"):
             ParameterGroups(keras.optimizers.Adam(), {"theta": multiple})
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+    with pytest.raises(ValueError, match="to the `LossScaleOptimizer`"):
+        ParameterGroups(scaled, GROUPS)
+    with pytest.raises(ValueError, match=r"regular expressions.*'\('"):
+        ParameterGroups(keras.optimizers.Adam(), {"(": 0.5})
     both = {"global_clipnorm": 1.0, "gradient_accumulation_steps": 2}
     with pytest.raises(ValueError, match="not both"):
         ParameterGroups(keras.optimizers.Adam(**both), GROUPS)
