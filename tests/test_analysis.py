@@ -14,6 +14,8 @@ from keras_linrec.analysis import plot_vector_field
 from keras_linrec.analysis import real_parts
 from keras_linrec.analysis import spectrum_bounds
 from keras_linrec.analysis import stability_certificate
+from keras_linrec.layers import LRU
+from keras_linrec.layers import LSSL
 from keras_linrec.layers import AntisymmetricRNN
 from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import LipschitzRNNCell
@@ -437,6 +439,49 @@ def test_plots_check_the_shapes_of_inputs():
         plot_phase_portrait(layer, starts=[1.0, 2.0], axes=axes())
     with pytest.raises(ValueError, match="Received: limits"):
         plot_vector_field(layer, limits=(1, 0), axes=axes())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        LSSL(3, state_size=4, return_sequences=False),
+        LRU(3, state_size=5, return_sequences=False),
+        keras.layers.RNN([keras.layers.GRUCell(2), keras.layers.GRUCell(3)]),
+    ],
+    ids=["lssl", "lru", "stacked"],
+)
+def test_gradients_have_the_norms_of_differences(layer):
+    """States need not have the shape of the output."""
+    inputs = np.random.default_rng(0).standard_normal((2, 5, 3))
+    inputs = inputs.astype("float32")
+    layer.build(inputs.shape)
+    generator = np.random.default_rng(0)
+    structure = layer.get_initial_state(2)
+    states = [
+        generator.standard_normal(state.shape).astype("float32")
+        for state in keras.tree.flatten(structure)
+    ]
+    direction = generator.standard_normal((2, 3)).astype("float32")
+
+    def along(index, move):
+        moved = list(states)
+        moved[index] = moved[index] + move.astype("float32")
+        outputs = layer(
+            inputs,
+            initial_state=keras.tree.pack_sequence_as(structure, moved),
+        )
+        return np.sum(keras.ops.convert_to_numpy(outputs) * direction, axis=1)
+
+    squares = 0.0
+    for index, state in enumerate(states):
+        for place in np.ndindex(state.shape[1:]):
+            move = np.zeros(state.shape)
+            move[(slice(None), *place)] = 0.01
+            slope = along(index, move) - along(index, -move)
+            squares = squares + (slope / 0.02) ** 2
+    expected = np.sqrt(squares) / np.linalg.norm(direction, axis=1)
+    (norms,) = gradient_norms(layer, inputs, [5])
+    assert norms == pytest.approx(expected, rel=1e-2)
 
 
 def test_gradients_of_an_orthogonal_unit_keep_their_length():

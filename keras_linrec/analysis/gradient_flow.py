@@ -1,5 +1,6 @@
 """The norms of gradients after many steps back in time."""
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -15,7 +16,7 @@ def gradient_norms(layer, sequences, steps, seed=0):
         |(d h_t / d h_0)^T v| / |v|
 
     with the output h_t after t steps, a random initial state h_0 and a random
-    direction v. A recurrence with orthogonal Jacobians, such as
+    direction v of the output. A recurrence with orthogonal Jacobians, such as
     `OrthogonalRNN(activation="oplu")`, gives 1 for every t. Gradients vanish
     if the values fall towards 0, and explode if they grow without bound.
 
@@ -74,16 +75,18 @@ def gradient_norms(layer, sequences, steps, seed=0):
         )
     generator = np.random.default_rng(checked_seed(seed))
 
-    def normal(tensor):
-        return generator.standard_normal(tensor.shape).astype("float32")
+    def normal(shape):
+        return ops.convert_to_tensor(
+            generator.standard_normal(shape).astype("float32")
+        )
 
-    states = layer.get_initial_state(batch)
-    states = states if isinstance(states, (list, tuple)) else [states]
-    states = [ops.convert_to_tensor(normal(state)) for state in states]
-    direction = ops.convert_to_tensor(normal(states[0]))
+    structure = layer.get_initial_state(batch)
+    states = [normal(state.shape) for state in keras.tree.flatten(structure)]
+    direction = normal(layer.compute_output_shape(sequences.shape))
 
     def along_direction(states, sequences):
-        output = layer(sequences, initial_state=states)
+        initial_state = keras.tree.pack_sequence_as(structure, states)
+        output = layer(sequences, initial_state=initial_state)
         return ops.sum(ops.cast(output, "float32") * direction)
 
     gradient = differentiation.gradient(along_direction)
@@ -96,8 +99,8 @@ def gradient_norms(layer, sequences, steps, seed=0):
 
 def _lengths(tensors):
     """The norm of each row of all tensors together."""
-    squares = [
-        np.sum(ops.convert_to_numpy(tensor).astype("float64") ** 2, axis=-1)
+    rows = [
+        ops.convert_to_numpy(tensor).astype("float64").reshape(len(tensor), -1)
         for tensor in tensors
     ]
-    return np.sqrt(sum(squares))
+    return np.sqrt(sum(np.sum(row**2, axis=-1) for row in rows))
