@@ -257,6 +257,9 @@ class SequenceLayer(StatefulLayer, Streaming):
 
     def compute_mask(self, inputs, mask=None):
         mask = first_mask(mask) if self.return_sequences else None
+        if mask is not None and self.go_backwards:
+            # The outputs are in the order in which the steps were read.
+            mask = ops.flip(mask, axis=1)
         if not self.return_state:
             return mask
         return [mask] + [None] * len(self.state_shapes)

@@ -31,6 +31,17 @@ def test_going_backwards_reads_the_reversed_sequence(name):
 
 
 @EVERY_LAYER
+def test_the_mask_of_outputs_from_the_end_is_in_their_order(name):
+    layer = built(name, go_backwards=True, return_sequences=True)
+    inputs = sequences(9)
+    inputs[:, 6:] = 0.0
+    model = keras.Sequential(
+        [keras.layers.Masking(), layer, keras.layers.GlobalAveragePooling1D()]
+    )
+    assert_close(model(inputs), array(layer(inputs[:, :6])).mean(axis=1))
+
+
+@EVERY_LAYER
 def test_what_reads_from_the_end_does_not_stream(name):
     layer = built(name, go_backwards=True)
     with pytest.raises(ValueError, match="go_backwards=True"):
