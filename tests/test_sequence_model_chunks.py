@@ -84,31 +84,33 @@ def test_chunks_give_the_outputs_of_steps_and_of_the_whole(pooling):
     close(chunks if pooling is None else chunks[:, -1], whole)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", None])
+@pytest.mark.parametrize("pooling", ["mean", "max", "last", None])
 def test_masked_chunks_equal_the_masked_whole(pooling):
     model = make_model(pooling)
+    nothing = np.where(MASK[..., None], 0.0, np.nan).astype("float32")
     (chunks, _), whole = run(
         lambda inputs: (
-            in_chunks(model, inputs, MASK),
+            in_chunks(model, inputs + nothing, MASK),
             model(inputs, mask=MASK),
         )
     )
-    chunks, whole = joined(chunks), array(whole)
-    if pooling is None:
-        close(chunks[MASK], whole[MASK])
-    else:
-        close(chunks[:, -1], whole)
+    chunks = joined(chunks)
+    close(chunks if pooling is None else chunks[:, -1], whole)
 
 
-def test_the_last_output_is_that_of_the_last_unmasked_step():
+def test_a_masked_chunk_gives_the_last_output_again():
     model = make_model("last")
-    (chunks, _), whole = run(
-        lambda inputs: (
-            in_chunks(model, inputs, MASK),
-            model(inputs, mask=MASK),
+
+    def advance(inputs):
+        outputs, states = model.call_with_states(
+            inputs[:, :4], model.get_initial_state(3)
         )
-    )
-    close(joined(chunks)[[0, 1], [5, 6]], array(whole)[:2])
+        mask = np.zeros((3, 3), "bool")
+        again, _ = model.call_with_states(inputs[:, 4:], states, mask)
+        return outputs[:, -1:], again
+
+    last, again = run(advance)
+    close(again, np.repeat(array(last), 3, axis=1))
 
 
 def test_the_running_mean_skips_masked_steps():

@@ -64,6 +64,9 @@ def pool_part(kind, outputs, states, mask=None):
         `(pooled, states)`: (batch, time, features), at a masked step what was
         pooled before it, and the states after the part.
     """
+    if kind == "last" and mask is None:
+        time = ops.cast(ops.shape(outputs)[1], states[1].dtype)
+        return outputs, [outputs[:, -1], states[1] + time]
     counts = ops.ones_like(outputs[:, :, :1])
     if mask is not None:
         mask = ops.expand_dims(ops.cast(mask, "bool"), -1)
@@ -74,6 +77,16 @@ def pool_part(kind, outputs, states, mask=None):
     totals = seen + cumulative_sum(counts, 1)
     pooled = run[kind](outputs, counts, before, seen, totals)
     return pooled, [pooled[:, -1], totals[:, -1]]
+
+
+def repeat_last(outputs, mask):
+    """(batch, time, features), where masked steps repeat the one before them.
+
+    Those before the first that counts are zero.
+    """
+    batch, _, features = ops.shape(outputs)
+    states = initial_states(batch, features, outputs.dtype)
+    return pool_part("last", outputs, states, mask)[0]
 
 
 def _running_mean(outputs, counts, before, seen, totals):

@@ -286,8 +286,8 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
     # Streaming.
     #
     # The states are a list for each block; with `pool_size`, one for each
-    # average between blocks; and, unless the last step is all that the head
-    # needs, one of the pooling.
+    # average between blocks; and one of the pooling. That of the last step is
+    # what masked steps repeat.
 
     def require_streaming(self, part=False):
         if self.pooling is None and self._shortenings():
@@ -311,9 +311,9 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         Returns:
             A list of lists: the states of each block; with `pool_size`, after
             them, for each average between two blocks the sum over the steps
-            of the unfinished window and their number; and last what was
-            pooled so far and the number of steps in it, unless `pooling` is
-            `None`, or `"last"` without `pool_size`.
+            of the unfinished window and their number; and last, unless
+            `pooling` is `None`, what was pooled so far and the number of
+            steps in it.
         """
         self.require_streaming()
         states = super().get_initial_state(batch_size)
@@ -324,16 +324,13 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         ]
 
     def _state_count(self):
-        return self.num_layers + self._shortenings() + self._keeps_pooled()
-
-    def _keeps_pooled(self):
-        """Whether the pooling has states."""
-        return self.pooling in ("mean", "max") or self._shortenings() > 0
+        is_pooled = self.pooling is not None
+        return self.num_layers + self._shortenings() + is_pooled
 
     def _parts_of(self, states):
         """The states of the blocks, of the averages and of the pooling."""
         ends = self.num_layers, self.num_layers + self._shortenings()
-        pooled = states[ends[1]] if self._keeps_pooled() else None
+        pooled = None if self.pooling is None else states[ends[1]]
         return states[: ends[0]], states[ends[0] : ends[1]], pooled
 
     def stream_step(self, inputs, states, constants, **options):
@@ -384,6 +381,10 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             new_states.append(after)
         outputs = self._normalize(outputs)
         if pooled is None:
+            if mask is not None:
+                # As in a call with the whole sequence.
+                counts = ops.expand_dims(ops.cast(mask, "bool"), -1)
+                outputs = ops.where(counts, outputs, 0.0)
             return self.head(outputs), new_states
         outputs, after = pooling_over_time.pool_part(
             self.pooling, outputs, pooled, mask

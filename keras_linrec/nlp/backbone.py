@@ -8,6 +8,7 @@ from keras_linrec.layers.streaming import Streaming
 from keras_linrec.models.normalization import NORMALIZATIONS
 from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
+from keras_linrec.models.pooling import repeat_last
 from keras_linrec.models.residual_block import ResidualBlock
 from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.models.units import clone
@@ -294,7 +295,10 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
             outputs, state = unit_block.call_with_states(outputs, state, mask)
             outputs, _ = feedforward_block.call_with_states(outputs, [])
             new_states.append(state)
-        return self._stream_norm(outputs), new_states
+        outputs = self._stream_norm(outputs)
+        if mask is not None:
+            outputs = repeat_last(outputs, mask)
+        return outputs, new_states
 
     def _stream_norm(self, outputs):
         return normalize(self.output_norm, outputs, training=False)
