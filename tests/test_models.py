@@ -249,6 +249,71 @@ def test_a_saved_model_is_the_same_when_loaded(kind, arguments, tmp_path):
     assert paths == [weight.path.partition("/")[2] for weight in model.weights]
 
 
+FROZEN = {
+    "encoder and first block": lambda m: (m.encoder, m.blocks[0]),
+    "first unit": lambda m: (m.blocks[0].unit,),
+    "second unit and norms": lambda m: (
+        m.norm,
+        m.blocks[0].norm,
+        m.blocks[1].unit,
+    ),
+    "a gate": lambda m: (m.blocks[1].gate_dense, m.head),
+    "all": lambda m: (m,),
+}
+
+
+@pytest.mark.parametrize("copy", ["saved", "cloned"])
+@pytest.mark.parametrize("frozen", FROZEN.values(), ids=FROZEN)
+def test_what_is_frozen_stays_frozen_in_a_copy(frozen, copy, tmp_path):
+    model = built(make_model(unit="lru", gated=True))
+    for part in frozen(model):
+        part.trainable = False
+    if copy == "saved":
+        model.save(tmp_path / "model.keras")
+        other = keras.saving.load_model(tmp_path / "model.keras")
+    else:
+        other = built(keras.models.clone_model(model))
+    assert trained_of(other) == trained_of(model)
+    assert other.get_config() == model.get_config()
+    model.trainable = other.trainable = True
+    assert trained_of(other) == trained_of(model)
+
+
+def test_a_wrapped_unit_that_is_frozen_freezes_no_other():
+    unit = keras.layers.Bidirectional(
+        LRU(2, return_sequences=True), name="both"
+    )
+    model = built(make_model(unit=unit))
+    model.blocks[0].unit.trainable = False
+    other = built(keras.models.clone_model(model))
+    assert trained_of(other) == trained_of(model)
+
+
+def test_a_model_made_frozen_is_frozen_within_another():
+    inner = make_model(unit="lru", trainable=False)
+    assert keras.Sequential([inner]).trainable_variables == []
+    outer = keras.Sequential([keras.Input((6, 3)), inner])
+    assert outer.trainable_variables == []
+
+
+def trained_of(model):
+    """The paths of the weights that are trained, without the model's name."""
+    # Those of a frozen model's parts too.
+    return [
+        weight.path.partition("/")[2]
+        for weight in model.weights
+        if weight.trainable
+    ]
+
+
+def test_step_rescales_of_single_blocks_are_kept():
+    model = built(make_model())
+    model.blocks[1].unit.step_rescale = 2.0
+    other = type(model).from_config(model.get_config())
+    factors = [block.unit.step_rescale for block in other.blocks]
+    assert factors == [1.0, 2.0]
+
+
 def test_the_paths_of_weights_are_stable():
     model = make_model(name="m", normalization="batch", gated=True)
     paths = [weight.path for weight in built(model).weights]

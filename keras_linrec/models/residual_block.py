@@ -9,6 +9,8 @@ from keras_linrec.double_precision import activate
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.models.dense_parts import quantized_config
 from keras_linrec.models.dense_parts import quantized_policies
+from keras_linrec.models.frozen_parts import freeze
+from keras_linrec.models.frozen_parts import frozen_config
 from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
 from keras_linrec.models.units import is_linear
@@ -168,6 +170,10 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         # The gate's Dense layers, made once the number of features is known.
         self.value_dense = self.gate_dense = None
         self.gate_policies = {}
+        self.frozen = None
+        if not self.trainable:
+            # Keras' constructor leaves the layers within alone.
+            self.trainable = False
 
     @property
     def is_linear(self):
@@ -202,6 +208,11 @@ class ResidualBlock(Streaming, keras.layers.Layer):
             sequences_shape[-1],
             name=name,
             dtype=self.gate_policies.get(name, self.dtype_policy),
+            trainable=(
+                self.trainable
+                if self.frozen is None
+                else name not in self.frozen
+            ),
         )
         dense.build(sequences_shape)
         return dense
@@ -215,6 +226,15 @@ class ResidualBlock(Streaming, keras.layers.Layer):
     def set_quantized(self, config):
         """Build the gate as the configuration `quantized` has it."""
         self.gate_policies = quantized_policies(config, GATE_PARTS)
+
+    def parts(self):
+        """The layers that have weights, by name."""
+        return {"unit": self.unit, "norm": self.norm, **self.dense_parts()}
+
+    def set_frozen(self, names):
+        """Train the parts that are not named, also those not built yet."""
+        self.frozen = list(names)
+        freeze(self.parts(), self.frozen)
 
     def compute_output_shape(self, sequences_shape):
         return sequences_shape
@@ -360,14 +380,18 @@ class ResidualBlock(Streaming, keras.layers.Layer):
             "epsilon": self.epsilon,
             "seed": self.seed,
             **quantized_config(self.dense_parts()),
+            **frozen_config(self, self.parts()),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = with_unit(config, custom_objects)
         quantized = config.pop("quantized", {})
+        frozen = config.pop("frozen", None)
         block = cls(**config)
         block.set_quantized(quantized)
+        if frozen is not None:
+            block.set_frozen(frozen)
         return block
 
 

@@ -12,13 +12,15 @@ from keras_linrec.models import pooling as pooling_over_time
 from keras_linrec.models import step_averages
 from keras_linrec.models.dense_parts import quantized_config
 from keras_linrec.models.dense_parts import quantized_policies
+from keras_linrec.models.frozen_parts import freeze
+from keras_linrec.models.frozen_parts import frozen_config
 from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
 from keras_linrec.models.residual_block import ResidualBlock
 from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.models.units import clone
 from keras_linrec.models.units import make_unit
-from keras_linrec.models.units import serialize_unbuilt
+from keras_linrec.models.units import serialize_for_copies
 from keras_linrec.models.units import with_unit
 from keras_linrec.ops import packing
 from keras_linrec.ops.moves import to_places
@@ -128,6 +130,9 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             name="head",
             dtype="float64" if self.variable_dtype == "float64" else "float32",
         )
+        if not trainable:
+            # Keras' constructor leaves the layers within alone.
+            self.trainable = False
 
     @classmethod
     def _from_size(cls, size, output_dim, unit_arguments, overrides):
@@ -406,7 +411,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             "output_dim": self.output_dim,
             "num_layers": self.num_layers,
             "units": self.units,
-            "unit": serialize_unbuilt(block.unit),
+            "unit": serialize_for_copies(block.unit),
             "dropout": self.dropout,
             "normalization": self.normalization,
             "norm_first": self.norm_first,
@@ -417,10 +422,41 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             "activation": activations.serialize(self.activation),
             "seed": self.seed,
             **self._quantized_config(),
+            **frozen_config(self, self._parts()),
+            **self._step_rescales(),
         }
 
     def _dense_parts(self):
         return {"encoder": self.encoder, "head": self.head}
+
+    def _parts(self):
+        parts = self._dense_parts()
+        if self.norm is not None:
+            parts["norm"] = self.norm
+        for block in self.blocks:
+            parts[block.name] = block
+            for name, part in block.parts().items():
+                parts[f"{block.name}/{name}"] = part
+        return parts
+
+    def _set_frozen(self, names):
+        freeze(self._parts(), names)
+        for block in self.blocks:
+            start = f"{block.name}/"
+            # Its gate is not built yet.
+            block.set_frozen(
+                name.removeprefix(start)
+                for name in names
+                if name.startswith(start)
+            )
+
+    def _step_rescales(self):
+        """Those of the blocks, where they differ from the first block's."""
+        factors = [
+            getattr(block.unit, "step_rescale", None) for block in self.blocks
+        ]
+        differ = any(factor != factors[0] for factor in factors)
+        return {"step_rescales": factors} if differ else {}
 
     def _quantized_config(self):
         config = quantized_config(self._dense_parts()).get("quantized", {})
@@ -442,8 +478,14 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
     def from_config(cls, config, custom_objects=None):
         config = with_unit(config, custom_objects)
         quantized = dict(config.pop("quantized", {}))
+        frozen = config.pop("frozen", None)
+        factors = config.pop("step_rescales", ())
         model = cls(**config)
         model._set_quantized(quantized)
+        if frozen is not None:
+            model._set_frozen(frozen)
+        for block, factor in zip(model.blocks, factors):
+            block.unit.step_rescale = factor
         return model
 
 

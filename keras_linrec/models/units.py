@@ -97,6 +97,26 @@ def serialize_unbuilt(unit):
     return config
 
 
+def serialize_for_copies(unit):
+    """As `serialize_unbuilt`, of which several units are made.
+
+    Whether each is trained is its own affair.
+    """
+    config = serialize_unbuilt(unit)
+    return config if unit.trainable else _trained(config)
+
+
+def _trained(config):
+    if isinstance(config, dict):
+        return {
+            name: True if name == "trainable" else _trained(part)
+            for name, part in config.items()
+        }
+    if isinstance(config, (list, tuple)):
+        return type(config)(map(_trained, config))
+    return config
+
+
 def with_unit(config, custom_objects=None):
     """A configuration with its unit deserialized."""
     if not isinstance(config.get("unit"), dict):
