@@ -31,4 +31,7 @@ def program(function, mode):
         return tf.function(function, jit_compile=mode == COMPILED)
     import torch
 
+    # Beyond eight programs of the same code it would run eagerly.
+    torch._dynamo.config.recompile_limit = 2**16
+    torch._dynamo.config.accumulated_recompile_limit = 2**16
     return torch.compile(function, backend="aot_eager", dynamic=False)

@@ -67,34 +67,44 @@ def clone(unit, index):
 
     Its seed differs from that of the other copies by `index`.
     """
-    config = _unshared(unit.get_config())
+    config = _everywhere(_anew, unit.get_config())
     if index and config.get("seed") is not None:
         config["seed"] += index
     return type(unit).from_config(config)
 
 
-def _unshared(config):
-    """A configuration whose parts are made anew.
-
-    While Keras loads a file, it marks parts that are serialized several times,
-    and gives all layers made from them the same object.
-    """
+def _everywhere(change, config):
+    """A configuration with `change` applied to each dictionary in it."""
     if isinstance(config, dict):
         return {
-            name: _unshared(part)
-            for name, part in config.items()
-            if name != "shared_object_id"
+            name: _everywhere(change, part)
+            for name, part in change(config).items()
         }
     if isinstance(config, (list, tuple)):
-        return type(config)(map(_unshared, config))
+        return type(config)(_everywhere(change, part) for part in config)
     return config
+
+
+def _anew(config):
+    """The configuration of a part that is made anew, for another owner.
+
+    Keras marks parts that are serialized several times, and gives all layers
+    made from them the same object. It builds what was built, at once: weights
+    would not have the owner's name in their paths.
+    """
+    marks = ("shared_object_id", "build_config")
+    return {name: part for name, part in config.items() if name not in marks}
+
+
+def _trained(config):
+    """The configuration of a part that is trained."""
+    return {**config, "trainable": True} if "trainable" in config else config
 
 
 def serialize_unbuilt(unit):
     """A layer's configuration; its new owner builds it."""
     config = keras.saving.serialize_keras_object(unit)
-    config.pop("build_config", None)
-    return config
+    return _everywhere(_anew, config)
 
 
 def serialize_for_copies(unit):
@@ -103,18 +113,7 @@ def serialize_for_copies(unit):
     Whether each is trained is its own affair.
     """
     config = serialize_unbuilt(unit)
-    return config if unit.trainable else _trained(config)
-
-
-def _trained(config):
-    if isinstance(config, dict):
-        return {
-            name: True if name == "trainable" else _trained(part)
-            for name, part in config.items()
-        }
-    if isinstance(config, (list, tuple)):
-        return type(config)(map(_trained, config))
-    return config
+    return config if unit.trainable else _everywhere(_trained, config)
 
 
 def with_unit(config, custom_objects=None):
