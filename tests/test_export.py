@@ -193,6 +193,10 @@ REFUSED = {
     "masking": (layers.Masking, "drop_masks=True"),
     "convolution": (lambda: layers.Conv1D(4, 2), "it mixes time steps"),
     "strides": (lambda: layers.Conv1D(4, 1, 2), "it mixes time steps"),
+    "activation_over_time": (
+        lambda: layers.Activation(lambda x: keras.ops.cumsum(x, axis=1)),
+        "it mixes time steps",
+    ),
     "norm_over_time": (
         lambda: layers.LayerNormalization(axis=1),
         "it mixes time steps",
@@ -265,6 +269,12 @@ def test_what_cannot_stream_is_named(make, reason):
     hidden = RotRNN(3, state_size=4, num_heads=2)(make()(inputs))
     with pytest.raises(ValueError, match=reason):
         export_step(keras.Model(inputs, hidden))
+
+
+def test_an_activation_of_the_users_streams():
+    model = small(layers.Activation(lambda x: x * x), UNITS["rotrnn"]())
+    (outputs,), _ = streamed(export_step(model), sequences(4))
+    assert np.abs(outputs - array(model(sequences(4)))).max() < 1e-5
 
 
 class Doubled(layers.Layer):

@@ -1,8 +1,10 @@
 """Position-wise layers and operations, which treat every time step alike."""
 
+import inspect
 from functools import cache
 
 import keras
+import numpy as np
 from keras import layers
 from keras import ops
 
@@ -86,7 +88,11 @@ def mixes_steps(operation, rank):
     """Whether a known operation mixes time steps in its configuration."""
     # With rank 2, for embeddings and single numbers, every axis is mixed.
     axes = keras.tree.flatten(getattr(operation, "axis", ()))
-    return any(axis % rank < 2 for axis in axes) or _is_wide(operation)
+    return (
+        any(axis % rank < 2 for axis in axes)
+        or _is_wide(operation)
+        or _activation_mixes_steps(operation)
+    )
 
 
 def is_last_step(operation, args):
@@ -133,6 +139,24 @@ def _is_wide(layer):
     ]
     channels_first = getattr(layer, "data_format", None) == "channels_first"
     return channels_first or any(size > 1 for size in sizes)
+
+
+def _activation_mixes_steps(layer):
+    """Whether an activation, which may be any function, reads other steps."""
+    function = getattr(layer, "activation", None)
+    if not inspect.isfunction(function):
+        return False
+    inputs = np.random.default_rng(0).standard_normal((1, 3, 4))
+    inputs = inputs.astype("float32")
+    try:
+        whole = ops.convert_to_numpy(function(ops.convert_to_tensor(inputs)))
+        step = function(ops.convert_to_tensor(inputs[:, 1:2]))
+        step = ops.convert_to_numpy(step)
+    except Exception:  # a function of its own number of features, for one
+        return False
+    return step.shape != (1, 1, *whole.shape[2:]) or not np.allclose(
+        whole[:, 1:2], step, rtol=1e-3, atol=1e-5, equal_nan=True
+    )
 
 
 # The classes behind `keras.ops` have no public names, but graphs contain them.
