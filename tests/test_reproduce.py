@@ -217,6 +217,8 @@ def test_figures_of_other_kinds_are_in_their_units(tmp_path):
     made = page.made(tmp_path)
     for shown in ("| 2.000 bits |", "| 4.00 times |", "| 20, not reached |"):
         assert shown in made
+    write_results(tmp_path, "copying-300", runs[1:] * 2)
+    assert "| not reached |" in page.made(tmp_path)
 
 
 def test_the_page_says_how_far_a_run_is(tmp_path):

@@ -134,6 +134,8 @@ def summary(result):
         if recipe.figure == "iterations":
             return so_far
         return f"{shown(recipe, figure(recipe, run))} {so_far}"
+    if set(figures) == {None}:
+        return shown(recipe, None)
     if None in figures or len(figures) == 1:
         return ", ".join(shown(recipe, value) for value in figures)
     mean = fmean(figures)
