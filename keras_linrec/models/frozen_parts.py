@@ -12,6 +12,15 @@ def frozen_config(owner, parts):
     return {"frozen": frozen} if frozen or not owner.trainable else {}
 
 
+def freeze_all(parts):
+    """Freeze what is in a layer that is made frozen: Keras leaves that alone.
+
+    Under TensorFlow the layer's own `trainable = False` would do nothing, since
+    that is its value already.
+    """
+    freeze(parts, list(parts))
+
+
 def freeze(parts, frozen):
     """Train the parts that `frozen` does not name, and no others.
 

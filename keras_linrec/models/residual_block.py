@@ -10,6 +10,7 @@ from keras_linrec.layers.streaming import Streaming
 from keras_linrec.models.dense_parts import quantized_config
 from keras_linrec.models.dense_parts import quantized_policies
 from keras_linrec.models.frozen_parts import freeze
+from keras_linrec.models.frozen_parts import freeze_all
 from keras_linrec.models.frozen_parts import frozen_config
 from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
@@ -172,8 +173,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         self.gate_policies = {}
         self.frozen = None
         if not self.trainable:
-            # Keras' constructor leaves the layers within alone.
-            self.trainable = False
+            freeze_all(self.parts())
 
     @property
     def is_linear(self):

@@ -13,6 +13,7 @@ from keras_linrec.models import step_averages
 from keras_linrec.models.dense_parts import quantized_config
 from keras_linrec.models.dense_parts import quantized_policies
 from keras_linrec.models.frozen_parts import freeze
+from keras_linrec.models.frozen_parts import freeze_all
 from keras_linrec.models.frozen_parts import frozen_config
 from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
@@ -131,8 +132,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             dtype="float64" if self.variable_dtype == "float64" else "float32",
         )
         if not trainable:
-            # Keras' constructor leaves the layers within alone.
-            self.trainable = False
+            freeze_all(self._parts())
 
     @classmethod
     def _from_size(cls, size, output_dim, unit_arguments, overrides):
