@@ -164,7 +164,7 @@ class ParameterGroups(keras.optimizers.Optimizer):
 
     @learning_rate.setter
     def learning_rate(self, learning_rate):
-        # The groups' are multiples of it.
+        # The groups' rates are multiples of it.
         self.optimizer.learning_rate = learning_rate
 
     def scale_loss(self, loss):
