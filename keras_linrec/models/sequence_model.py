@@ -451,7 +451,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             )
 
     def _step_rescales(self):
-        """Those of the blocks, where they differ from the first block's."""
+        """Those of all blocks, if they differ: the unit holds the first's."""
         factors = [
             getattr(block.unit, "step_rescale", None) for block in self.blocks
         ]
