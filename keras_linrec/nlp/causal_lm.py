@@ -187,6 +187,8 @@ class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
         Returns:
             `(logits, hidden_states, cache)`: (batch, time, vocabulary_size),
             (batch, time, hidden_dim), and the states after these tokens.
+            Where there is no token, the hidden states are those of the token
+            before it in this call, or zeros if there is none.
         """
         if token_ids.shape[1] == 1 and padding_mask is None:
             hidden_states, cache = self.backbone.step(
