@@ -193,6 +193,9 @@ RECIPES |= {
 }
 
 ABOUT = {
+    PERMUTED: "The same images, with the pixels of all of them in one random "
+    "order. Mhammedi et al. 2017 compare OrthogonalRNN with figures of images "
+    "read line by line, so that it has no published figure here.",
     NORMS: "Deep models read MNIST pixel by pixel. The mean norm of each "
     "layer's state is measured on the same images throughout training, as in "
     "figure 3 of Biegun et al. 2024. The figure is its highest value over its "
