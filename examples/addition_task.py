@@ -13,15 +13,14 @@ with 128 units and 16 reflections improves on it (Mhammedi et al. 2017, section
 This takes some minutes on two cores. Training stops when the error, averaged
 over the last 100 iterations, is below half of 0.167. Every iteration draws new
 sequences. `--output DIR` plots the error against iterations. `--steps 800`
-doubles the length of the sequences, which more than doubles the iterations
-needed:
+doubles the length of the sequences:
 
-    python examples/addition_task.py --steps 800 --iterations 16000 \
-        --output plots
+    python examples/addition_task.py --steps 800 --output plots
 
 Training depends on a transition near the identity (the `reflectors` start in
 pairs that nearly cancel), an output that starts at 1, small input weights,
-clipped gradients, and a learning rate that falls with the error.
+clipped gradients, a learning rate that falls with the error, and a `beta_2` of
+0.99: with Adam's usual 0.999, 800 steps take 1.6 times the iterations.
 
 An `LDStack` of linear systems needs 100 to 300 iterations, half a minute for
 sequences of 750 steps, because one eigenvalue of each system is 1 and sums its
@@ -107,12 +106,17 @@ def parse(arguments):
 
 
 def build_model(options):
-    layers = ldstack if options.layer == "ldstack" else orthogonal
+    layers, beta_2 = {
+        "orthogonal": (orthogonal, 0.99),
+        "ldstack": (ldstack, 0.999),
+    }[options.layer]
     model = keras.Sequential(
         [keras.Input((options.steps, 2)), *layers(options)]
     )
     model.compile(
-        keras.optimizers.Adam(options.learning_rate, global_clipnorm=0.1),
+        keras.optimizers.Adam(
+            options.learning_rate, beta_2=beta_2, global_clipnorm=0.1
+        ),
         "mean_squared_error",
     )
     return model
