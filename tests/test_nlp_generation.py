@@ -277,27 +277,34 @@ def test_the_cache_is_small_and_in_float32_and_goes_on_in_parts(unit):
 
 @ONCE
 def test_the_cache_repeats_the_last_token_at_padding():
-    model = make_model()
+    model = make_model(num_layers=1)
     tokens = some_inputs(3, 6)["token_ids"]
     mask = np.array([[0, 1, 0, 1, 1, 0], [1] * 6, [0] * 6])
-    cache = model.get_initial_cache(3)
-    logits, hidden, cache = model.call_with_cache(tokens, cache, mask)
-    logits, hidden = array(logits), array(hidden)
+
+    rows = [tokens[row : row + 1, mask[row] > 0] for row in (0, 1)]
+
+    def read(given):
+        tokens, mask, *rows = given
+        cache = model.get_initial_cache(3)
+        return model.call_with_cache(tokens, cache, mask), [
+            model.call_with_cache(row, model.get_initial_cache(1))
+            for row in rows
+        ]
+
+    padded, alone = compiled(read)([tokens, mask, *rows])
+    logits, hidden = map(array, padded[:2])
     close(hidden[0, 0], np.zeros(hidden.shape[-1]))
-    close(hidden[0, 2], hidden[0, 1])
-    close(hidden[0, 5], hidden[0, 4])
-    close(logits[0, 5], logits[0, 4])
+    close(hidden[0, [2, 5]], hidden[0, [1, 4]])
+    close(logits[0, [2, 5]], logits[0, [1, 4]])
     close(hidden[2], np.zeros(hidden.shape[1:]))
-    for row in (0, 1):
-        alone = tokens[row : row + 1, mask[row] > 0]
-        expected = model.call_with_cache(alone, model.get_initial_cache(1))
-        close(hidden[row, mask[row] > 0], expected[1][0])
-        for state, wanted in zip(
-            keras.tree.flatten(cache),
-            keras.tree.flatten(expected[2]),
+    for row, (_, expected, wanted) in enumerate(alone):
+        close(hidden[row, mask[row] > 0], expected[0])
+        for one, other in zip(
+            keras.tree.flatten(padded[2]),
+            keras.tree.flatten(wanted),
             strict=True,
         ):
-            close(state[row], wanted[0])
+            close(one[row], other[0])
 
 
 @ONCE
