@@ -49,8 +49,13 @@ def circumstances():
     """The backend, the machine without its name, versions and commit."""
     import keras
 
+    from keras_linrec.kernels import backends
+
+    backend = backends.current()
+    on_cpu = backend.platform() == "cpu"
     return {
         "backend": keras.backend.backend(),
+        "accelerator": None if on_cpu else backend.device_name(),
         "processor": processor(),
         "cores": os.cpu_count(),
         "versions": versions(),
