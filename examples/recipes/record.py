@@ -49,18 +49,21 @@ def circumstances():
     """The backend, the machine without its name, versions and commit."""
     import keras
 
-    from keras_linrec.kernels import backends
-
-    backend = backends.current()
-    on_cpu = backend.platform() == "cpu"
     return {
         "backend": keras.backend.backend(),
-        "accelerator": None if on_cpu else backend.device_name(),
         "processor": processor(),
         "cores": os.cpu_count(),
         "versions": versions(),
         "commit": commit(),
     }
+
+
+def accelerator():
+    """The GPU or TPU that trains, in words, or `None`."""
+    from keras_linrec.kernels import backends
+
+    backend = backends.current()
+    return None if backend.platform() == "cpu" else backend.device_name()
 
 
 def processor():

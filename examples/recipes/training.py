@@ -111,7 +111,8 @@ class Progress(keras.callbacks.Callback):
 
     Attributes:
         history: list of dictionaries, one for each round. Times are those of
-            training alone, added up over all processes.
+            training alone, added up over all processes. A run may go on
+            without the accelerator that it began with.
     """
 
     def __init__(self, name, recipe, rounds, folder, options):
@@ -157,6 +158,8 @@ class Progress(keras.callbacks.Callback):
             ("seconds", "cpu_seconds"), self.clocks, clocks
         ):
             row[key] = before.get(key, 0.0) + end - begin
+        if accelerator := record.accelerator():
+            row["accelerator"] = accelerator
         row |= {key: float(value) for key, value in logs.items()}
         self.history.append(row)
         is_due = (epoch + 1) % self.recipe.test_every == 0
