@@ -201,6 +201,19 @@ def test_the_page_has_means_ranges_times_and_why_they_fall_short(tmp_path):
     assert RECIPES["pixels-lssl"].note not in page.made(tmp_path)
 
 
+def test_minutes_on_an_accelerator_are_told_apart(tmp_path):
+    run = accurate(0.5, 0.6, 0.7)
+    run["history"] |= {
+        # A processor's minute a round; half of one on the clock.
+        "seconds": [30.0, 60.0, 90.0],
+        "accelerator": ["1 x NVIDIA H200 (cuda)"] * 2 + [None],
+    }
+    write_results(tmp_path, "pixels-lssl", [run])
+    assert "| 1.0 on NVIDIA H200 and 1.0 |" in page.made(tmp_path)
+    [(minutes, _)] = page.CURVES["accuracy"](run["history"])
+    assert minutes == (0.5, 1.0, 2.0)
+
+
 def test_figures_of_other_kinds_are_in_their_units(tmp_path):
     run = accurate(0.5)
     run["measurements"] = {}

@@ -39,9 +39,10 @@ class Result:
         return [figure(self.recipe, run) for run in self.finished]
 
     def minutes(self):
-        """The processor's minutes of training for a finished run, or `None`."""
-        spent = [run["history"]["cpu_seconds"][-1] for run in self.finished]
-        return fmean(spent) / 60 if spent else None
+        """The mean minutes of a finished run, by what they were spent on."""
+        runs = [minutes_of(run["history"])[-1] for run in self.finished]
+        devices = dict.fromkeys(device for spent in runs for device in spent)
+        return {d: fmean(spent.get(d, 0.0) for spent in runs) for d in devices}
 
     def falls_short(self):
         """Whether the mean is worse than the paper's figure."""
@@ -51,6 +52,22 @@ class Result:
         if is_share(self.recipe):
             return fmean(figures) < published
         return None in figures or fmean(figures) > published
+
+
+def minutes_of(history):
+    """The minutes until each round, by accelerator, or `None`: a processor.
+
+    A run may go on without the accelerator that it began with.
+    """
+    rounds = len(history["cpu_seconds"])
+    accelerators = history.get("accelerator", [None] * rounds)
+    spent, until = {}, []
+    for index, device in enumerate(accelerators):
+        clock = history["seconds" if device else "cpu_seconds"]
+        seconds = clock[index] - (clock[index - 1] if index else 0.0)
+        spent[device] = spent.get(device, 0.0) + seconds / 60
+        until.append(dict(spent))
+    return until
 
 
 def is_share(recipe):
@@ -146,8 +163,16 @@ def summary(result):
 
 
 def minutes(result):
-    spent = result.minutes()
-    return "" if spent is None else in_digits(spent)
+    parts = [
+        in_digits(spent) + (f" on {model_of(device)}" if device else "")
+        for device, spent in result.minutes().items()
+    ]
+    return " and ".join(parts)
+
+
+def model_of(accelerator):
+    """The model in "1 x NVIDIA H200 (cuda)"."""
+    return re.sub(r"^1 x | \(\w+\)$", "", accelerator)
 
 
 def processor_minutes(runs):
@@ -385,7 +410,7 @@ def save(canvas, axes, labels, title, output):
 
 
 AXES = {
-    "accuracy": ("minutes of one processor", "accuracy of the test, %"),
+    "accuracy": ("minutes of one processor or GPU", "accuracy of the test, %"),
     "bits": ("minutes of one processor", "bits of a byte of the test"),
     "iterations": ("sequences", "loss in training"),
     "growth": ("images", "mean norm of the state of each layer"),
@@ -402,6 +427,7 @@ CURVES = {
 
 def tested(history, column, factor):
     """Minutes, and a column of the tests times a factor."""
-    pairs = zip(history["cpu_seconds"], history[column])
-    points = [(s / 60, factor * v) for s, v in pairs if v is not None]
+    minutes = (sum(spent.values()) for spent in minutes_of(history))
+    pairs = zip(minutes, history[column])
+    points = [(m, factor * v) for m, v in pairs if v is not None]
     return tuple(zip(*points))
