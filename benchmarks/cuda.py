@@ -11,6 +11,7 @@ step. Prints the tables of docs/guides/kernels.md.
 """
 
 import argparse
+from contextlib import contextmanager
 from statistics import median
 
 import numpy as np
@@ -18,6 +19,7 @@ from common import parsed_options
 from common import print_header
 from common import print_row
 
+from keras_linrec import config
 from keras_linrec import layers
 from keras_linrec import ops
 
@@ -101,7 +103,7 @@ def print_projected_scans(rounds):
         def run(a, b, inputs, c, d, e, f):
             return ops.projected_scan((a, b), inputs, (c, d), (e, f))[:1]
 
-        print_times(size, passes(run, arguments, rounds))
+        print_times([size], passes(run, arguments, rounds))
 
 
 def print_nonlinear_scans(rounds):
@@ -117,17 +119,17 @@ def print_nonlinear_scans(rounds):
         def run(inputs, *kernels):
             return ops.nonlinear_scan(inputs, *kernels)[:1]
 
-        print_times(f"tanh {size}", passes(run, [inputs, *kernels], rounds))
+        print_times([f"tanh {size}"], passes(run, [inputs, *kernels], rounds))
 
         def run_peer(inputs, peer=peer):
             return peer(inputs)[:1]
 
         found = passes(run_peer, [inputs], rounds)
-        print_times(f"LSTM of cuDNN {size}", found)
+        print_times([f"LSTM of cuDNN {size}"], found)
 
 
 def print_responses(rounds):
-    print_header("impulse response", "forward, ms", "with the gradient, ms")
+    print_header("LSSL", "kernel", "forward, ms", "with the gradient, ms")
     for size in RESPONSES:
         *shape, state_size = size
         layer = layers.LSSL(shape[-1], state_size=state_size)
@@ -138,11 +140,26 @@ def print_responses(rounds):
         def run(inputs, *_, layer=layer):
             return [layer(inputs)]
 
-        print_times(size, passes(run, [inputs, *weights], rounds, ["impulse_"]))
+        for kernel in ("native", "associative"):
+            with using(kernel):
+                found = passes(run, [inputs, *weights], rounds)
+                print_times((size, kernel), found)
+        response = passes(run, [inputs, *weights], rounds, ["impulse_"])
+        print_times((size, "native, the response alone"), response)
 
 
-def print_times(name, times):
-    print_row(name, *(f"{time:.2f}" for time in times))
+@contextmanager
+def using(kernel):
+    before = config.get_kernel()
+    config.set_kernel(kernel)
+    try:
+        yield
+    finally:
+        config.set_kernel(before)
+
+
+def print_times(names, times):
+    print_row(*names, *(f"{time:.2f}" for time in times))
 
 
 # Measuring.
