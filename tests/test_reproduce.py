@@ -126,6 +126,16 @@ def test_a_run_records_where_it_was_made_and_no_names(tmp_path):
         assert 0 < times[0] < times[-1]
 
 
+def test_the_accelerator_of_each_round_is_recorded(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "accelerator", lambda: "1 x GPU (cuda)")
+        run(tmp_path, "moved", minutes=1e-9)
+    monkeypatch.setattr(record, "accelerator", lambda: None)
+    _, content, _ = run(tmp_path, "moved")
+    accelerators = content["history"]["accelerator"]
+    assert accelerators == ["1 x GPU (cuda)", None, None, None]
+
+
 def test_a_kept_model_is_verified_and_another_is_not(tmp_path, capsys):
     run(tmp_path, "kept")
     folder = tmp_path / "kept"
