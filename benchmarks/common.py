@@ -9,6 +9,7 @@ import os
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import keras
@@ -27,6 +28,16 @@ RATE = 1e-3
 def for_backend(**choices):
     """The argument that is named after the current backend."""
     return choices[keras.backend.backend()]
+
+
+@contextmanager
+def on_kernel(name):
+    """A scope in which the scans run on a kernel."""
+    config.set_kernel(name)
+    try:
+        yield
+    finally:
+        config.set_kernel(None)
 
 
 def parsed_options(parser):

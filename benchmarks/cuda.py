@@ -11,15 +11,14 @@ step. Prints the tables of docs/guides/kernels.md.
 """
 
 import argparse
-from contextlib import contextmanager
 from statistics import median
 
 import numpy as np
+from common import on_kernel
 from common import parsed_options
 from common import print_header
 from common import print_row
 
-from keras_linrec import config
 from keras_linrec import layers
 from keras_linrec import ops
 
@@ -31,8 +30,9 @@ PROJECTED_SCANS = ((32, 784, 128, 256, 128), (4, 16384, 96, 64, 96))
 NONLINEAR_SCANS = ((128, 784, 128), (32, 1024, 256), (1, 16384, 64))
 # batch, time, units, state size
 RESPONSES = ((50, 784, 128, 128), (50, 784, 128, 64), (16, 4096, 128, 64))
-# What our kernels are called.
-OURS = ("scan_", "add_decays_", "nonlinear_", "impulse_", "add_")
+# How the names of our kernels begin.
+SCAN = ("scan_", "add_decays_")
+RESPONSE = "impulse_response_"
 
 
 def main():
@@ -58,11 +58,11 @@ def print_scans(rounds):
         copy = total(lambda given: [given * 2.0], [inputs], rounds)
         print_row(shape, "a copy", f"{copy:.3f}", "100%")
         rate = 2 * megabytes / copy
-        for name, run, arguments, parts, fixed in scans(shape, inputs):
-            forward, both = passes(run, arguments, rounds, OURS)
+        for name, run, arguments, moved in scans(shape, inputs):
+            forward, both = passes(run, arguments, rounds, SCAN)
             for which, time, arrays in (
-                ("forward", forward, (2 + (not fixed)) * parts),
-                ("gradient", both - forward, 3 * parts + (not fixed)),
+                ("forward", forward, moved[0]),
+                ("gradient", both - forward, moved[1]),
             ):
                 share = arrays * megabytes / rate / time
                 print_row(
@@ -71,7 +71,11 @@ def print_scans(rounds):
 
 
 def scans(shape, inputs):
-    """Name, function, arguments, numbers of a value, whether decays stay."""
+    """Name, function, arguments, arrays that a pass reads and writes.
+
+    Forward these are inputs and outputs; for the gradient outputs and those of
+    outputs and inputs; and decays, with theirs, if each step has its own.
+    """
 
     def real(decay, inputs):
         return ops.linear_scan(decay, inputs)
@@ -86,9 +90,9 @@ def scans(shape, inputs):
     fixed, per_step = (
         drawn(*size, low=0.9, high=1.0) for size in ((channels,), shape)
     )
-    yield "real", real, [fixed, inputs], 1, True
-    yield "real, decays of each step", real, [per_step, inputs], 1, False
-    yield "complex", complex_, [*pair, inputs, drawn(*shape)], 2, True
+    yield "real", real, [fixed, inputs], (2, 3)
+    yield "real, decays of each step", real, [per_step, inputs], (3, 5)
+    yield "complex", complex_, [*pair, inputs, drawn(*shape)], (4, 6)
 
 
 def print_projected_scans(rounds):
@@ -141,21 +145,11 @@ def print_responses(rounds):
             return [layer(inputs)]
 
         for kernel in ("native", "associative"):
-            with using(kernel):
+            with on_kernel(kernel):
                 found = passes(run, [inputs, *weights], rounds)
                 print_times((size, kernel), found)
-        response = passes(run, [inputs, *weights], rounds, ["impulse_"])
+        response = passes(run, [inputs, *weights], rounds, RESPONSE)
         print_times((size, "native, the response alone"), response)
-
-
-@contextmanager
-def using(kernel):
-    before = config.get_kernel()
-    config.set_kernel(kernel)
-    try:
-        yield
-    finally:
-        config.set_kernel(before)
 
 
 def print_times(names, times):
@@ -175,7 +169,7 @@ def drawn(*shape, scale=1.0, low=None, high=None):
     return tensor.requires_grad_()
 
 
-def passes(run, arguments, rounds, names=("",)):
+def passes(run, arguments, rounds, names=""):
     """The milliseconds of a call, and of a call with its gradients."""
     import torch
 
@@ -188,7 +182,7 @@ def passes(run, arguments, rounds, names=("",)):
     return forward, total(with_gradients, arguments, rounds, names, True)
 
 
-def total(run, arguments, rounds, names=("",), differentiated=False):
+def total(run, arguments, rounds, names="", differentiated=False):
     """The median milliseconds of kernels whose names begin so."""
     import torch
     from torch.profiler import ProfilerActivity
@@ -201,7 +195,7 @@ def total(run, arguments, rounds, names=("",), differentiated=False):
         return 1e-3 * sum(
             event.self_device_time_total
             for event in found.key_averages()
-            if event.key.startswith(tuple(names))
+            if event.key.startswith(names)
         )
 
     with torch.set_grad_enabled(differentiated):

@@ -25,6 +25,7 @@ import numpy as np
 from common import copy_time
 from common import for_backend
 from common import keras_layer
+from common import on_kernel
 from common import parsed_options
 from common import print_comparison
 from common import print_row
@@ -114,14 +115,11 @@ def by_kernel(function, arrays):
     def with_kernel(kernel):
         call = gradient_call(function, arrays)
 
-        def on_kernel():
-            keras_linrec.config.set_kernel(kernel)
-            try:
+        def call_on_kernel():
+            with on_kernel(kernel):
                 return call()
-            finally:
-                keras_linrec.config.set_kernel(None)
 
-        return on_kernel
+        return call_on_kernel
 
     calls = {"ours": with_kernel("auto")}
     if keras_linrec.kernels.available()["native"]:

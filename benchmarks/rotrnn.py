@@ -19,6 +19,7 @@ from functools import partial
 import keras
 import numpy as np
 from common import jax_descent
+from common import on_kernel
 from common import parsed_options
 from common import print_comparison
 from common import training_step
@@ -72,9 +73,8 @@ def running(kernel):
         registry._loaded[name] = registry.Kernel(
             kernel, partial(projection.projected_scan, kernel)
         )
-    keras_linrec.config.set_kernel(name)
-    yield
-    keras_linrec.config.set_kernel(None)
+    with on_kernel(name):
+        yield
     if name != kernel:
         registry._loaded[name] = ours
 

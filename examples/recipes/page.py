@@ -409,9 +409,10 @@ def save(canvas, axes, labels, title, output):
     canvas.savefig(Path(output) / f"{slug(title)}.png", dpi=100)
 
 
+MINUTES = "minutes of one processor or GPU"
 AXES = {
-    "accuracy": ("minutes of one processor or GPU", "accuracy of the test, %"),
-    "bits": ("minutes of one processor", "bits of a byte of the test"),
+    "accuracy": (MINUTES, "accuracy of the test, %"),
+    "bits": (MINUTES, "bits of a byte of the test"),
     "iterations": ("sequences", "loss in training"),
     "growth": ("images", "mean norm of the state of each layer"),
 }
