@@ -14,16 +14,15 @@ from units import close
 from units import sequences
 
 
-def make_averaging(pooling="mean", num_layers=3, **arguments):
+def make_averaging(pooling="mean", pool_size=2):
     """A model whose last block reads one average of four steps."""
     return built(
         make_model(
             unit=make_rotrnn(),
             pooling=pooling,
-            num_layers=num_layers,
-            pool_size=2,
+            num_layers=3,
+            pool_size=pool_size,
             normalization="batch",
-            **arguments,
         )
     )
 
@@ -34,6 +33,12 @@ def in_steps(model, inputs):
         output, states = model.step(inputs[:, t], states)
         outputs.append(array(output))
     return np.stack(outputs, axis=1), states
+
+
+def pool(kind, outputs):
+    if kind == "last":
+        return outputs[:, -1]
+    return {"mean": np.mean, "max": np.max}[kind](outputs, axis=1)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -50,9 +55,7 @@ def test_blocks_read_averages_of_the_steps_before(pooling):
     outputs = numbers(model.norm, outputs)
     assert outputs.shape[1] == 2
     if pooling:
-        pools = {"mean": np.mean, "max": np.max}
-        pool = pools.get(pooling, lambda given, axis: given[:, -1])
-        outputs = pool(outputs, axis=1)
+        outputs = pool(pooling, outputs)
     expected = array(model.head(outputs))
     close(model(inputs), expected)
     assert model.compute_output_shape(inputs.shape) == expected.shape
@@ -84,9 +87,12 @@ def test_a_mask_takes_steps_out_before_they_are_averaged(pooling):
         assert counts.shape == got.shape[:2]
 
 
+@pytest.mark.parametrize("pool_size", [2, (1, 4), (4, 1)])
 @pytest.mark.parametrize("pooling", POOLINGS[:-1])
-def test_steps_of_an_averaging_model_equal_the_sequence_so_far(pooling):
-    model = make_averaging(pooling)
+def test_steps_of_an_averaging_model_equal_the_sequence_so_far(
+    pooling, pool_size
+):
+    model = make_averaging(pooling, pool_size)
     inputs = sequences(11)
     got, _ = in_steps(model, inputs)
     for time in range(1, 12):
@@ -97,7 +103,7 @@ def test_steps_of_an_averaging_model_equal_the_sequence_so_far(pooling):
 
 @pytest.mark.parametrize("pooling", POOLINGS[:-1])
 def test_parts_of_a_stream_that_averages_equal_its_steps(pooling):
-    model = make_averaging(pooling)
+    model = make_averaging(pooling, (4, 1) if pooling == "mean" else 2)
     inputs = sequences(11)
     expected, final_states = in_steps(model, inputs)
 
@@ -151,3 +157,75 @@ def test_averages_without_pooling_have_no_output_for_a_step():
     model = make_averaging(pooling=None)
     with pytest.raises(ValueError, match="pool_size=2, pooling=None"):
         model.get_initial_state(2)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_every_place_may_average_another_number_of_steps(pooling):
+    inputs = sequences(25, batch=3)
+    mask = np.random.default_rng(0).random((3, 25)) < 0.8
+    model = make_averaging(pooling, (3, 2))
+    outputs = array(model.encoder(inputs))
+    for block, size in zip(model.blocks, (1, 3, 2)):
+        outputs = outputs[:, : len(outputs[0]) // size * size]
+        shape = (3, outputs.shape[1] // size, size, outputs.shape[2])
+        outputs = numbers(block, outputs.reshape(shape).mean(axis=2))
+    outputs = numbers(model.norm, outputs)
+    if pooling is None:
+        assert model.compute_output_shape((3, 25, 3))[1] == 4
+        close(model(inputs), model.head(outputs))
+        counts = array(model.compute_mask(inputs, mask))
+        assert (counts.sum(axis=1) == mask.sum(axis=1) // 6).all()
+    else:
+        close(model(inputs), model.head(pool(pooling, outputs)))
+    again = type(model).from_config(model.get_config())
+    assert again.pool_size == (3, 2)
+
+
+# At half the rate, and at twice the rate.
+RATES = [
+    (0.5, 1, [2, 2, 2], 1),
+    (0.5, 4, [2, 1, 1], (2, 4)),
+    (0.25, 2, [4, 2, 1], (1, 1)),
+    (0.125, (4, 4), [8, 2, 1], (1, 2)),
+    (2, 4, [0.5, 1, 1], (8, 4)),
+    (2, 1, [0.5, 0.5, 0.5], 1),
+    (2 / 3, (4, 1), [1.5, 1.125, 1.125], (3, 1)),
+]
+
+
+@pytest.mark.parametrize(("rate", "size", "factors", "sizes"), RATES)
+def test_averages_last_as_long_at_another_rate(rate, size, factors, sizes):
+    model = built(make_model(num_layers=3, pool_size=size))
+    model.blocks[1].unit.step_rescale = 3.0
+    other = model.at_rate(rate)
+    given = [block.unit.step_rescale for block in other.blocks]
+    factors[1] *= 3
+    assert given == pytest.approx(factors)
+    assert other.pool_size == sizes
+    weights = zip(other.get_weights(), model.get_weights(), strict=True)
+    assert all((one == same).all() for one, same in weights)
+
+
+@pytest.mark.parametrize("pool_size", [1, 4])
+def test_a_copy_for_another_rate_answers_as_the_model_does(pool_size):
+    model = built(make_model(num_layers=3, pool_size=pool_size))
+    time = np.arange(1600)[None, :, None] * [0.005, 0.0075, 0.0125]
+    slow = np.sin(time).astype("float32")
+    expected = array(model(slow))
+    got = array(model.at_rate(0.5)(slow[:, ::2]))
+    apart = np.abs(got - expected).max()
+    assert apart < np.abs(array(model(slow[:, ::2])) - expected).max() / 5
+    # The model itself is as it was.
+    close(model(slow), expected)
+
+
+def test_a_rate_that_no_copy_can_take_is_refused():
+    for rate in (0, -1.0, np.nan, np.inf, "half"):
+        with pytest.raises(
+            ValueError, match=f"`rate` .* Received: rate={rate}"
+        ):
+            make_model().at_rate(rate)
+    with pytest.raises(ValueError, match="Received: unit=RotRNN"):
+        make_averaging().at_rate(0.5)
+    # A model that was not built has no weights yet.
+    assert not make_model().at_rate(0.5).built

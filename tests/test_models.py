@@ -224,6 +224,7 @@ def test_a_size_may_be_changed_in_part():
     [
         (SequenceClassifier, {}),
         (SequenceClassifier, {"activation": None, "pooling": "max"}),
+        (SequenceClassifier, {"pool_size": (3,)}),
         (SequenceRegressor, {"pooling": None, "norm_first": False}),
         (
             SequenceRegressor,
@@ -448,6 +449,8 @@ def test_steps_of_two_lengths_are_those_of_a_slower_and_a_faster_model():
         ({"dropout": 1.0}, "Received: dropout=1.0"),
         ({"pooling": "sum"}, "Received: pooling=sum"),
         ({"pool_size": 0}, "Received: pool_size=0"),
+        ({"pool_size": (2, 2)}, r"Received: pool_size=\(2, 2\), num_layers=2"),
+        ({"pool_size": [0]}, "Received: pool_size=0"),
         ({"normalization": None}, "Received: normalization=None"),
         ({"norm_first": None}, "Received: norm_first=None"),
         ({"unit": "lstm"}, "Received: unit=lstm"),

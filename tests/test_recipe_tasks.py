@@ -13,6 +13,7 @@ from recipes import networks
 from recipes import record
 from recipes import training
 from recipes.sounds import interpolated
+from recipes.sounds import oversampled
 from recipes.sounds import varied
 from recipes.table import RECIPES
 from recipes.tasks import FixedTask
@@ -169,7 +170,7 @@ def test_recordings_vary_in_training_alone_and_by_seed_and_step(speech):
     assert other["sequences"].std() != after["sequences"].std()
 
 
-def test_a_varied_sound_is_slower_or_faster_and_sometimes_without_high_tones():
+def test_a_varied_sound_is_slower_or_faster_and_may_lack_high_tones():
     times = np.arange(4000)[:, None]
     high = np.sin(2.5 * times).astype("float32")
     generator = np.random.default_rng(0)
@@ -183,7 +184,30 @@ def test_a_varied_sound_is_slower_or_faster_and_sometimes_without_high_tones():
         atol=1e-6,
     )
     quiet = [sound[100:-100].std() < 0.05 for sound in sounds]
-    assert 4 < sum(quiet) < 20
+    assert 8 < sum(quiet) < 32
+
+
+def test_an_oversampled_sound_has_the_same_frequencies(speech):
+    times = np.arange(4000)[:, None]
+    sound, finer = (
+        np.sin(1.3 * t).astype("float32") for t in (times, times[::1] / 3)
+    )
+    between = oversampled(sound, 3)[100:-100]
+    assert len(between) == 3 * 4000 - 200
+    np.testing.assert_allclose(between[:3000], finer[100:3100], atol=0.01)
+    assert oversampled(sound, 1) is sound
+    plain, doubled = (
+        data.speech(speech_options(speech), 0, vary=True, oversampling=factor)
+        for factor in (1, 2)
+    )
+    batches = [task.batch(0, 3, 4)[0] for task in (plain, doubled)]
+    few, many = (batch["mask"].sum(axis=1) for batch in batches)
+    np.testing.assert_array_equal(many, 2 * few)
+    few, many = (batch["sequences"] for batch in batches)
+    assert many.shape[1] == 2 * few.shape[1]
+    # But for the ends, where sounds begin and end abruptly.
+    apart = np.abs(many[:, 200:1600:2] - few[:, 100:800])
+    assert apart.max() < 0.1
 
 
 def test_a_file_that_does_not_fit_is_refused(speech, tmp_path):
@@ -273,6 +297,20 @@ def test_thinned_sounds_keep_low_tones_and_lose_high_ones():
     middle = slice(100, -100)
     np.testing.assert_allclose(slow_low[middle], low[::2][middle], atol=0.01)
     assert np.abs(slow_high[middle]).max() < 0.01
+    task = with_oversampling(task, 2)
+    (slow_low, slow_high), _ = measurements.slower(task, 2).test
+    # The samples at half the rate, and one step between two of them.
+    middle = slice(200, -200)
+    np.testing.assert_allclose(slow_low[middle], low[middle], atol=0.02)
+    assert np.abs(slow_high[middle]).max() < 0.02
+
+
+def with_oversampling(task, factor):
+    parts = (
+        ([oversampled(sound, factor) for sound in sounds], labels)
+        for sounds, labels in (task.train, task.test)
+    )
+    return FixedTask(*parts, oversampling=factor)
 
 
 def small_classifier(unit, task):
@@ -281,19 +319,20 @@ def small_classifier(unit, task):
     return networks.build(task, [("SequenceClassifier", listed)])
 
 
-def test_sampling_rates_are_measured_with_and_without_the_timescale():
+def test_sampling_rates_are_measured_with_and_without_the_timescale(
+    monkeypatch,
+):
     task = lengths_task(6)
     model = small_classifier("lssl", task)
-    (classifier,) = model.layers[-1:]
+    kind, scores = type(model.layers[-1]), keras.ops.ones((6, 3)) / 3
     seen = []
-    scores = keras.ops.ones((6, 3)) / 3
 
-    def classify(inputs):
-        seen.append((inputs["mask"].sum(), classifier.step_rescale))
+    def classify(classifier, sequences, mask):
+        seen.append((mask.sum(), classifier.step_rescale))
         return scores
 
-    classify.layers = model.layers
-    figures = measurements.sampling_rates(classify, task)
+    monkeypatch.setattr(kind, "__call__", classify)
+    figures = measurements.sampling_rates(model, task)
     assert list(figures) == [
         "half rate",
         "half rate, unscaled",
@@ -309,7 +348,6 @@ def test_sampling_rates_are_measured_with_and_without_the_timescale():
     steps = [half, half, [2 * n for n in half]]
     steps += [quarter, quarter, [4 * n for n in quarter]]
     assert [count for count, _ in seen] == list(map(sum, steps))
-    assert classifier.step_rescale == 1.0
     # Always the first class, a third of the test.
     assert list(figures.values()) == pytest.approx([1 / 3] * 6)
 

@@ -14,6 +14,7 @@ from common import require_archive
 from copy_memory import SYMBOLS
 from copy_memory import copies
 from digits import read_task
+from recipes.sounds import oversampled
 from recipes.sounds import varied
 from recipes.tasks import DrawnTask
 from recipes.tasks import FixedTask
@@ -104,7 +105,9 @@ def list_operation_values(options, seed, train_size, test_size, **rules):
     return FixedTask(*parts, multiple=200)
 
 
-def speech(options, seed, unheard=False, max_samples=8000, vary=False):
+def speech(
+    options, seed, unheard=False, max_samples=8000, vary=False, oversampling=1
+):
     """Spoken digits as raw sound, in takes or of a speaker not heard.
 
     Args:
@@ -112,6 +115,7 @@ def speech(options, seed, unheard=False, max_samples=8000, vary=False):
             `seed`, and not on the first takes of every speaker.
         max_samples: integer, where longer recordings are cut off.
         vary: whether training varies the speed and the frequencies.
+        oversampling: integer, the number of steps for a sample.
     """
     arrays = read_speech(options.data)
     held_out = np.isin(arrays["takes"], TEST_TAKES)
@@ -121,11 +125,23 @@ def speech(options, seed, unheard=False, max_samples=8000, vary=False):
     recordings = np.split(arrays["samples"], np.cumsum(arrays["lengths"])[:-1])
     recordings = [equally_loud(r[:max_samples]) for r in recordings]
     labels = arrays["labels"].astype("int32")
+    sounds = [oversampled(recording, oversampling) for recording in recordings]
     train, test = (
-        ([r for r, taken in zip(recordings, rows) if taken], labels[rows])
+        ([s for s, taken in zip(sounds, rows) if taken], labels[rows])
         for rows in (~held_out, held_out)
     )
-    return FixedTask(train, test, multiple=1000, vary=varied if vary else None)
+
+    def variation(sound, generator):
+        recording = varied(sound[::oversampling], generator)
+        return oversampled(recording, oversampling)
+
+    return FixedTask(
+        train,
+        test,
+        multiple=1000 * oversampling,
+        vary=variation if vary else None,
+        oversampling=oversampling,
+    )
 
 
 def read_speech(path):

@@ -13,6 +13,7 @@ import robustness
 import state_norms
 from recipes.sounds import interpolated
 from recipes.sounds import low_passed
+from recipes.sounds import oversampled
 from recipes.tasks import FixedTask
 
 from keras_linrec.models import SequenceClassifier
@@ -22,42 +23,50 @@ def sampling_rates(model, task):
     """The accuracy at half and a quarter of the rate.
 
     The recordings are low-pass filtered and thinned out. The same weights
-    classify them with `step_rescale`, without, and after as many steps as
-    before have been interpolated.
+    classify them with timescales and averages for that rate, without, and
+    after as many steps as before have been interpolated.
     """
     classifier = classifier_of(model)
     figures = {}
     for name, factor in (("half", 2), ("quarter", 4)):
         thinned = slower(task, factor)
-        for kind, rescale in ((" rate", factor), (" rate, unscaled", 1)):
-            classifier.step_rescale = float(rescale)
-            figures[name + kind] = accuracy(model, thinned)
-        classifier.step_rescale = 1.0
+        scaled = classifier.at_rate(1 / factor)
+        figures[f"{name} rate"] = accuracy(scaled, thinned)
+        figures[f"{name} rate, unscaled"] = accuracy(classifier, thinned)
         resampled = with_test(thinned, partial(interpolated, factor=factor))
-        figures[f"{name} rate, resampled"] = accuracy(model, resampled)
+        figures[f"{name} rate, resampled"] = accuracy(classifier, resampled)
     return figures
 
 
 def slower(task, factor):
-    """The task with a `factor`-th of the steps a second."""
-    return with_test(task, lambda s: low_passed(s, factor)[::factor])
+    """The task with a `factor`-th of the samples a second."""
+    oversampling = task.oversampling
+
+    def change(sequence):
+        samples = low_passed(sequence[::oversampling], factor)[::factor]
+        return oversampled(samples, oversampling)
+
+    return with_test(task, change)
 
 
 def with_test(task, change):
     """The task with a changed test."""
     sequences, labels = task.test
     changed = [change(sequence) for sequence in sequences]
-    return FixedTask(task.train, (changed, labels), task.multiple)
+    return FixedTask(
+        task.train,
+        (changed, labels),
+        task.multiple,
+        oversampling=task.oversampling,
+    )
 
 
-def accuracy(model, task):
-    """The share of the test that is right, called eagerly.
-
-    A compiled model would keep the earlier `step_rescale`.
-    """
+def accuracy(classifier, task):
+    """The share of the test that is right."""
     right = count = 0
     for inputs, labels in task.tests():
-        scores = keras.ops.convert_to_numpy(model(inputs))
+        scores = classifier(inputs["sequences"], mask=inputs["mask"])
+        scores = keras.ops.convert_to_numpy(scores)
         right += np.sum(scores.argmax(axis=-1) == labels)
         count += len(labels)
     return float(right / count)

@@ -25,9 +25,16 @@ def interpolated(sound, factor):
     return np.interp(places, steps, sound[:, 0]).astype("float32")[:, None]
 
 
+def oversampled(sound, factor):
+    """The sound with `factor` times as many steps, and no new frequencies."""
+    if factor == 1:
+        return sound
+    steps = np.zeros((factor * len(sound), 1), "float32")
+    steps[::factor] = factor * sound
+    return low_passed(steps, factor)
+
+
 def varied(sound, generator):
-    """The sound at a random speed and, every other time, low-passed."""
+    """The sound at a random speed, without frequencies above a random one."""
     sound = interpolated(sound, FASTEST ** generator.uniform(-1, 1))
-    if generator.random() < 0.5:
-        sound = low_passed(sound, LOWEST ** generator.random())
-    return sound
+    return low_passed(sound, LOWEST ** generator.random())

@@ -97,10 +97,13 @@ class FixedTask(Task):
         vary: function of a training sequence and a generator, which returns a
             variation of it, cut to the width of the batch that it would be in
             as it is. Defaults to `None`: sequences as they are.
+        oversampling: integer, one of so many steps is a sample, and the others
+            are interpolated. Defaults to 1.
     """
 
-    def __init__(self, train, test, multiple=1, vary=None):
+    def __init__(self, train, test, multiple=1, vary=None, oversampling=1):
         self.vary = vary
+        self.oversampling = oversampling
         self.train = train
         self.test = test
         self.multiple = multiple

@@ -46,9 +46,10 @@ class SequenceClassifier(SequenceModel):
         gated: whether a gated linear unit follows it, see `ResidualBlock`.
             Defaults to `None`: for a linear unit.
         pool_size: integer, k: between two blocks the outputs of k steps are
-            averaged, so that each block reads a k-th of the steps. Masked
-            steps are left out first, and what does not fill a window at the
-            end is dropped. Defaults to 1.
+            averaged, so that each block reads a k-th of the steps; or a tuple
+            of one for each place between two blocks. Masked steps are left
+            out first, and what does not fill a window at the end is dropped.
+            Defaults to 1.
         pooling: over the steps that count, before the head: `"mean"`,
             `"max"`, `"last"`, the last of them, or `None`: one output a step
             (with `pool_size`, for each step of the last block). Defaults to
@@ -72,13 +73,14 @@ class SequenceClassifier(SequenceModel):
             begins, so that several share a row. Needs `pooling=None` and no
             `pool_size`. Defaults to `None`.
 
-    The attribute `step_rescale`, that of every LSSL, may be set at any
-    time, for signals of another sampling rate.
+    `at_rate` returns a copy of a trained model of LSSLs for signals of another
+    sampling rate. Without `pool_size` the attribute `step_rescale`, that of
+    every LSSL, does the same and may be set at any time.
 
     A stream, step by step or in parts, gives after each step the outputs for
     the sequence so far. With `pool_size` they change when the last block has a
-    full average, every `pool_size ** (num_layers - 1)` steps, and a model with
-    `pooling=None` too cannot stream.
+    full average, every `pool_size ** (num_layers - 1)` steps (the product of a
+    tuple), and a model with `pooling=None` too cannot stream.
 
     Output shape:
         (batch, num_classes), or (batch, time, num_classes) with

@@ -1,5 +1,6 @@
 """The base of deep models: an encoder, residual blocks, pooling, a head."""
 
+import math
 import warnings
 
 import keras
@@ -30,6 +31,7 @@ from keras_linrec.ops.steps import packed
 from keras_linrec.validation import by_name
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import require_arrays
+from keras_linrec.validation import require_between
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
@@ -76,7 +78,6 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         )
         require_count("num_layers", num_layers)
         require_count("units", units)
-        require_count("pool_size", pool_size)
         require_choice("pooling", pooling, POOLINGS)
         seed = checked_seed(seed)
         require_count("output_dim", output_dim)
@@ -86,7 +87,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         self.dropout = dropout
         self.normalization = normalization
         self.norm_first = norm_first
-        self.pool_size = pool_size
+        self.pool_size, self._pool_sizes = _pool_sizes(pool_size, num_layers)
         self.pooling = pooling
         self.activation = activations.get(activation)
         self.seed = seed
@@ -155,11 +156,48 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
 
     # Sampling rates.
 
+    def at_rate(self, rate):
+        """A copy for signals of another sampling rate.
+
+        The first block multiplies its dt by 1 / rate. With `pool_size`, the
+        averages that follow it take in other numbers of steps, about as long
+        together as before, and later blocks multiply their dt by what is then
+        left of the factor: for half the rate, averages of 4, 4 and 4 steps
+        become averages of 2, 4 and 4, and only the first dt is doubled.
+
+        Args:
+            rate: positive float, the sampling rate of the signals as a
+                multiple of that of the training data.
+
+        Returns:
+            A model of the same class with the same weights, not compiled.
+
+        Raises:
+            ValueError: for a rate that is not positive, and for units without
+                `step_rescale`.
+        """
+        require_between("rate", rate, 0, math.inf, "()")
+        units = self._scaled_units()
+        factors, sizes = _at_rate(rate, self._pool_sizes)
+        config = self.get_config()
+        if sizes != self._pool_sizes:
+            config["pool_size"] = sizes
+        config["step_rescales"] = [
+            factor * unit.step_rescale for factor, unit in zip(factors, units)
+        ]
+        copy = type(self).from_config(config)
+        if self.built:
+            copy.build((None, None, self.encoder.kernel.shape[0]))
+            copy.set_weights(self.get_weights())
+        return copy
+
     @property
     def step_rescale(self):
         """What multiplies dt in every block; it may be set at any time.
 
         2 for signals of half the training data's sampling rate. See `LSSL`.
+        With `pool_size`, averages would then last twice as long as in
+        training: use `at_rate`.
         """
         return self._scaled_units()[0].step_rescale
 
@@ -194,8 +232,8 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         batch, time = sequences_shape[:2]
         if self.pooling is not None:
             return (batch, self.output_dim)
-        for _ in range(self._shortenings()):
-            time = step_averages.length_after(time, self.pool_size)
+        for size in self._pool_sizes:
+            time = step_averages.length_after(time, size)
         return (batch, time, self.output_dim)
 
     def compute_output_spec(self, sequences, *args, **kwargs):
@@ -207,7 +245,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
     def compute_mask(self, sequences, mask=None):
         if self.pooling is not None or mask is None:
             return None
-        size = self.pool_size ** self._shortenings()
+        size = math.prod(self._pool_sizes)
         if size == 1:
             return mask
         # The output that `size` steps end counts if there are as many.
@@ -218,7 +256,8 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
 
     def _shortenings(self):
         """How often the blocks' outputs are averaged."""
-        return 0 if self.pool_size == 1 else self.num_layers - 1
+        sizes = self._pool_sizes
+        return len(sizes) if math.prod(sizes) > 1 else 0
 
     # Calling.
 
@@ -236,7 +275,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         sequences_mask=None,
     ):
         if reset_mask is not None and (
-            self.pooling is not None or self.pool_size > 1
+            self.pooling is not None or self._shortenings()
         ):
             raise ValueError(
                 "Sequences that share a row have one output a step each, "
@@ -253,10 +292,10 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             # Once for all blocks.
             mask, steps = packed(steps)
         outputs, counts = self.encoder(steps.sequences), steps.mask
-        for index, block in enumerate(self.blocks):
-            if index and self.pool_size > 1:
+        for block, size in zip(self.blocks, (1, *self._pool_sizes)):
+            if size > 1:
                 outputs, counts = step_averages.average_steps(
-                    outputs, self.pool_size, counts
+                    outputs, size, counts
                 )
             outputs = block(
                 outputs,
@@ -349,7 +388,10 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         for index, (block, before) in enumerate(zip(self.blocks, block_states)):
             if index and sums:
                 outputs, counts, new_sum = step_averages.average_step(
-                    outputs, self.pool_size, sums[index - 1], counts
+                    outputs,
+                    self._pool_sizes[index - 1],
+                    sums[index - 1],
+                    counts,
                 )
                 new_sums.append(new_sum)
             outputs, after = block.step(
@@ -372,13 +414,11 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         new_states, new_sums = [], []
         for index, (block, before) in enumerate(zip(self.blocks, block_states)):
             if index and sums:
-                given = sums[index - 1]
+                given, size = sums[index - 1], self._pool_sizes[index - 1]
                 outputs, mask, new_sum = step_averages.average_part(
-                    outputs, self.pool_size, given, mask
+                    outputs, size, given, mask
                 )
-                finished = step_averages.finished_by(
-                    given[1], self.pool_size, finished
-                )
+                finished = step_averages.finished_by(given[1], size, finished)
                 new_sums.append(new_sum)
             outputs, after = block.call_with_states(
                 outputs, before, mask, **options
@@ -487,6 +527,34 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         for block, factor in zip(model.blocks, factors):
             block.unit.step_rescale = factor
         return model
+
+
+def _pool_sizes(pool_size, num_layers):
+    """The argument, a list of it as a tuple, and the size of each average."""
+    if not isinstance(pool_size, (list, tuple)):
+        require_count("pool_size", pool_size)
+        return pool_size, (int(pool_size),) * (num_layers - 1)
+    pool_size = tuple(pool_size)
+    if len(pool_size) != num_layers - 1:
+        raise ValueError(
+            "`pool_size` should be an integer, or a tuple of one for each "
+            "place between two blocks. Received: "
+            f"pool_size={pool_size}, num_layers={num_layers}"
+        )
+    for size in pool_size:
+        require_count("pool_size", size)
+    return pool_size, tuple(map(int, pool_size))
+
+
+def _at_rate(rate, sizes):
+    """The factors of the blocks' dt and the sizes of the averages."""
+    factors, changed = [1 / rate], []
+    for size in sizes:
+        # Blocks that no average separates read the same steps.
+        new = size if size == 1 else max(1, round(size / factors[-1]))
+        changed.append(new)
+        factors.append(factors[-1] * new / size)
+    return factors, tuple(changed)
 
 
 def _advanced(counts, after, before):
