@@ -175,6 +175,16 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         Raises:
             ValueError: for a rate that is not positive, and for units without
                 `step_rescale`.
+
+        Example:
+
+        >>> import keras_linrec
+        >>> model = keras_linrec.models.SequenceClassifier(
+        ...     num_classes=5, num_layers=3, units=8, pool_size=4
+        ... )
+        >>> slower = model.at_rate(0.5)
+        >>> slower.pool_size, slower.blocks[0].unit.step_rescale
+        ((2, 4), 2.0)
         """
         require_between("rate", rate, 0, math.inf, "()")
         units = self._scaled_units()
