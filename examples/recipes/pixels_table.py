@@ -116,7 +116,7 @@ LDSTACK_PIXELS = {
 
 RECIPES = {
     "pixels-lssl": small_lssl("pixels", 4e-3, "figure 2", 99.53),
-    "permuted-lssl": small_lssl("permuted", 1e-3, "figure 2", 98.76),
+    "permuted-lssl": small_lssl("permuted", 4e-3, "figure 2", 98.76),
     "pixels-lipschitz": lipschitz("pixels", 0.65, 99.4),
     "permuted-lipschitz": lipschitz("permuted", 0.8, 96.3),
     "pixels-orthogonal": orthogonal("pixels", 97.2),
