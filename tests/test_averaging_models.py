@@ -181,27 +181,26 @@ def test_every_place_may_average_another_number_of_steps(pooling):
     assert again.pool_size == (3, 2)
 
 
-# At half the rate, and at twice the rate.
-RATES = [
-    (0.5, 1, [2, 2, 2], 1),
-    (0.5, 4, [2, 1, 1], (2, 4)),
-    (0.25, 2, [4, 2, 1], (1, 1)),
-    (0.125, (4, 4), [8, 2, 1], (1, 2)),
-    (2, 4, [0.5, 1, 1], (8, 4)),
-    (2, 1, [0.5, 0.5, 0.5], 1),
-    (2 / 3, (4, 1), [1.5, 1.125, 1.125], (3, 1)),
+# The factors of each block, the sizes in training and those of the copy.
+RESCALES = [
+    ([2, 2, 2], 1, 1),
+    ([2, 1, 1], 4, (2, 4)),
+    ([4, 2, 1], 2, (1, 1)),
+    ([8, 2, 1], (4, 4), (1, 2)),
+    ([0.5, 1, 1], 4, (8, 4)),
+    ([0.5, 0.5, 0.5], 1, 1),
+    ([1.5, 1.125, 1.125], (4, 1), (3, 1)),
 ]
 
 
-@pytest.mark.parametrize(("rate", "size", "factors", "sizes"), RATES)
-def test_averages_last_as_long_at_another_rate(rate, size, factors, sizes):
+@pytest.mark.parametrize(("factors", "size", "new_size"), RESCALES)
+def test_averages_last_as_long_at_another_rate(factors, size, new_size):
     model = built(make_model(num_layers=3, pool_size=size))
     model.blocks[1].unit.step_rescale = 3.0
-    other = model.at_rate(rate)
+    other = model.with_step_rescale(factors[0])
     given = [block.unit.step_rescale for block in other.blocks]
-    factors[1] *= 3
-    assert given == pytest.approx(factors)
-    assert other.pool_size == sizes
+    assert given == pytest.approx(np.multiply(factors, [1, 3, 1]))
+    assert other.pool_size == new_size
     weights = zip(other.get_weights(), model.get_weights(), strict=True)
     assert all((one == same).all() for one, same in weights)
 
@@ -212,7 +211,7 @@ def test_a_copy_for_another_rate_answers_as_the_model_does(pool_size):
     time = np.arange(1600)[None, :, None] * [0.005, 0.0075, 0.0125]
     slow = np.sin(time).astype("float32")
     expected = array(model(slow))
-    got = array(model.at_rate(0.5)(slow[:, ::2]))
+    got = array(model.with_step_rescale(2)(slow[:, ::2]))
     apart = np.abs(got - expected).max()
     assert apart < np.abs(array(model(slow[:, ::2])) - expected).max() / 5
     # The model itself is as it was.
@@ -220,12 +219,11 @@ def test_a_copy_for_another_rate_answers_as_the_model_does(pool_size):
 
 
 def test_a_rate_that_no_copy_can_take_is_refused():
-    for rate in (0, -1.0, np.nan, np.inf, "half"):
-        with pytest.raises(
-            ValueError, match=f"`rate` .* Received: rate={rate}"
-        ):
-            make_model().at_rate(rate)
+    for wrong in (0, -1.0, np.nan, np.inf, "half"):
+        message = f"`step_rescale` .* Received: step_rescale={wrong}"
+        with pytest.raises(ValueError, match=message):
+            make_model().with_step_rescale(wrong)
     with pytest.raises(ValueError, match="Received: unit=RotRNN"):
-        make_averaging().at_rate(0.5)
+        make_averaging().with_step_rescale(2)
     # A model that was not built has no weights yet.
-    assert not make_model().at_rate(0.5).built
+    assert not make_model().with_step_rescale(2).built

@@ -30,7 +30,7 @@ def sampling_rates(model, task):
     figures = {}
     for name, factor in (("half", 2), ("quarter", 4)):
         thinned = slower(task, factor)
-        scaled = classifier.at_rate(1 / factor)
+        scaled = classifier.with_step_rescale(factor)
         figures[f"{name} rate"] = accuracy(scaled, thinned)
         figures[f"{name} rate, unscaled"] = accuracy(classifier, thinned)
         resampled = with_test(thinned, partial(interpolated, factor=factor))

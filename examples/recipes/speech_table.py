@@ -62,11 +62,11 @@ ABOUT = {
     "second, with no spectrogram before the model. The test is the takes 0 to "
     "4 of every speaker and digit. At half and a quarter of the rate, the "
     "recordings are filtered and thinned out, and the same weights classify "
-    "them: with the timescales and averages of `at_rate`, without, and "
-    "resampled to the rate of the training by linear interpolation. Varied: "
-    "each training recording is up to a quarter slower or faster and loses "
-    "the frequencies above a random limit; the rate stays the same, and the "
-    "model reads two steps a sample, at any rate.",
+    "them: with the timescales and averages of `with_step_rescale`, without, "
+    "and resampled to the rate of the training by linear interpolation. "
+    "Varied: each training recording is up to a quarter slower or faster and "
+    "loses the frequencies above a random limit; the rate stays the same, and "
+    "the model reads two steps a sample, at any rate.",
     NEVER_HEARD: "The same recordings; each seed tests on another speaker, and "
     "trains on the five others.",
 }

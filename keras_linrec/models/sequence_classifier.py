@@ -73,9 +73,9 @@ class SequenceClassifier(SequenceModel):
             begins, so that several share a row. Needs `pooling=None` and no
             `pool_size`. Defaults to `None`.
 
-    `at_rate` returns a copy of a trained model of LSSLs for signals of another
-    sampling rate. Without `pool_size` the attribute `step_rescale`, that of
-    every LSSL, does the same and may be set at any time.
+    `with_step_rescale` returns a copy of a trained model of LSSLs for signals
+    of another sampling rate. Without `pool_size` the attribute `step_rescale`,
+    that of every LSSL, does the same and may be set at any time.
 
     A stream, step by step or in parts, gives after each step the outputs for
     the sequence so far. With `pool_size` they change when the last block has a

@@ -156,25 +156,25 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
 
     # Sampling rates.
 
-    def at_rate(self, rate):
+    def with_step_rescale(self, step_rescale):
         """A copy for signals of another sampling rate.
 
-        The first block multiplies its dt by 1 / rate. With `pool_size`, the
-        averages that follow it take in other numbers of steps, about as long
-        together as before, and later blocks multiply their dt by what is then
-        left of the factor: for half the rate, averages of 4, 4 and 4 steps
-        become averages of 2, 4 and 4, and only the first dt is doubled.
+        The first block multiplies its dt by `step_rescale`. With `pool_size`,
+        the averages that follow it take in other numbers of steps, to last
+        about as long as before, and later blocks multiply their dt by what is
+        then left of the factor: for half the rate, averages of 4, 4 and 4
+        steps become averages of 2, 4 and 4, and only the first dt is doubled.
 
         Args:
-            rate: positive float, the sampling rate of the signals as a
-                multiple of that of the training data.
+            step_rescale: positive float, how many times as long a step lasts
+                as in training: 2 for half the sampling rate.
 
         Returns:
             A model of the same class with the same weights, not compiled.
 
         Raises:
-            ValueError: for a rate that is not positive, and for units without
-                `step_rescale`.
+            ValueError: for a number that is not positive, and for units
+                without `step_rescale`.
 
         Example:
 
@@ -182,13 +182,13 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         >>> model = keras_linrec.models.SequenceClassifier(
         ...     num_classes=5, num_layers=3, units=8, pool_size=4
         ... )
-        >>> slower = model.at_rate(0.5)
+        >>> slower = model.with_step_rescale(2)
         >>> slower.pool_size, slower.blocks[0].unit.step_rescale
         ((2, 4), 2.0)
         """
-        require_between("rate", rate, 0, math.inf, "()")
+        require_between("step_rescale", step_rescale, 0, math.inf, "()")
         units = self._scaled_units()
-        factors, sizes = _at_rate(rate, self._pool_sizes)
+        factors, sizes = _rescaled(step_rescale, self._pool_sizes)
         config = self.get_config()
         if sizes != self._pool_sizes:
             config["pool_size"] = sizes
@@ -207,7 +207,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
 
         2 for signals of half the training data's sampling rate. See `LSSL`.
         With `pool_size`, averages would then last twice as long as in
-        training: use `at_rate`.
+        training: use `with_step_rescale`.
         """
         return self._scaled_units()[0].step_rescale
 
@@ -556,9 +556,9 @@ def _pool_sizes(pool_size, num_layers):
     return pool_size, tuple(map(int, pool_size))
 
 
-def _at_rate(rate, sizes):
+def _rescaled(step_rescale, sizes):
     """The factors of the blocks' dt and the sizes of the averages."""
-    factors, changed = [1 / rate], []
+    factors, changed = [float(step_rescale)], []
     for size in sizes:
         # Blocks that no average separates read the same steps.
         new = size if size == 1 else max(1, round(size / factors[-1]))
