@@ -243,7 +243,8 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         if self.pooling is not None:
             return (batch, self.output_dim)
         for size in self._pool_sizes:
-            time = step_averages.length_after(time, size)
+            if size > 1:
+                time = step_averages.length_after(time, size)
         return (batch, time, self.output_dim)
 
     def compute_output_spec(self, sequences, *args, **kwargs):
