@@ -35,6 +35,17 @@ def in_steps(model, inputs):
     return np.stack(outputs, axis=1), states
 
 
+def averaged_between_blocks(model, inputs, sizes):
+    """What the last block gives, normalized, by a mean before each block."""
+    outputs = array(model.encoder(inputs))
+    for block, size in zip(model.blocks, sizes):
+        batch, time, features = outputs.shape
+        kept = outputs[:, : time // size * size]
+        windows = kept.reshape(batch, time // size, size, features)
+        outputs = numbers(block, windows.mean(axis=2))
+    return numbers(model.norm, outputs)
+
+
 def pool(kind, outputs):
     if kind == "last":
         return outputs[:, -1]
@@ -46,13 +57,7 @@ def test_blocks_read_averages_of_the_steps_before(pooling):
     model = make_averaging(pooling)
     # What is left at the end fills no average.
     inputs = sequences(11)
-    outputs = array(model.encoder(inputs))
-    for index, block in enumerate(model.blocks):
-        if index:
-            kept = outputs[:, : len(outputs[0]) // 2 * 2]
-            outputs = (kept[:, ::2] + kept[:, 1::2]) / 2
-        outputs = numbers(block, outputs)
-    outputs = numbers(model.norm, outputs)
+    outputs = averaged_between_blocks(model, inputs, (1, 2, 2))
     assert outputs.shape[1] == 2
     if pooling:
         outputs = pool(pooling, outputs)
@@ -164,12 +169,7 @@ def test_every_place_may_average_another_number_of_steps(pooling):
     inputs = sequences(25, batch=3)
     mask = np.random.default_rng(0).random((3, 25)) < 0.8
     model = make_averaging(pooling, (3, 2))
-    outputs = array(model.encoder(inputs))
-    for block, size in zip(model.blocks, (1, 3, 2)):
-        outputs = outputs[:, : len(outputs[0]) // size * size]
-        shape = (3, outputs.shape[1] // size, size, outputs.shape[2])
-        outputs = numbers(block, outputs.reshape(shape).mean(axis=2))
-    outputs = numbers(model.norm, outputs)
+    outputs = averaged_between_blocks(model, inputs, (1, 3, 2))
     if pooling is None:
         assert model.compute_output_shape((3, 25, 3))[1] == 4
         close(model(inputs), model.head(outputs))

@@ -398,11 +398,9 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         constants = constants or [None] * self.num_layers
         for index, (block, before) in enumerate(zip(self.blocks, block_states)):
             if index and sums:
+                given, size = sums[index - 1], self._pool_sizes[index - 1]
                 outputs, counts, new_sum = step_averages.average_step(
-                    outputs,
-                    self._pool_sizes[index - 1],
-                    sums[index - 1],
-                    counts,
+                    outputs, size, given, counts
                 )
                 new_sums.append(new_sum)
             outputs, after = block.step(
