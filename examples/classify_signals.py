@@ -66,7 +66,7 @@ def build_model():
     return keras.Sequential(
         [
             keras.Input((None, 1)),
-            keras.layers.Masking(),  # skips the zeros behind a signal
+            keras.layers.Masking(),  # skips the zeros after a signal
             SequenceClassifier(
                 4,
                 num_layers=2,

@@ -105,7 +105,7 @@ def interpolated(gapped, missing):
 def irregular(signals, generator):
     """A part of the steps of each signal, and how long each of them lasts.
 
-    Rows are padded behind with zeros.
+    Rows are padded with zeros at the end.
     """
     count, steps, _ = signals.shape
     kept = np.zeros_like(signals)

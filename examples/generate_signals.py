@@ -99,7 +99,7 @@ def generate(step, begin, steps, generator):
         shares, *states = step.predict_on_batch([now, *states])
     made = []
     for _ in range(steps):
-        # A level is drawn where the cumulated shares pass a random number.
+        # A level is drawn where the cumulative shares pass a random number.
         drawn = generator.uniform(size=(len(begin), 1))
         levels = (np.cumsum(shares, axis=1) < drawn).sum(axis=1, keepdims=True)
         now = to_amplitudes(np.minimum(levels, LEVELS - 1))
