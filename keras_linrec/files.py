@@ -46,7 +46,10 @@ def replacing(path, overwrite=True):
             f"The file '{path}' exists. Received: overwrite=False"
         )
     try:
-        with _moved_to(Path(os.path.realpath(path))) as made:
+        with (
+            _moved_to(Path(os.path.realpath(path))) as made,
+            _saying(made, path),
+        ):
             yield made
     except (OSError, RuntimeError) as failure:
         number = _number_of(failure)
@@ -55,6 +58,18 @@ def replacing(path, overwrite=True):
         raise OSError(
             number, f"nothing was saved: {os.strerror(number)}", str(path)
         ) from failure
+
+
+@contextmanager
+def _saying(made, path):
+    """A scope in which errors name `path` where they would name `made`."""
+    try:
+        yield
+    except ValueError as failure:
+        if str(made) not in str(failure):
+            raise
+        message = str(failure).replace(str(made), str(path))
+        raise ValueError(message) from failure
 
 
 def _number_of(failure):
@@ -78,7 +93,9 @@ def naming(path):
 
 @contextmanager
 def _moved_to(target):
-    prefix = f".{target.name[:200]}.saving-"
+    # A name has at most 255 bytes.
+    start = target.name.encode(errors="ignore")[:200].decode(errors="ignore")
+    prefix = f".{start}.saving-"
     _remove_abandoned(target.parent, prefix)
     with _scratch(target.parent, prefix) as scratch:
         # The same name, because Keras reads the kind of a file from it.

@@ -233,6 +233,9 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._seen = epoch, 0
+        # Keras has read it. Another `fit` starts where it is told to, also if
+        # this one does not end.
+        self.model._initial_epoch = None
 
     def on_train_batch_end(self, batch, logs=None):
         # Several more at once, with `steps_per_execution`.
@@ -248,7 +251,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._save()
 
     def on_train_end(self, logs=None):
-        # Another `fit` starts where it is told to.
+        # Also if there was no epoch left.
         self.model._initial_epoch = None
         if not self.delete_checkpoint:
             return

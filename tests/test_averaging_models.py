@@ -218,6 +218,15 @@ def test_a_copy_for_another_rate_answers_as_the_model_does(pool_size):
     close(model(slow), expected)
 
 
+def test_a_stateful_model_has_a_copy_for_another_rate():
+    arguments = {"state_size": 5, "stateful": True}
+    model = make_model(unit_arguments=arguments)
+    expected = array(model(sequences(6)))
+    copy = model.with_step_rescale(1)
+    assert copy.blocks[0].unit.stateful
+    close(copy(sequences(6)), expected)
+
+
 def test_a_rate_that_no_copy_can_take_is_refused():
     for wrong in (0, -1.0, np.nan, np.inf, "half"):
         message = f"`step_rescale` .* Received: step_rescale={wrong}"

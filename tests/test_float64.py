@@ -178,7 +178,7 @@ def test_a_pooling_of_a_stream_keeps_float64(kind):
         "last": outputs,
     }[kind]
     with float64():
-        states = pooling.initial_states(2, 3, "float64")
+        states = pooling.initial_states(kind, 2, 3, "float64")
         states = pooling.pool_step(kind, double(outputs[:, 0]), states)
         states = pooling.pool_step(kind, double(outputs[:, 1]), states)
         assert_float64(states[0], expected[:, 1])

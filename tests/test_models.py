@@ -152,6 +152,12 @@ def test_a_model_takes_every_unit_by_name(name):
     assert {block.unit.name for block in model.blocks} == {name}
 
 
+def test_every_seed_makes_a_model():
+    model = make_model(seed=2**31 - 1, unit_arguments={"seed": 2**31 - 1})
+    assert [block.seed for block in model.blocks] == [2**31 - 1, 0]
+    assert [block.unit.seed for block in model.blocks] == [2**31 - 1, 0]
+
+
 def test_arguments_of_a_unit_reach_every_copy():
     arguments = {"channels": 3, "measure": "legt", "trainable_timescale": False}
     model = make_model(unit_arguments=arguments)
@@ -277,6 +283,31 @@ def test_what_is_frozen_stays_frozen_in_a_copy(frozen, copy, tmp_path):
     assert trained_of(other) == trained_of(model)
     assert other.get_config() == model.get_config()
     model.trainable = other.trainable = True
+    assert trained_of(other) == trained_of(model)
+
+
+def test_the_latest_word_on_a_gate_not_built_yet_counts():
+    model = built(make_model(unit="lru"))
+    model.trainable = False
+    other = SequenceClassifier.from_config(model.get_config())
+    other.trainable = True
+    assert len(trained_of(built(other))) == len(model.weights)
+
+    model.trainable = True
+    model.encoder.trainable = False
+    other = SequenceClassifier.from_config(model.get_config())
+    other.blocks[0].trainable = False
+    frozen = built(other).blocks[0]
+    assert not any(weight.trainable for weight in frozen.weights)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_layer_within_a_unit_is_frozen_in_one_block_alone(index):
+    unit = Bidirectional(LRU(4, state_size=3), merge_mode="sum")
+    model = built(make_model(unit=unit))
+    model.blocks[index].unit.forward_layer.trainable = False
+    other = built(keras.models.clone_model(model))
+    assert len(trained_of(other)) == len(model.trainable_weights)
     assert trained_of(other) == trained_of(model)
 
 
@@ -444,6 +475,8 @@ def test_steps_of_two_lengths_are_those_of_a_slower_and_a_faster_model():
             {"kind": SequenceRegressor, "outputs": 1.5},
             "Received: output_dim=1.5",
         ),
+        ({"activation": "modrelu"}, "Received: activation=modrelu"),
+        ({"block_activation": "modrelu"}, "Received: activation=modrelu"),
         ({"num_layers": 0}, "Received: num_layers=0"),
         ({"units": -1}, "Received: units=-1"),
         ({"dropout": 1.0}, "Received: dropout=1.0"),

@@ -216,6 +216,46 @@ def test_a_block_hands_on_a_mask_and_its_unit_obeys_it():
     close(block(implied)[mask], outputs[mask])
 
 
+class InParts(keras.layers.Layer):
+    """Reads whole sequences as a part of a stream."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.supports_masking = True
+
+    def call(self, sequences, mask=None):
+        states = self.inner.get_initial_state(2)
+        return self.inner.call_with_states(sequences, states, mask)[0]
+
+
+@pytest.mark.parametrize("wrapped", [lambda block: block, InParts])
+@EVERY_NORM
+def test_a_nan_at_a_masked_step_reaches_no_weight(
+    normalization, norm_first, wrapped
+):
+    block = built(
+        ResidualBlock(
+            make_rotrnn(), normalization=normalization, norm_first=norm_first
+        )
+    )
+    inputs = keras.Input(batch_shape=(2, 6, 3))
+    mask = keras.Input(batch_shape=(2, 6), dtype="bool")
+    outputs = wrapped(block)(inputs, mask=mask)
+    outputs = keras.layers.GlobalAveragePooling1D()(outputs, mask=mask)
+    model = keras.Model([inputs, mask], outputs)
+    model.compile("sgd", "mse", jit_compile=False)
+    before, after = model.get_weights(), []
+    counts = np.array([[1, 1, 0, 1, 0, 0], [0, 1, 1, 1, 1, 1]], "bool")
+    for filling in (0, np.nan):
+        model.set_weights(before)
+        filled = np.where(counts[:, :, None], sequences(6), filling)
+        model.train_on_batch([filled, counts], np.zeros((2, 3)))
+        after.append(model.get_weights())
+    for one, other in zip(*after, strict=True):
+        close(one, other)
+
+
 @pytest.mark.parametrize(
     "unit",
     [
@@ -256,6 +296,7 @@ def test_timescales_reach_a_unit_that_takes_them():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        ({"activation": "modrelu"}, "Received: activation=modrelu"),
         ({"unit": 3}, "a layer or one of .* Received: unit=3"),
         ({"unit": "lstm"}, "a layer or one of .* Received: unit=lstm"),
         ({"unit": "orthogonal_rnn"}, "Received: units=None"),

@@ -135,6 +135,24 @@ def test_a_weight_that_is_not_finite_is_named(saved, number, tmp_path):
         keras.models.load_model(path)
 
 
+def test_a_weight_within_blocks_that_does_not_fit_is_named(tmp_path):
+    """Keras comes to a block by two paths, the second time with nothing."""
+    model = SequenceClassifier(2, 1, 4, unit="rotrnn")
+    model(np.zeros((1, 5, 3), "float32"))
+    weight = model.blocks[0].unit.gamma_log
+    value = array(weight)
+    weight.assign(np.full_like(value, np.nan))
+    path = tmp_path / "model.keras"
+    with pytest.warns(RuntimeWarning, match="gamma_log"):
+        model.save(path)
+    with pytest.raises(ValueError, match="gamma_log' .*not finite"):
+        keras.models.load_model(path)
+    # A file that fits is loaded all the same.
+    weight.assign(value)
+    model.save(path)
+    model.load_weights(path)
+
+
 def test_a_missing_weight_is_named(saved, tmp_path):
     path = altered(saved, tmp_path / "model.keras", replaced("theta", None))
     with pytest.raises(ValueError, match="'rotrnn' has the weights .*theta"):

@@ -134,6 +134,22 @@ def test_an_error_of_the_disk_names_the_file(tmp_path):
         interrupt(tmp_path / "nowhere" / "model.keras")
 
 
+def test_a_name_may_be_as_long_as_the_system_takes(model, tmp_path):
+    path = tmp_path / ("\u6a21" * 79 + ".keras")
+    saving.save_model(model, path)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_an_error_names_the_path_that_was_given(tmp_path):
+    for save, name in (
+        (saving.save_model, "model"),
+        (saving.save_weights, "weights.h5"),
+    ):
+        with pytest.raises(ValueError) as raised:
+            save(sequential(), tmp_path / name)
+        assert f"filepath={tmp_path / name}" in str(raised.value)
+
+
 def test_models_of_this_package_save_whole_files(monkeypatch, tmp_path):
     model = classifier()
     paths = [tmp_path / "model.keras", tmp_path / "model.weights.h5"]
@@ -273,6 +289,14 @@ def test_a_backup_of_batches_resumes_its_epoch(tmp_path):
     assert os.listdir(tmp_path) == ["epoch-3.weights.h5"]
     # A second `fit` is not held to where the first began.
     assert fit(resumed, tmp_path / "other", 2).epoch == [0, 1]
+
+
+def test_an_interrupted_resumption_holds_no_other_fit(tmp_path):
+    model = compiled()
+    for epoch in (2, 3):
+        with pytest.raises(Interrupted):
+            fit(model, tmp_path, 4, Interruption(epoch))
+    assert fit(model, tmp_path / "other", 2).epoch == [0, 1]
 
 
 def test_a_diverged_training_keeps_its_last_backup(tmp_path):

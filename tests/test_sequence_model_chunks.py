@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from autodiff import compiled
+from autodiff import tensors
 from units import array
 from units import close
 from units import randomise
@@ -10,6 +11,7 @@ from units import sequences
 
 from keras_linrec.layers import RotRNN
 from keras_linrec.models import SequenceClassifier
+from keras_linrec.models import pooling
 
 TIME = 7
 # The first and the third chunk have a single step.
@@ -118,11 +120,11 @@ def test_the_running_mean_skips_masked_steps():
     (_, states), (_, steps) = run(
         lambda inputs: (in_chunks(model, inputs, MASK), in_steps(model, inputs))
     )
-    *_, (mean, count) = states
+    *_, (mean, count, _) = states
     close(count, MASK.sum(axis=1, keepdims=True))
     # Without a step there is no mean, and the state stays at zero.
     close(mean[2], np.zeros(4))
-    *_, (_, count) = steps
+    *_, (_, count, _) = steps
     close(count, np.full((3, 1), TIME))
 
 
@@ -136,8 +138,42 @@ def test_the_running_mean_is_the_mean_of_the_features_before_the_head():
     (_, states), outputs = run(
         lambda inputs: (in_chunks(model, inputs), features(inputs))
     )
-    mean, _ = states[-1]
+    mean, *_ = states[-1]
     close(mean[:, :2], array(outputs).mean(axis=1))
+
+
+def test_a_mean_over_millions_of_steps_still_moves():
+    """In steps and in parts, beyond what float32 resolves and counts."""
+    steps, before = 400, 2.0**24
+    (values,) = tensors([np.full((1, 50, 1), 1.4)])
+
+    def in_steps(states):
+        for time in range(50):
+            states = pooling.pool_step("mean", values[:, time], states)
+        return states
+
+    def in_parts(states):
+        return pooling.pool_part("mean", values, states)[1]
+
+    given = [np.ones((1, 1)), np.full((1, 1), before), np.zeros((1, 2))]
+    for advance in map(compiled, (in_steps, in_parts)):
+        states = tensors(given)
+        for _ in range(steps // 50):
+            states = advance(states)
+        mean, count, rest = map(array, states)
+        assert count[0, 0] + np.float64(rest[0, 1]) == before + steps
+        moved = np.float64(mean[0, 0]) + rest[0, 0] - 1
+        expected = 0.4 * steps / (before + steps)
+        np.testing.assert_allclose(moved, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_stream_of_packed_sequences_needs_an_output_for_each_step(pooling):
+    model = make_model(pooling)
+    states = model.get_initial_state(2)
+    resets = np.zeros((2, TIME), "bool")
+    with pytest.raises(ValueError, match=f"Received: .* pooling={pooling}"):
+        model.call_with_states(sequences(TIME), states, reset_mask=resets)
 
 
 def test_a_masked_chunk_leaves_the_states_alone():

@@ -103,8 +103,10 @@ class RunningPool(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_initial_state(self, batch_size):
-        """Zeros for the pooled features and for the number of steps."""
-        return initial_states(batch_size, self.features, self.variable_dtype)
+        """Zeros: nothing is pooled yet."""
+        return initial_states(
+            self.kind, batch_size, self.features, self.variable_dtype
+        )
 
     def step(self, inputs, states):
         """One time step."""

@@ -53,6 +53,9 @@ class PreciseLayer(keras.layers.Layer):
 class NamedWeights:
     """A mixin for layers whose weights are saved by name."""
 
+    # Why the weights of a file could not be loaded.
+    _failure = None
+
     def run_time_variables(self):
         """Variables that are neither saved nor listed as weights."""
         return []
@@ -85,6 +88,18 @@ class NamedWeights:
         )
 
     def load_own_variables(self, store):
+        if self._failure and not store.keys():
+            # Keras comes back to a layer that failed by each other path to
+            # it, with nothing, and reports the last error.
+            raise ValueError(self._failure)
+        try:
+            self._load_checked(store)
+        except ValueError as failure:
+            self._failure = str(failure)
+            raise
+        self._failure = None
+
+    def _load_checked(self, store):
         expected = sorted(weight.name for weight in self.weights)
         if sorted(store.keys()) != expected:
             raise ValueError(

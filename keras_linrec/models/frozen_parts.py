@@ -12,6 +12,12 @@ def frozen_config(owner, parts):
     return {"frozen": frozen} if frozen or not owner.trainable else {}
 
 
+def layers_within(name, layer):
+    """The layers that a layer holds, as those of a wrapper, by name."""
+    layers = layer._flatten_layers(include_self=False)
+    return {f"{name}/{index}": part for index, part in enumerate(layers)}
+
+
 def freeze_all(parts):
     """Freeze what is in a layer that is made frozen: Keras leaves that alone.
 

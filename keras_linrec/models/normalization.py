@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_linrec.ops.packing import zero_masked
 from keras_linrec.validation import require_choice
 
 NORMALIZATIONS = ("layer", "rms", "batch")
@@ -47,5 +48,5 @@ def normalize(norm, inputs, mask=None, training=None):
         return norm(inputs, training=training)
     mask = ops.cast(mask, "bool")
     # It multiplies masked steps by zero, which does not remove NaN.
-    inputs = ops.where(mask[:, :, None], inputs, 0.0)
+    inputs = zero_masked(inputs, mask)
     return norm(inputs, training=training, mask=mask)

@@ -1,7 +1,10 @@
 """Pooling over time: of whole sequences, of their parts and step by step.
 
 The states of a pooling are what was pooled so far, (batch, features), zeros
-at first, and the number of steps, (batch, 1).
+at first, and the number of steps, (batch, 1). A mean also has what rounding
+took from the two, (batch, features + 1), which the next step gives back:
+otherwise a mean over millions of steps, and their number beyond 2**24, would
+not move.
 """
 
 from keras import ops
@@ -31,19 +34,19 @@ def pool(kind, outputs, mask=None):
     return outputs[:, -1] if kind == "last" else ops.max(outputs, axis=1)
 
 
-def initial_states(batch_size, features, dtype):
+def initial_states(kind, batch_size, features, dtype):
     """The states before the first step."""
-    return [
-        ops.zeros((batch_size, width), dtype=dtype) for width in (features, 1)
-    ]
+    widths = (features, 1, features + 1) if kind == "mean" else (features, 1)
+    return [ops.zeros((batch_size, width), dtype=dtype) for width in widths]
 
 
 def pool_step(kind, inputs, states):
     """The states after one more step, (batch, features)."""
-    pooled, count = states
+    pooled, count, *_ = states
     if kind == "mean":
-        pooled = pooled + (inputs - pooled) / (count + 1)
-    elif kind == "max":
+        change = (inputs - pooled) / (count + 1)
+        return _advanced_mean(states, change, ops.ones_like(count))
+    if kind == "max":
         # The initial zeros are not a step.
         pooled = ops.where(count > 0, maximum(pooled, inputs), inputs)
     else:
@@ -72,11 +75,31 @@ def pool_part(kind, outputs, states, mask=None):
         mask = ops.expand_dims(ops.cast(mask, "bool"), -1)
         counts = ops.where(mask, counts, 0.0)
         outputs = ops.where(mask, outputs, 0.0)
-    run = {"mean": _running_mean, "max": _running_max, "last": _running_last}
+    run = {"mean": _changes_of_mean, "max": _running_max, "last": _running_last}
     before, seen = ops.expand_dims(states[0], 1), ops.expand_dims(states[1], 1)
     totals = seen + cumulative_sum(counts, 1)
     pooled = run[kind](outputs, counts, before, seen, totals)
+    if kind == "mean":
+        changes, pooled = pooled, before + pooled
+        steps = ops.sum(counts, axis=1)
+        return pooled, _advanced_mean(states, changes[:, -1], steps)
     return pooled, [pooled[:, -1], totals[:, -1]]
+
+
+def _advanced_mean(states, change, steps):
+    """The states of a mean after a change of it, by so many steps."""
+    pooled, count, rest = states
+    pooled, rest_of_mean = _add(pooled, change, rest[:, :-1])
+    count, rest_of_count = _add(count, steps, rest[:, -1:])
+    rest = ops.concatenate([rest_of_mean, rest_of_count], axis=-1)
+    return [pooled, count, rest]
+
+
+def _add(total, change, rest):
+    """The total, and what rounding took from it (Kahan's summation)."""
+    change = change + rest
+    new = total + change
+    return new, change - (new - total)
 
 
 def repeat_last(outputs, mask):
@@ -85,14 +108,14 @@ def repeat_last(outputs, mask):
     Those before the first that counts are zero.
     """
     batch, _, features = ops.shape(outputs)
-    states = initial_states(batch, features, outputs.dtype)
+    states = initial_states("last", batch, features, outputs.dtype)
     return pool_part("last", outputs, states, mask)[0]
 
 
-def _running_mean(outputs, counts, before, seen, totals):
+def _changes_of_mean(outputs, counts, before, seen, totals):
     # Sums of differences from the earlier mean, as single steps compute it.
     changes = cumulative_sum(counts * (outputs - before), 1)
-    return before + changes / ops.where(totals > 0, totals, 1.0)
+    return changes / ops.where(totals > 0, totals, 1.0)
 
 
 def _running_max(outputs, counts, before, seen, totals):

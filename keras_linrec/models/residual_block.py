@@ -12,12 +12,14 @@ from keras_linrec.models.dense_parts import quantized_policies
 from keras_linrec.models.frozen_parts import freeze
 from keras_linrec.models.frozen_parts import freeze_all
 from keras_linrec.models.frozen_parts import frozen_config
+from keras_linrec.models.frozen_parts import layers_within
 from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
 from keras_linrec.models.units import is_linear
 from keras_linrec.models.units import make_unit
 from keras_linrec.models.units import serialize_unbuilt
 from keras_linrec.models.units import with_unit
+from keras_linrec.ops.packing import zero_masked
 from keras_linrec.validation import by_name
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import require_arrays
@@ -155,6 +157,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
             activation = "gelu" if is_linear(unit) else "linear"
         self.unit = unit
         self.activation = activations.get(activation)
+        activations.require_unary(self.activation)
         self.gated = is_linear(unit) if gated is None else gated
         self.dropout = dropout
         self.normalization = normalization
@@ -229,12 +232,29 @@ class ResidualBlock(Streaming, keras.layers.Layer):
 
     def parts(self):
         """The layers that have weights, by name."""
-        return {"unit": self.unit, "norm": self.norm, **self.dense_parts()}
+        return {
+            "unit": self.unit,
+            **layers_within("unit", self.unit),
+            "norm": self.norm,
+            **self.dense_parts(),
+        }
+
+    @property
+    def trainable(self):
+        """Whether the block is trained; setting it sets all of its parts."""
+        return super().trainable
+
+    @trainable.setter
+    def trainable(self, value):
+        keras.layers.Layer.trainable.fset(self, value)
+        # This is a later word on the gate than that of a configuration.
+        self.frozen = None
 
     def set_frozen(self, names):
         """Train the parts that are not named, also those not built yet."""
-        self.frozen = list(names)
-        freeze(self.parts(), self.frozen)
+        names = list(names)
+        freeze(self.parts(), names)
+        self.frozen = names
 
     def compute_output_shape(self, sequences_shape):
         return sequences_shape
@@ -277,11 +297,12 @@ class ResidualBlock(Streaming, keras.layers.Layer):
 
         def run(inputs):
             if reads_zeros:
-                counts = keras.ops.cast(mask, "bool")
-                counts = keras.ops.expand_dims(counts, -1)
-                inputs = keras.ops.where(counts, inputs, 0.0)
+                inputs = zero_masked(inputs, mask)
             return self.unit(inputs, **arguments)
 
+        if mask is not None and not reads_zeros:
+            # A NaN there would reach the gradients of the normalization.
+            sequences = zero_masked(sequences, mask)
         return self._around(run, sequences, mask, training)
 
     def _around(self, run, inputs, mask=None, training=False):
@@ -352,6 +373,8 @@ class ResidualBlock(Streaming, keras.layers.Layer):
 
     def stream_part(self, sequences, states, mask, **options):
         options = {"mask": mask, **self._unit_arguments(**options)}
+        if mask is not None:
+            sequences = zero_masked(sequences, mask)
         return self._stream(
             self.unit.call_with_states, sequences, states, options
         )

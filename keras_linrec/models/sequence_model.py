@@ -22,10 +22,12 @@ from keras_linrec.models.residual_block import ResidualBlock
 from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.models.units import clone
 from keras_linrec.models.units import make_unit
+from keras_linrec.models.units import seed_of_copy
 from keras_linrec.models.units import serialize_for_copies
 from keras_linrec.models.units import with_unit
 from keras_linrec.ops import packing
 from keras_linrec.ops.moves import to_places
+from keras_linrec.ops.packing import zero_masked
 from keras_linrec.ops.steps import Steps
 from keras_linrec.ops.steps import packed
 from keras_linrec.validation import by_name
@@ -90,6 +92,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         self.pool_size, self._pool_sizes = _pool_sizes(pool_size, num_layers)
         self.pooling = pooling
         self.activation = activations.get(activation)
+        activations.require_unary(self.activation)
         self.seed = seed
         self.supports_masking = True
         policy = self.dtype_policy
@@ -103,7 +106,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
                 dropout=dropout,
                 normalization=normalization,
                 norm_first=norm_first,
-                seed=None if seed is None else seed + index,
+                seed=seed_of_copy(seed, index),
                 name=f"block_{index}",
                 dtype=policy,
             )
@@ -197,7 +200,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         ]
         copy = type(self).from_config(config)
         if self.built:
-            copy.build((None, None, self.encoder.kernel.shape[0]))
+            copy.build_from_config(self.get_build_config())
             copy.set_weights(self.get_weights())
         return copy
 
@@ -285,16 +288,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         reset_mask=None,
         sequences_mask=None,
     ):
-        if reset_mask is not None and (
-            self.pooling is not None or self._shortenings()
-        ):
-            raise ValueError(
-                "Sequences that share a row have one output a step each, "
-                "which needs a model with pooling=None and pool_size=1. "
-                f"Received: reset_mask, pooling={self.pooling} and "
-                f"pool_size={self.pool_size}"
-            )
-        self._check_pooled_options(time_deltas=time_deltas)
+        self._check_options(time_deltas=time_deltas, reset_mask=reset_mask)
         # Keras hands on an earlier layer's mask under this name where there
         # are time_deltas too.
         mask = sequences_mask if mask is None else mask
@@ -328,8 +322,17 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             outputs = normalize(self.norm, outputs, mask, training)
         return ops.cast(outputs, self.head.compute_dtype)
 
-    def _check_pooled_options(self, **options):
-        """Raise for what says something about every step of every block."""
+    def _check_options(self, reset_mask=None, **options):
+        """Raise for what says something about steps that are pooled."""
+        if reset_mask is not None and (
+            self.pooling is not None or self._shortenings()
+        ):
+            raise ValueError(
+                "Sequences that share a row have one output a step each, "
+                "which needs a model with pooling=None and pool_size=1. "
+                f"Received: reset_mask, pooling={self.pooling} and "
+                f"pool_size={self.pool_size}"
+            )
         for name, value in options.items():
             if value is not None and self._shortenings():
                 raise ValueError(
@@ -367,16 +370,18 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             A list of lists: the states of each block; with `pool_size`, after
             them, for each average between two blocks the sum over the steps
             of the unfinished window and their number; and last, unless
-            `pooling` is `None`, what was pooled so far and the number of
-            steps in it.
+            `pooling` is `None`, what was pooled so far, the number of steps
+            in it, and for a mean what rounding took from both.
         """
         self.require_streaming()
         states = super().get_initial_state(batch_size)
-        dtype = self.head.compute_dtype
-        return states + [
-            pooling_over_time.initial_states(batch_size, self.units, dtype)
-            for _ in range(self._state_count() - self.num_layers)
-        ]
+        given = batch_size, self.units, self.head.compute_dtype
+        for _ in range(self._shortenings()):
+            states.append(step_averages.initial_states(*given))
+        if self.pooling is not None:
+            pooled = pooling_over_time.initial_states(self.pooling, *given)
+            states.append(pooled)
+        return states
 
     def _state_count(self):
         is_pooled = self.pooling is not None
@@ -389,7 +394,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         return states[: ends[0]], states[ends[0] : ends[1]], pooled
 
     def stream_step(self, inputs, states, constants, **options):
-        self._check_pooled_options(**options)
+        self._check_options(**options)
         block_states, sums, pooled = self._parts_of(states)
         outputs = self.encoder(inputs)
         new_states, new_sums = [], []
@@ -415,7 +420,10 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         return self.head(pooled[0]), [*new_states, *new_sums, pooled]
 
     def stream_part(self, sequences, states, mask, **options):
-        self._check_pooled_options(**options)
+        self._check_options(**options)
+        if mask is not None:
+            # A NaN there would reach the gradients of the encoder.
+            sequences = zero_masked(sequences, mask)
         block_states, sums, pooled = self._parts_of(states)
         # How many steps have reached the last block by each step.
         finished = _steps_so_far(sequences, mask) if sums else None
@@ -437,8 +445,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         if pooled is None:
             if mask is not None:
                 # As in a call with the whole sequence.
-                counts = ops.expand_dims(ops.cast(mask, "bool"), -1)
-                outputs = ops.where(counts, outputs, 0.0)
+                outputs = zero_masked(outputs, mask)
             return self.head(outputs), new_states
         outputs, after = pooling_over_time.pool_part(
             self.pooling, outputs, pooled, mask

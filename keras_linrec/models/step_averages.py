@@ -16,6 +16,13 @@ from keras_linrec.ops.moves import to_front
 from keras_linrec.ops.precision import accumulation_dtype
 
 
+def initial_states(batch_size, features, dtype):
+    """The states before the first step."""
+    return [
+        ops.zeros((batch_size, width), dtype=dtype) for width in (features, 1)
+    ]
+
+
 def length_after(time, size):
     """How many averages `average_steps` returns for so many steps.
 

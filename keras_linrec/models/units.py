@@ -69,8 +69,13 @@ def clone(unit, index):
     """
     config = _everywhere(_anew, unit.get_config())
     if index and config.get("seed") is not None:
-        config["seed"] += index
+        config["seed"] = seed_of_copy(config["seed"], index)
     return type(unit).from_config(config)
+
+
+def seed_of_copy(seed, index):
+    """The seed of one of several copies; the first keeps the given one."""
+    return None if seed is None else (seed + index) % 2**31
 
 
 def _everywhere(change, config):

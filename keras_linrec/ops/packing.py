@@ -126,6 +126,12 @@ def max_pool(outputs, mask):
     return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
 
 
+def zero_masked(sequences, mask):
+    """(batch, time, features), with zeros at masked steps: no NaN is left."""
+    mask = ops.expand_dims(ops.cast(mask, "bool"), -1)
+    return ops.where(mask, sequences, 0.0)
+
+
 def where_rows(rows, one, other):
     """`one` in the rows (batch,) or (batch, 1) that are true, else `other`.
 
