@@ -1,6 +1,7 @@
 """Recipes for MNIST: pixel by pixel, norms of states, robustness."""
 
 from recipes.recipe import Recipe
+from recipes.recipe import muon
 from recipes.recipe import normal
 
 SEQUENTIAL = "MNIST, pixel by pixel"
@@ -55,31 +56,26 @@ def small_lssl(order, learning_rate, place, published):
     )
 
 
-def single(order, title, name, arguments, **given):
+def single(order, title, name, arguments, dropout=0.0, **given):
     """One layer, and the classes from its last output."""
     head = ("Dense", {"units": 10, "activation": "softmax"})
+    before = (("Dropout", {"rate": dropout}),) if dropout else ()
     return of_pixels(
-        order, title=title, layers=((name, arguments), head), **given
+        order, title=title, layers=(*before, (name, arguments), head), **given
     )
 
 
-def lipschitz(order, beta, published):
+def lipschitz(order, arguments, **given):
     return single(
         order,
         "LipschitzRNN(128)",
         "LipschitzRNN",
-        {"units": 128, "beta": beta, "gamma": 1e-3, "step_size": 0.03},
-        optimizer=("Adam", {"global_clipnorm": 1.0}),
-        learning_rate=3e-3,
+        {"units": 128, "gamma": 1e-3, "step_size": 0.03, **arguments},
         batch_size=128,
-        rounds=100,
         test_every=5,
         paper="lipschitz",
         place="table 1",
-        published=published,
-        note="in the end nearly all training images are right. The paper's "
-        "rate stays as it is for 90 of the 100 epochs; here it rises for nine "
-        "and then falls.",
+        **given,
     )
 
 
@@ -117,8 +113,34 @@ LDSTACK_PIXELS = {
 RECIPES = {
     "pixels-lssl": small_lssl("pixels", 4e-3, "figure 2", 99.53),
     "permuted-lssl": small_lssl("permuted", 4e-3, "figure 2", 98.76),
-    "pixels-lipschitz": lipschitz("pixels", 0.65, 99.4),
-    "permuted-lipschitz": lipschitz("permuted", 0.8, 96.3),
+    "pixels-lipschitz": lipschitz(
+        "pixels",
+        {"beta": 0.65},
+        optimizer=("Adam", {"global_clipnorm": 1.0}),
+        learning_rate=3e-3,
+        rounds=100,
+        published=99.4,
+        note="in the end nearly all training images are right. The paper's "
+        "rate stays as it is for 90 of the 100 epochs; here it rises for nine "
+        "and then falls.",
+    ),
+    # After three epochs at a constant rate, the test has 85% with Muon and 69%
+    # with Adam. After all 32 without the dropout of pixels, it has 95.2%, and
+    # the training images 98.7%.
+    "permuted-lipschitz": lipschitz(
+        "permuted",
+        {
+            "beta": 0.8,
+            "linear_initializer": normal(0.1 / 128),
+            "recurrent_initializer": normal(0.1 / 128),
+        },
+        optimizer=muon("dense"),
+        dropout=0.1,
+        learning_rate=4e-3,
+        rounds=32,
+        published=96.3,
+        note="32 epochs here, 100 in the paper.",
+    ),
     "pixels-orthogonal": orthogonal("pixels", 97.2),
     "permuted-orthogonal": orthogonal("permuted", None),
     "permuted-ldstack": single(

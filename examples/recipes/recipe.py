@@ -79,3 +79,19 @@ class Recipe:
 def normal(deviation):
     """A normal initializer, as Keras writes it down."""
     return {"class_name": "RandomNormal", "config": {"stddev": deviation}}
+
+
+def muon(head):
+    """Muon, with AdamW at half the rate for the head and for vectors.
+
+    Args:
+        head: string, the name of the layer that gives the outputs.
+    """
+    arguments = {
+        "weight_decay": 0.01,
+        "adam_weight_decay": 0.01,
+        "adam_lr_ratio": 0.5,
+        "global_clipnorm": 1.0,
+        "exclude_layers": [head],
+    }
+    return "Muon", arguments

@@ -1,6 +1,7 @@
 """Recipes for sensors, texts and lists."""
 
 from recipes.recipe import Recipe
+from recipes.recipe import muon
 
 SENSORS = "Sensors: Japanese Vowels"
 GAPS_SECTION = f"{SENSORS}, with gaps"
@@ -151,16 +152,7 @@ RECIPES["lists-rotrnn"] = Recipe(
         ("SequenceClassifier", LISTS),
     ),
     # RotRNN needs fewer expressions with it than with AdamW.
-    optimizer=(
-        "Muon",
-        {
-            "weight_decay": 0.01,
-            "adam_weight_decay": 0.01,
-            "adam_lr_ratio": 0.5,
-            "global_clipnorm": 1.0,
-            "exclude_layers": ["head"],
-        },
-    ),
+    optimizer=muon("head"),
     learning_rate=4e-3,
     batch_size=32,
     # Eight epochs.
