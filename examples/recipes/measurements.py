@@ -22,7 +22,7 @@ from keras_linrec.models import SequenceClassifier
 def sampling_rates(model, task):
     """The accuracy at half and a quarter of the rate.
 
-    The recordings are low-pass filtered and thinned out. The same weights
+    The recordings are low-pass filtered and downsampled. The same weights
     classify them with timescales and averages for that rate, without, and
     after as many steps as before have been interpolated.
     """

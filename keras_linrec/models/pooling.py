@@ -72,17 +72,17 @@ def pool_part(kind, outputs, states, mask=None):
         return outputs, [outputs[:, -1], states[1] + time]
     counts = ops.ones_like(outputs[:, :, :1])
     if mask is not None:
-        mask = ops.expand_dims(ops.cast(mask, "bool"), -1)
-        counts = ops.where(mask, counts, 0.0)
-        outputs = ops.where(mask, outputs, 0.0)
-    run = {"mean": _changes_of_mean, "max": _running_max, "last": _running_last}
+        counts = packing.zero_masked(counts, mask)
+        outputs = packing.zero_masked(outputs, mask)
     before, seen = ops.expand_dims(states[0], 1), ops.expand_dims(states[1], 1)
     totals = seen + cumulative_sum(counts, 1)
-    pooled = run[kind](outputs, counts, before, seen, totals)
     if kind == "mean":
-        changes, pooled = pooled, before + pooled
+        changes = _changes_of_mean(outputs, counts, before, totals)
         steps = ops.sum(counts, axis=1)
-        return pooled, _advanced_mean(states, changes[:, -1], steps)
+        after = _advanced_mean(states, changes[:, -1], steps)
+        return before + changes, after
+    run = _running_max if kind == "max" else _running_last
+    pooled = run(outputs, counts, before, seen, totals)
     return pooled, [pooled[:, -1], totals[:, -1]]
 
 
@@ -112,7 +112,7 @@ def repeat_last(outputs, mask):
     return pool_part("last", outputs, states, mask)[0]
 
 
-def _changes_of_mean(outputs, counts, before, seen, totals):
+def _changes_of_mean(outputs, counts, before, totals):
     # Sums of differences from the earlier mean, as single steps compute it.
     changes = cumulative_sum(counts * (outputs - before), 1)
     return changes / ops.where(totals > 0, totals, 1.0)

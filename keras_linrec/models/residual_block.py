@@ -252,9 +252,8 @@ class ResidualBlock(Streaming, keras.layers.Layer):
 
     def set_frozen(self, names):
         """Train the parts that are not named, also those not built yet."""
-        names = list(names)
-        freeze(self.parts(), names)
-        self.frozen = names
+        self.frozen = list(names)
+        freeze(self.parts(), self.frozen)
 
     def compute_output_shape(self, sequences_shape):
         return sequences_shape

@@ -27,7 +27,6 @@ from keras_linrec.models.units import serialize_for_copies
 from keras_linrec.models.units import with_unit
 from keras_linrec.ops import packing
 from keras_linrec.ops.moves import to_places
-from keras_linrec.ops.packing import zero_masked
 from keras_linrec.ops.steps import Steps
 from keras_linrec.ops.steps import packed
 from keras_linrec.validation import by_name
@@ -423,7 +422,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         self._check_options(**options)
         if mask is not None:
             # A NaN there would reach the gradients of the encoder.
-            sequences = zero_masked(sequences, mask)
+            sequences = packing.zero_masked(sequences, mask)
         block_states, sums, pooled = self._parts_of(states)
         # How many steps have reached the last block by each step.
         finished = _steps_so_far(sequences, mask) if sums else None
@@ -445,7 +444,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         if pooled is None:
             if mask is not None:
                 # As in a call with the whole sequence.
-                outputs = zero_masked(outputs, mask)
+                outputs = packing.zero_masked(outputs, mask)
             return self.head(outputs), new_states
         outputs, after = pooling_over_time.pool_part(
             self.pooling, outputs, pooled, mask

@@ -68,7 +68,7 @@ def clone(unit, index):
     Its seed differs from that of the other copies by `index`.
     """
     config = _everywhere(_anew, unit.get_config())
-    if index and config.get("seed") is not None:
+    if index and "seed" in config:
         config["seed"] = seed_of_copy(config["seed"], index)
     return type(unit).from_config(config)
 

@@ -107,7 +107,7 @@ def mean(outputs, mask):
         outputs: (batch, time, features).
         mask: boolean, (batch, time), false at masked steps.
     """
-    total = ops.sum(ops.where(mask[:, :, None], outputs, 0.0), axis=1)
+    total = ops.sum(zero_masked(outputs, mask), axis=1)
     counts = ops.sum(ops.cast(mask, outputs.dtype), axis=1)[:, None]
     return total / ops.where(counts > 0, counts, 1.0)
 

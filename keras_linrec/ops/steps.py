@@ -135,7 +135,7 @@ def run_masked(run, steps, keep_all, zero_output, reset_states=None):
         return ops.where(counts, outputs, 0.0), final_states
     outputs = to_places(outputs, mask, repeats=not zero_output)
     if resets is not None and not zero_output:
-        outputs = ops.where(happened[:, :, None], outputs, 0.0)
+        outputs = packing.zero_masked(outputs, happened)
     return outputs, final_states
 
 
