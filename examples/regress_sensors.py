@@ -54,7 +54,7 @@ def batteries(count, minutes, generator):
 
 def build_model(sensors):
     scale = keras.layers.Normalization()
-    scale.adapt(sensors)  # to mean 0 and deviation 1, sensor by sensor
+    scale.adapt(sensors)  # each sensor to mean 0, standard deviation 1
     return keras.Sequential(
         [
             keras.Input((None, 3)),

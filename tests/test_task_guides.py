@@ -49,8 +49,8 @@ def test_a_guide_quotes_its_example(guide):
             quoted.update(definitions(code))
     assert {"build_model", "train"} <= set(quoted)
     assert set(quoted) - set(there) <= READERS_OF_DATA
-    shared = set(quoted) & set(there)
-    assert all(quoted[name] == there[name] for name in shared)
+    shared = {name: there[name] for name in quoted if name in there}
+    assert {name: quoted[name] for name in shared} == shared
 
 
 def definitions(code):
