@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from dataclasses import MISSING
 from dataclasses import asdict
@@ -124,6 +125,25 @@ def test_a_run_records_where_it_was_made_and_no_names(tmp_path):
     for column in ("seconds", "cpu_seconds"):
         times = content["history"][column]
         assert 0 < times[0] < times[-1]
+
+
+def test_a_commit_is_dirty_unless_recipes_alone_have_changed(
+    tmp_path, monkeypatch
+):
+    folder = tmp_path / "examples" / "recipes"
+    folder.mkdir(parents=True)
+    for name in ("pixels_table.py", "page.py"):
+        (folder / name).write_text("")
+    monkeypatch.setattr(record, "__file__", str(folder / "record.py"))
+    assert record.commit() is None
+    author = ("-c", "user.name=A", "-c", "user.email=a@b.c")
+    record.git("init", str(tmp_path))
+    record.git("add", ".")
+    record.git(*author, "commit", "-m", "The first.")
+    (folder / "pixels_table.py").write_text("RECIPES = {}")
+    assert re.fullmatch("[0-9a-f]{12}", record.commit())
+    (folder / "page.py").write_text("ABOUT = {}")
+    assert record.commit().endswith("-dirty")
 
 
 def test_the_accelerator_of_each_round_is_recorded(tmp_path, monkeypatch):
