@@ -2,7 +2,7 @@
 
     pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/reproduce.py --list
-    python examples/reproduce.py speech-lssl --data spoken_digits.npz
+    python examples/reproduce.py speech-lssl --data recordings
 
 Each recipe is an entry of a table, `recipes/table.py`: a model, its data, its
 training, and the figure that its paper reports. The command trains with the
@@ -15,10 +15,11 @@ same numbers as if it had not been: the examples of a training step follow from
 the seed and the number of the step. `--minutes 60` stops after the round in
 which an hour has passed.
 
-    python examples/reproduce.py --verify speech-lssl --data spoken_digits.npz
+    python examples/reproduce.py --verify speech-lssl --data recordings
 
-measures the test figure of the model that was kept, under any backend, and
-fails where it differs from the recorded one by more than a tenth of a point.
+measures the accuracy or the loss of the model that was kept on the test, under
+any backend, and fails where it differs from the recorded one by more than a
+tenth of a point, or of a percent of the loss.
 
     python examples/reproduce.py gradients
 
@@ -28,11 +29,19 @@ measures a table of `recipes/studies.py`, which trains no model that is kept.
 
 writes the tables and the plots of `docs/results.md` from all JSON files.
 
-Data: MNIST is Keras' mnist.npz (`keras.datasets.mnist.load_data()` stores it in
-~/.keras/datasets). The spoken digits are the Free Spoken Digit Dataset
-(github.com/Jakobovski/free-spoken-digit-dataset, CC BY-SA 4.0), its recordings
-one after another in the array `samples` of a NumPy file, with `lengths`,
-`labels`, `speakers`, `takes` and `rate`.
+What `--data` takes:
+
+- `pixels-*`, `permuted-*`, `norms-*`, `robust-*`: MNIST as Keras' mnist.npz,
+  which `keras.datasets.mnist.load_data()` stores in ~/.keras/datasets;
+- `speech-*`, `speaker-*`: the folder `recordings` of the Free Spoken Digit
+  Dataset (github.com/Jakobovski/free-spoken-digit-dataset, CC BY-SA 4.0), or
+  its recordings one after another in the array `samples` of a NumPy file, with
+  `lengths`, `labels`, `speakers`, `takes` and `rate`;
+- `sensors-*`, `gaps-*`: nothing where the package aeon is installed
+  (`pip install --no-deps aeon`), which ships Japanese Vowels, or its folder;
+- `text-*`: Tiny Shakespeare as a text file, the input.txt of
+  github.com/karpathy/char-rnn in data/tinyshakespeare;
+- the others draw their data themselves, `lists-rotrnn` with KerasHub.
 """
 
 import argparse
@@ -92,7 +101,7 @@ def parse(arguments):
     ):
         parser.add_argument(f"--{name}", action="store_true", help=text)
     parser.add_argument(
-        "--data", type=Path, metavar="FILE", help="the file of the data"
+        "--data", type=Path, metavar="PATH", help="the file or folder of data"
     )
     parser.add_argument(
         "--backend",

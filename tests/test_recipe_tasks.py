@@ -1,5 +1,6 @@
 """What the models of the recipes learn, are built of and measured for."""
 
+import wave
 from types import SimpleNamespace
 
 import keras
@@ -11,6 +12,7 @@ from recipes import data
 from recipes import measurements
 from recipes import networks
 from recipes import record
+from recipes import recordings
 from recipes import training
 from recipes.sounds import interpolated
 from recipes.sounds import oversampled
@@ -143,8 +145,9 @@ def test_recordings_are_split_by_takes_or_by_the_speaker(speech):
         assert not trained & {recording.tobytes() for recording in task.test[0]}
 
 
-def test_recordings_are_equally_loud_and_not_too_long(speech):
-    task = data.speech(speech_options(speech), 0, max_samples=1000)
+def test_recordings_are_equally_loud_and_not_too_long(speech, monkeypatch):
+    monkeypatch.setattr(data, "MAX_SAMPLES", 1000)
+    task = data.speech(speech_options(speech), 0)
     assert max(map(len, task.train[0])) == 1000
     for recording in task.train[0]:
         assert recording.mean() == pytest.approx(0, abs=1e-5)
@@ -208,6 +211,50 @@ def test_an_oversampled_sound_has_the_same_frequencies(speech):
     # But for the ends, where sounds begin and end abruptly.
     apart = np.abs(many[:, 200:1600:2] - few[:, 100:800])
     assert apart.max() < 0.1
+
+
+@pytest.fixture
+def folder(speech, tmp_path):
+    """A folder with the recordings of the file."""
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    arrays = recordings.read(speech)
+    sounds = np.split(arrays["samples"], np.cumsum(arrays["lengths"])[:-1])
+    places = zip(arrays["labels"], arrays["speakers"], arrays["takes"])
+    for sound, (digit, speaker, take) in zip(sounds, places):
+        path = folder / f"{digit}_{'ab'[speaker]}_{take}.wav"
+        write_recording(path, sound)
+    return folder
+
+
+def write_recording(path, sound, rate=8000, channels=1):
+    with wave.open(str(path), "wb") as file:
+        file.setparams((channels, 2, rate, 0, "NONE", ""))
+        file.writeframes(sound.astype("<i2").tobytes())
+
+
+def test_a_folder_of_recordings_has_what_the_file_has(speech, folder):
+    of_file, of_folder = recordings.read(speech), recordings.read(folder)
+    assert of_file.keys() == of_folder.keys()
+    for name, values in of_file.items():
+        np.testing.assert_array_equal(of_folder[name], values, name)
+
+
+def test_a_folder_that_does_not_fit_is_refused(folder, tmp_path):
+    sound = np.arange(10)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match=r"TAKE\.wav\. Received: a folder w"):
+        recordings.read(tmp_path / "empty")
+    for arguments, message in (
+        ({"rate": 9000}, r"of one rate\. Received: \[8000, 9000\] Hz"),
+        ({"channels": 2}, r"16 bits\. Received: 2 channels, 16 bits"),
+    ):
+        write_recording(folder / "0_a_11.wav", sound, **arguments)
+        with pytest.raises(SystemExit, match=message):
+            recordings.read(folder)
+    (folder / "0_a_11.wav").write_bytes(b"none")
+    with pytest.raises(SystemExit, match="0_a_11.wav: expected a recording"):
+        recordings.read(folder)
 
 
 def test_a_file_that_does_not_fit_is_refused(speech, tmp_path):

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 from addition_task import additions
-from common import refuse
-from common import require_archive
 from copy_memory import SYMBOLS
 from copy_memory import copies
 from digits import read_task
+from recipes import recordings
 from recipes.sounds import oversampled
 from recipes.sounds import varied
 from recipes.tasks import DrawnTask
@@ -21,9 +20,9 @@ from recipes.tasks import FixedTask
 from recipes.tasks import TextTask
 from recipes.vowels import vowels
 
-SPEECH_ARRAYS = ("samples", "lengths", "labels", "speakers", "takes", "rate")
-SPEECH_FILE = f"a NumPy .npz file with the arrays {', '.join(SPEECH_ARRAYS)}"
 TEST_TAKES = range(5)
+# A second, where longer recordings are cut off.
+MAX_SAMPLES = 8000
 
 
 def addition(options, seed, steps):
@@ -105,27 +104,26 @@ def list_operation_values(options, seed, train_size, test_size, **rules):
     return FixedTask(*parts, multiple=200)
 
 
-def speech(
-    options, seed, unheard=False, max_samples=8000, vary=False, oversampling=1
-):
+def speech(options, seed, unheard=False, vary=False, oversampling=1):
     """Spoken digits as raw sound, in takes or of a speaker not heard.
 
     Args:
         unheard: whether the test is on one speaker, the one of the number
             `seed`, and not on the first takes of every speaker.
-        max_samples: integer, where longer recordings are cut off.
         vary: whether training varies the speed and the frequencies.
         oversampling: integer, the number of steps for a sample.
     """
-    arrays = read_speech(options.data)
+    arrays = recordings.read(options.data)
     held_out = np.isin(arrays["takes"], TEST_TAKES)
     if unheard:
         speakers = np.unique(arrays["speakers"])
         held_out = arrays["speakers"] == speakers[seed % len(speakers)]
-    recordings = np.split(arrays["samples"], np.cumsum(arrays["lengths"])[:-1])
-    recordings = [equally_loud(r[:max_samples]) for r in recordings]
+    ends = np.cumsum(arrays["lengths"])[:-1]
+    sounds = [
+        oversampled(recordings.equally_loud(part[:MAX_SAMPLES]), oversampling)
+        for part in np.split(arrays["samples"], ends)
+    ]
     labels = arrays["labels"].astype("int32")
-    sounds = [oversampled(recording, oversampling) for recording in recordings]
     train, test = (
         ([s for s, taken in zip(sounds, rows) if taken], labels[rows])
         for rows in (~held_out, held_out)
@@ -142,36 +140,6 @@ def speech(
         vary=variation if vary else None,
         oversampling=oversampling,
     )
-
-
-def read_speech(path):
-    """The arrays of `SPEECH_ARRAYS`."""
-    if path is None:
-        raise SystemExit(
-            "--data: expected the recordings of the Free Spoken Digit Dataset "
-            f"as {SPEECH_FILE}. Received: no file"
-        )
-    require_archive(path, SPEECH_FILE)
-    with np.load(path, allow_pickle=False) as file:
-        missing = [name for name in SPEECH_ARRAYS if name not in file]
-        if missing:
-            refuse(path, SPEECH_FILE, f"a file without {', '.join(missing)}")
-        arrays = {name: file[name] for name in SPEECH_ARRAYS}
-    lengths, samples = arrays["lengths"], arrays["samples"]
-    if lengths.min() < 1 or lengths.sum() != len(samples):
-        refuse(
-            path,
-            f"lengths above 0 that sum to the {len(samples)} samples",
-            f"lengths from {lengths.min()} that sum to {lengths.sum()}",
-        )
-    return arrays
-
-
-def equally_loud(recording):
-    """A recording (samples, 1) with mean 0 and standard deviation 1."""
-    recording = recording.astype("float32")
-    recording = recording - recording.mean()
-    return (recording / max(recording.std(), 1.0))[:, None]
 
 
 TASKS = {

@@ -5,7 +5,6 @@ returns figures by name.
 """
 
 from functools import partial
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -74,16 +73,7 @@ def accuracy(classifier, task):
 
 def under_attack(model, task):
     """The robustness of section 7 of Erichson et al. 2021."""
-    options = SimpleNamespace(
-        test_size=1000,
-        hessian_size=1000,
-        pgd_step=0.01,
-        l2_radius=1.0,
-        linf_radius=0.1,
-        products=50,
-        samples=30,
-        seed=0,
-    )
+    options = robustness.parse([])
     # Attacks give sequences, where the recipe's model takes them by name.
     model = keras.Model(model.inputs[0], model.outputs[0])
     model.compile(loss=task.loss, metrics=list(task.metrics))

@@ -50,6 +50,10 @@ def orthogonal_addition(length):
         paper="orthogonal",
         place="figure 4",
         published=5000,
+        note="the paper counts until the error is below that of always "
+        "answering 1, not below half of it. Its learning rate is 0.01 "
+        "throughout; here it falls with the square of the error, from 0.003, "
+        "and gradients are clipped.",
     )
 
 
@@ -79,7 +83,7 @@ def ldstack_addition(length):
     return of_addition(
         length,
         layers=(("Dense", gates), ("LDStack", stack)),
-        title=f"LDStack, {length} steps",
+        title=f"gates and LDStack, {length} steps",
         optimizer=("Adam", {"global_clipnorm": 0.1}),
         rounds=100,
         steps=20,
@@ -87,7 +91,7 @@ def ldstack_addition(length):
     )
 
 
-def of_copying(delay, title, layers, **given):
+def of_copying(delay, title, layers):
     last_ten = ("Cropping1D", {"cropping": (delay + 10, 0)})
     return Recipe(
         section=COPYING,
@@ -105,7 +109,6 @@ def of_copying(delay, title, layers, **given):
         test_every=5,
         figure="iterations",
         goal=COPYING_GOAL,
-        **given,
     )
 
 
@@ -142,5 +145,6 @@ ABOUT = {
     "training steps until the error is half that of always answering 1.",
     COPYING: "Ten symbols out of eight, to be repeated after a delay. The "
     "figure is the number of training steps until the cross-entropy is a tenth "
-    "of that of guessing.",
+    "of that of guessing. The optimizer "
+    "and its learning rate were chosen for the linear system.",
 }

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
@@ -44,14 +45,10 @@ class Result:
         devices = dict.fromkeys(device for spent in runs for device in spent)
         return {d: fmean(spent.get(d, 0.0) for spent in runs) for d in devices}
 
-    def falls_short(self):
-        """Whether the mean is worse than the paper's figure."""
-        figures, published = self.figures(), self.recipe.published
-        if published is None or not figures:
-            return False
-        if is_share(self.recipe):
-            return fmean(figures) < published
-        return None in figures or fmean(figures) > published
+    def rounds(self):
+        """The rounds of the first finished run, by what ran them."""
+        history = self.finished[0]["history"]
+        return Counter(accelerators(history))
 
 
 def minutes_of(history):
@@ -59,15 +56,19 @@ def minutes_of(history):
 
     A run may go on without the accelerator that it began with.
     """
-    rounds = len(history["cpu_seconds"])
-    accelerators = history.get("accelerator", [None] * rounds)
     spent, until = {}, []
-    for index, device in enumerate(accelerators):
+    for index, device in enumerate(accelerators(history)):
         clock = history["seconds" if device else "cpu_seconds"]
         seconds = clock[index] - (clock[index - 1] if index else 0.0)
         spent[device] = spent.get(device, 0.0) + seconds / 60
         until.append(dict(spent))
     return until
+
+
+def accelerators(history):
+    """The accelerator of each round, or `None`: a processor."""
+    rounds = len(history["cpu_seconds"])
+    return history.get("accelerator", [None] * rounds)
 
 
 def is_share(recipe):
@@ -121,7 +122,7 @@ FORMATS = {
 
 def shown(recipe, value):
     if value is None:
-        return "not reached"
+        return f"not reached in {recipe.rounds * recipe.steps:,}"
     return FORMATS[recipe.figure].format(value)
 
 
@@ -162,11 +163,19 @@ def summary(result):
     return f"{shown(recipe, mean)} ({low} to {high})"
 
 
+def seeds(result):
+    return str(len(result.finished) or 1)
+
+
 def minutes(result):
+    spent = result.minutes()
     parts = [
-        in_digits(spent) + (f" on {model_of(device)}" if device else "")
-        for device, spent in result.minutes().items()
+        in_digits(part) + (f" on {model_of(device)}" if device else "")
+        for device, part in spent.items()
     ]
+    if len(spent) > 1:
+        rounds = result.rounds()
+        parts = [f"{p} ({rounds[d]} rounds)" for p, d in zip(parts, spent)]
     return " and ".join(parts)
 
 
@@ -264,6 +273,7 @@ def overview(sections):
             f"{result.recipe.title}: {result.recipe.section}",
             reported(result.recipe),
             summary(result),
+            seeds(result),
             minutes(result),
             f"`{result.name}`",
         )
@@ -273,7 +283,7 @@ def overview(sections):
     ]
     if not rows:
         return ""
-    header = ("", "paper", "here", "minutes", "recipe")
+    header = ("", "paper", "here", "seeds", "minutes", "recipe")
     return "\n".join(["## Beside the papers", "", *table(header, rows)])
 
 
@@ -283,7 +293,7 @@ def section_text(title, found, output):
         "parameters": lambda result: f"{result.runs[0]['parameters']:,}",
         "paper": lambda result: reported(result.recipe),
         "here": summary,
-        "seeds": lambda result: str(len(result.finished) or 1),
+        "seeds": seeds,
         "minutes": minutes,
         "recipe": lambda result: f"`{result.name}`",
     }
@@ -296,11 +306,21 @@ def section_text(title, found, output):
     lines += table(columns, rows)
     lines += measured(found)
     lines += picture(title, output)
-    for result in found:
-        if result.recipe.note and result.falls_short():
-            note = f"{result.recipe.title}: {result.recipe.note}"
-            lines += [fill(note, 80), ""]
+    lines += notes(found)
     return "\n".join(lines)
+
+
+def notes(found):
+    """What differs from the papers, once where it is the same."""
+    titles = {}
+    for result in found:
+        titles.setdefault(result.recipe.note, []).append(result.recipe.title)
+    return [
+        line
+        for note, of_models in titles.items()
+        if note
+        for line in (fill(f"{' and '.join(of_models)}: {note}", 80), "")
+    ]
 
 
 def study_text(name, study, runs, output):
@@ -326,15 +346,15 @@ def picture(title, output):
 
 
 def measured(found):
-    """What was measured of the trained models, the means over the seeds."""
+    """What was measured of the trained models: mean, lowest and highest."""
     rows = {}
     for result in found:
         runs = [run["measurements"] for run in result.finished]
         runs = [run for run in runs if run]
         if runs:
             names = tuple(runs[0])
-            means = (in_words(n, fmean(run[n] for run in runs)) for n in names)
-            rows.setdefault(names, []).append((result.recipe.title, *means))
+            cells = (in_words(n, [run[n] for run in runs]) for n in names)
+            rows.setdefault(names, []).append((result.recipe.title, *cells))
     return [
         line
         for names, of_models in rows.items()
@@ -346,8 +366,10 @@ def measured(found):
 NUMBERS = ("largest eigenvalue", "trace", "condition number")
 
 
-def in_words(name, value):
-    return f"{value:.3g}" if name in NUMBERS else f"{100 * value:.1f}%"
+def in_words(name, values):
+    form = "{:.3g}" if name in NUMBERS else "{:.1%}"
+    mean, low, high = (form.format(f(values)) for f in (fmean, min, max))
+    return mean if len(values) == 1 else f"{mean} ({low} to {high})"
 
 
 def table(header, rows):
@@ -367,16 +389,20 @@ def slug(title):
 
 
 def draw(section, output):
-    """Draw the runs of a section: the test, or the training, and its course."""
+    """Draw the tests of a section's runs, or what was watched."""
+    from matplotlib.ticker import EngFormatter
+
     found = [r for r in results(output) if r.recipe.section == section]
     canvas, axes = new_axes()
     kind = found[0].recipe.figure
     for number, result in enumerate(found):
         label = result.recipe.title
         for run in result.runs:
-            for points in CURVES[kind](run["history"]):
+            for points in CURVES[kind](result.recipe, run["history"]):
                 axes.plot(*points, ".-", color=f"C{number}", label=label)
                 label = None
+    # 100k and 6M, where the labels would be 100000 and a factor of 1e6.
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     save(canvas, axes, AXES[kind], section, output)
 
 
@@ -409,26 +435,39 @@ def save(canvas, axes, labels, title, output):
     canvas.savefig(Path(output) / f"{slug(title)}.png", dpi=100)
 
 
-MINUTES = "minutes of one processor or GPU"
+# Texts, whose models had equal time, by time; the rest by what does not depend
+# on the machine.
 AXES = {
-    "accuracy": (MINUTES, "accuracy of the test, %"),
-    "bits": (MINUTES, "bits of a byte of the test"),
-    "iterations": ("sequences", "loss in training"),
-    "growth": ("images", "mean norm of the state of each layer"),
+    "accuracy": ("training sequences", "accuracy of the test, %"),
+    "bits": ("minutes of one processor", "bits of a byte of the test"),
+    "iterations": ("training steps", "loss of the test"),
+    "growth": ("training sequences", "mean norm of the state of each layer"),
 }
 CURVES = {
-    "accuracy": lambda history: [tested(history, "test_accuracy", 100)],
-    "bits": lambda history: [tested(history, "test_loss", 1 / math.log(2))],
-    "iterations": lambda history: [(history["images"], history["loss"])],
-    "growth": lambda history: [
-        (history["images"], norms) for norms in watched(history)
+    "accuracy": lambda recipe, history: [
+        course(history["images"], history["test_accuracy"], 100)
+    ],
+    "bits": lambda recipe, history: [
+        course(
+            [sum(spent.values()) for spent in minutes_of(history)],
+            history["test_loss"],
+            1 / math.log(2),
+        )
+    ],
+    "iterations": lambda recipe, history: [
+        course(
+            [images // recipe.batch_size for images in history["images"]],
+            history["test_loss"],
+        )
+    ],
+    "growth": lambda recipe, history: [
+        course(history["images"], norms) for norms in watched(history)
     ],
 }
 
 
-def tested(history, column, factor):
-    """Minutes, and a column of the tests times a factor."""
-    minutes = (sum(spent.values()) for spent in minutes_of(history))
-    pairs = zip(minutes, history[column])
-    points = [(m, factor * v) for m, v in pairs if v is not None]
+def course(places, values, factor=1):
+    """The rounds that have a value: their places, and the values times one."""
+    pairs = zip(places, values)
+    points = [(p, factor * v) for p, v in pairs if v is not None]
     return tuple(zip(*points))

@@ -6,7 +6,6 @@ from dataclasses import field
 PAPERS = {
     "lssl": "Gu et al. 2021",
     "rotrnn": "Biegun et al. 2024",
-    "ldstack": "Kaul 2020",
     "orthogonal": "Mhammedi et al. 2017",
     "lipschitz": "Erichson et al. 2021",
 }
@@ -46,8 +45,8 @@ class Recipe:
             test. Defaults to none.
         paper, place, published: a key of `PAPERS`, where the figure stands in
             it, and the figure. Defaults to `None`: no figure to compare with.
-        note: string, a sentence on why a figure falls short of the paper's,
-            shown where it does.
+        note: string, how the training differs from the paper's, and why the
+            figure falls short of the paper's where it does.
         backend: string, where none is asked for. Defaults to `"jax"`.
     """
 

@@ -59,14 +59,17 @@ RECIPES = {
 
 ABOUT = {
     SPEECH: "3,000 recordings of ten digits by six speakers, 8,000 samples a "
-    "second, with no spectrogram before the model. The test is the takes 0 to "
-    "4 of every speaker and digit. At half and a quarter of the rate, the "
-    "recordings are low-pass filtered and downsampled, and the same weights "
-    "classify them: with the timescales and averages of `with_step_rescale`, "
-    "without, and resampled to the rate of the training by linear "
-    "interpolation. Varied: each training recording is up to a quarter slower "
-    "or faster and loses the frequencies above a random limit, at the same "
-    "sampling rate. That model reads two steps for each sample.",
+    "second, cut at one second, with no spectrogram before the model. The test "
+    "is the takes 0 to 4 of every speaker and digit: one recording is a third "
+    "of a point. LSSL and RotRNN train for 12 epochs, the varied LSSL for 36, "
+    "and the LSTM for the time of the LSSL, in which it sees two. At half and "
+    "a quarter of the rate, the recordings are low-pass filtered and "
+    "downsampled, and the same weights classify them: with the timescales and "
+    "averages of `with_step_rescale`, without, and resampled to the rate of "
+    "the training by linear interpolation. Varied: each training recording is "
+    "up to a quarter slower or faster and loses the frequencies above a random "
+    "limit, at the same sampling rate. That model reads two steps for each "
+    "sample.",
     NEVER_HEARD: "The same recordings; each seed tests on another speaker, and "
     "trains on the five others.",
 }

@@ -228,14 +228,14 @@ class TextTask(Task):
     Args:
         text: integer array, the bytes.
         length: integer, the bytes of a row.
-        held_out: float, the share at the end of the text that is the test.
     """
 
     num_classes = 256
     dtypes = {"sequences": "int32"}
 
-    def __init__(self, text, length, held_out=0.1):
-        count = int(len(text) * (1 - held_out))
+    def __init__(self, text, length):
+        # The last tenth is the test.
+        count = int(len(text) * 0.9)
         self.train, self.test = text[:count], text[count:]
         self.length = length
         self.inputs = {"sequences": (length,)}
