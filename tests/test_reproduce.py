@@ -254,10 +254,12 @@ def test_minutes_on_an_accelerator_are_told_apart(tmp_path):
     assert "| 1.0 on NVIDIA H200 (2 rounds) and 1.0 (1 rounds) |" in page.made(
         tmp_path
     )
-    assert page.minutes_of(run["history"])[-2:] == [
-        {"1 x NVIDIA H200 (cuda)": 1.0},
-        {"1 x NVIDIA H200 (cuda)": 1.0, None: 1.0},
-    ]
+    (result,) = page.results(tmp_path)
+    assert page.places_of("accuracy", [result]) == page.SEQUENCES
+    del run["history"]["accelerator"]
+    result.runs = [run]
+    assert page.places_of("accuracy", [result]) == page.MINUTES
+    assert page.places_of("iterations", [result]) == page.STEPS
 
 
 def test_figures_of_other_kinds_are_in_their_units(tmp_path):

@@ -102,14 +102,12 @@ def present(values):
 def watched(history):
     """The columns of what was watched: a norm for each layer."""
     return [
-        present(values)
-        for name, values in history.items()
-        if name.startswith("layer ")
+        values for name, values in history.items() if name.startswith("layer ")
     ]
 
 
 def growth(values):
-    return max(values) / min(values)
+    return max(present(values)) / min(present(values))
 
 
 FORMATS = {
@@ -395,15 +393,19 @@ def draw(section, output):
     found = [r for r in results(output) if r.recipe.section == section]
     canvas, axes = new_axes()
     kind = found[0].recipe.figure
+    along, (shown, columns) = places_of(kind, found), VALUES[kind]
     for number, result in enumerate(found):
         label = result.recipe.title
         for run in result.runs:
-            for points in CURVES[kind](result.recipe, run["history"]):
-                axes.plot(*points, ".-", color=f"C{number}", label=label)
+            places = PLACES[along](result.recipe, run["history"])
+            for values in columns(run["history"]):
+                points = [p for p in zip(places, values) if p[1] is not None]
+                line = {"color": f"C{number}", "label": label}
+                axes.plot(*zip(*points), ".-", **line)
                 label = None
     # 100k and 6M, where the labels would be 100000 and a factor of 1e6.
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    save(canvas, axes, AXES[kind], section, output)
+    save(canvas, axes, (along, shown), section, output)
 
 
 def draw_study(study, runs, output):
@@ -435,39 +437,49 @@ def save(canvas, axes, labels, title, output):
     canvas.savefig(Path(output) / f"{slug(title)}.png", dpi=100)
 
 
-# Texts, whose models had equal time, by time; the rest by what does not depend
-# on the machine.
-AXES = {
-    "accuracy": ("training sequences", "accuracy of the test, %"),
-    "bits": ("minutes of one processor", "bits of a byte of the test"),
-    "iterations": ("training steps", "loss of the test"),
-    "growth": ("training sequences", "mean norm of the state of each layer"),
+# The axes of curves: what they show, and the columns of a history.
+MINUTES = "minutes of one processor"
+SEQUENCES = "training sequences"
+STEPS = "training steps"
+PLACES = {
+    MINUTES: lambda recipe, history: [
+        sum(spent.values()) for spent in minutes_of(history)
+    ],
+    SEQUENCES: lambda recipe, history: history["images"],
+    STEPS: lambda recipe, history: [
+        images // recipe.batch_size for images in history["images"]
+    ],
 }
-CURVES = {
-    "accuracy": lambda recipe, history: [
-        course(history["images"], history["test_accuracy"], 100)
-    ],
-    "bits": lambda recipe, history: [
-        course(
-            [sum(spent.values()) for spent in minutes_of(history)],
-            history["test_loss"],
-            1 / math.log(2),
-        )
-    ],
-    "iterations": lambda recipe, history: [
-        course(
-            [images // recipe.batch_size for images in history["images"]],
-            history["test_loss"],
-        )
-    ],
-    "growth": lambda recipe, history: [
-        course(history["images"], norms) for norms in watched(history)
-    ],
+VALUES = {
+    "accuracy": (
+        "accuracy of the test, %",
+        lambda history: [scaled(history["test_accuracy"], 100)],
+    ),
+    "bits": (
+        "bits of a byte of the test",
+        lambda history: [scaled(history["test_loss"], 1 / math.log(2))],
+    ),
+    "iterations": (
+        "loss of the test",
+        lambda history: [history["test_loss"]],
+    ),
+    "growth": (
+        "mean norm of the state of each layer",
+        watched,
+    ),
 }
 
 
-def course(places, values, factor=1):
-    """The rounds that have a value: their places, and the values times one."""
-    pairs = zip(places, values)
-    points = [(p, factor * v) for p, v in pairs if v is not None]
-    return tuple(zip(*points))
+def places_of(kind, found):
+    """What the curves are drawn against: a key of `PLACES`."""
+    if kind == "iterations":
+        return STEPS
+    histories = [run["history"] for result in found for run in result.runs]
+    # Minutes of a GPU and of a processor have no axis in common.
+    if kind == "growth" or any(map(any, map(accelerators, histories))):
+        return SEQUENCES
+    return MINUTES
+
+
+def scaled(values, factor):
+    return [None if v is None else factor * v for v in values]
