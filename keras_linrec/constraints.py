@@ -38,6 +38,9 @@ class Between(keras.constraints.Constraint):
         minimum: float. Defaults to `None`: no lower bound.
         maximum: float. Defaults to `None`: no upper bound.
 
+    Raises:
+        ValueError: if a bound is no number, or they exclude each other.
+
     Example:
 
     >>> import numpy as np
@@ -50,6 +53,11 @@ class Between(keras.constraints.Constraint):
         for name, value in (("minimum", minimum), ("maximum", maximum)):
             if value is not None:
                 require_between(name, value, -math.inf, math.inf)
+        if None not in (minimum, maximum) and minimum > maximum:
+            raise ValueError(
+                "`minimum` should be `maximum` or less. Received: "
+                f"minimum={minimum}, maximum={maximum}"
+            )
         self.minimum = minimum
         self.maximum = maximum
 

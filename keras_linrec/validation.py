@@ -287,13 +287,18 @@ def require_arrays(given):
     """
     for name in _OF_CALLS:
         value = given.get(name)
-        if name == "mask":
+        if name == "mask" and not _is_list_of_numbers(value):
             value = first_mask(value)
         if value is not None:
             require_array(name, value)
     for state in keras.tree.flatten(given.get("initial_state")):
         if state is not None:
             require_array("initial_state", state)
+
+
+def _is_list_of_numbers(value):
+    """Whether a mask is given as a list, and not as an array or several."""
+    return isinstance(first_mask(value), (numbers.Real, np.bool_))
 
 
 def first_mask(mask):

@@ -26,8 +26,6 @@ ONCE = pytest.mark.rest(*COMPILING)
 WARNINGS = [
     # Keras names every layer that has nothing to quantise.
     pytest.mark.filterwarnings("ignore:.*have a `quantize` method"),
-    # KerasHub compiles anew what it reads, as Keras says.
-    pytest.mark.filterwarnings("ignore:.*method is custom"),
     pytest.mark.filterwarnings("ignore:The `check_types` argument"),
 ]
 PROMPTS = ["To be", "or", "not to be, tha"]

@@ -213,6 +213,10 @@ def test_the_step_factor_bounds_the_contraction_of_trajectories(solver):
         (np.eye(3),),
         (np.eye(3), np.eye(2)),
         (np.ones((2, 3)), np.eye(2)),
+        # i and -i, which are not their own conjugates: eigenvalues -6 and 4.
+        (np.array([[-1, 5j], [-5j, -1]]), 0.1 * np.eye(2)),
+        (np.full((2, 2), np.nan), np.eye(2)),
+        (np.zeros((0, 0)), np.zeros((0, 0))),
         keras.layers.Dense(2),
         LipschitzRNN(2),
     ],
@@ -263,6 +267,8 @@ def test_bounds_need_a_square_matrix_and_a_beta_in_range():
         spectrum_bounds(np.ones((2, 3)), 0.5, 0.0)
     with pytest.raises(ValueError, match="Received: beta=1.5"):
         spectrum_bounds(np.eye(2), 1.5, 0.0)
+    with pytest.raises(ValueError, match="should be real"):
+        spectrum_bounds(1j * np.eye(2), 0.5, 0.0)
 
 
 def test_the_defect_measures_the_deviation_from_orthogonality():
@@ -482,6 +488,14 @@ def test_gradients_have_the_norms_of_differences(layer):
     expected = np.sqrt(squares) / np.linalg.norm(direction, axis=1)
     (norms,) = gradient_norms(layer, inputs, [5])
     assert norms == pytest.approx(expected, rel=1e-2)
+
+
+def test_a_layer_that_is_not_built_has_gradients_and_stays_whole():
+    layer = OrthogonalRNN(4, reflections=2)
+    inputs = np.random.default_rng(0).standard_normal((1, 5, 3), "float32")
+    norms = gradient_norms(layer, inputs, [2, 5])
+    assert norms == pytest.approx(gradient_norms(layer, inputs, [2, 5]))
+    assert np.isfinite(keras.ops.convert_to_numpy(layer(inputs))).all()
 
 
 def test_gradients_of_an_orthogonal_unit_keep_their_length():

@@ -276,6 +276,18 @@ def test_ragged_sequences_are_refused_with_advice():
                 called(given, *arguments)
 
 
+def test_a_mask_in_lists_is_refused_with_advice():
+    with pytest.raises(ValueError, match="pad them .* mask of type list"):
+        UNITS["lru"]()(INPUTS, mask=[[True] * 5] * 2)
+
+
+def test_bounds_that_exclude_each_other_are_refused():
+    with pytest.raises(ValueError, match="Received: minimum=2.0, maximum=1.0"):
+        constraints.Between(minimum=2.0, maximum=1.0)
+    kept = constraints.Between(minimum=2.0, maximum=2.0)(ones(3))
+    assert keras.ops.convert_to_numpy(kept).tolist() == [2.0] * 3
+
+
 @pytest.mark.parametrize("dtype", ["int32", "bool", "float16", "float64"])
 def test_numbers_of_any_kind_are_sequences(dtype):
     layer = UNITS["rotrnn"]()

@@ -103,6 +103,20 @@ def test_states_and_time_deltas_keep_their_precision_in_16_bits():
     assert_close(map(array, got[1:]), map(array, expected[1:]))
 
 
+@pytest.mark.parametrize("merge_mode", ["concat", "sum", None])
+def test_states_are_declared_in_the_dtype_that_they_have(merge_mode):
+    layer = built(
+        merge_mode=merge_mode, return_state=True, dtype="mixed_bfloat16"
+    )
+    declared = keras.tree.flatten(layer(keras.Input((5, 3))))
+    got = keras.tree.flatten(layer(sequences(5)))
+    kinds = [keras.backend.standardize_dtype(part.dtype) for part in got]
+    assert [part.dtype for part in declared] == kinds
+    assert set(kinds[:-4]) == {"bfloat16"} and set(kinds[-4:]) == {"float32"}
+    shapes = [(None, *part.shape[1:]) for part in got]
+    assert [tuple(part.shape) for part in declared] == shapes
+
+
 def test_a_model_passes_masks_and_marks_and_is_saved(tmp_path):
     inputs = keras.Input((TIME, 3))
     resets = keras.Input((TIME,), dtype="bool")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import keras
 import numpy as np
@@ -258,9 +259,12 @@ def test_a_masked_model_streams_without_its_masks(make, tmp_path):
 def test_an_output_that_is_a_mask_is_refused():
     inputs = keras.Input((None, 3))
     hidden = RotRNN(4, state_size=4, num_heads=2)(inputs)
-    model = keras.Model(inputs, [hidden, keras.ops.not_equal(inputs, 0.0)])
-    with pytest.raises(ValueError, match="a mask"):
-        export_step(model, drop_masks=True)
+    mask = keras.ops.not_equal(inputs, 0.0)
+    as_feature = layers.Concatenate()([hidden, keras.ops.cast(mask, "float32")])
+    for output in (mask, as_feature):
+        model = keras.Model(inputs, [hidden, output])
+        with pytest.raises(ValueError, match="a mask"):
+            export_step(model, drop_masks=True)
 
 
 @pytest.mark.parametrize(("make", "reason"), REFUSED.values(), ids=REFUSED)
@@ -277,6 +281,90 @@ def test_an_activation_of_the_users_streams():
     assert np.abs(outputs - array(model(sequences(4)))).max() < 1e-5
 
 
+class Centred:
+    """An object that reads the other steps."""
+
+    def __call__(self, inputs):
+        return inputs - keras.ops.mean(inputs, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        layers.Activation(partial(keras.activations.softmax, axis=1)),
+        layers.Dense(4, activation=Centred()),
+        layers.Dense(4, activation=layers.Softmax(axis=1)),
+        # Of six steps, and of no other number.
+        layers.Dense(4, activation=lambda x: keras.ops.reshape(x, (-1, 6, 4))),
+    ],
+    ids=["partial", "object", "layer", "fixed"],
+)
+def test_a_callable_that_reads_other_steps_is_refused(layer):
+    inputs = keras.Input((6, 3))
+    model = keras.Model(inputs, layer(UNITS["rotrnn"]()(inputs)))
+    with pytest.raises(ValueError, match="mixes time steps, or its activation"):
+        export_step(model)
+
+
+def test_an_activation_of_a_number_of_features_streams():
+    activation = partial(keras.ops.multiply, np.ones(5, "float32"))
+    model = small(layers.Dense(5, activation), UNITS["rotrnn"]())
+    (outputs,), _ = streamed(export_step(model), sequences(4))
+    assert np.abs(outputs - array(model(sequences(4)))).max() < 1e-5
+
+
+def branch(name):
+    parts = [
+        keras.Input((None, 3)),
+        layers.Dense(4, name="dense"),
+        RotRNN(4, state_size=4, num_heads=2, name="rnn"),
+        layers.GlobalAveragePooling1D(name="pool"),
+        layers.Dense(3, name="head"),
+    ]
+    return keras.Sequential(parts, name=name)
+
+
+def test_nested_models_may_have_layers_of_the_same_names(tmp_path):
+    inputs = keras.Input((None, 3))
+    outputs = layers.Add()([branch("a")(inputs), branch("b")(inputs)])
+    model = keras.Model(inputs, outputs)
+    step = export_step(model)
+    (outputs,), _ = streamed(step, sequences(4))
+    np.testing.assert_allclose(
+        outputs[:, -1], array(model(sequences(4))), atol=1e-5
+    )
+    step.save(tmp_path / "step.keras")
+    loaded = keras.models.load_model(tmp_path / "step.keras")
+    np.testing.assert_allclose(
+        streamed(loaded, sequences(4))[0][0], outputs, atol=1e-6
+    )
+
+
+def test_one_pooling_may_have_inputs_of_several_widths():
+    inputs, pool = keras.Input((None, 3)), layers.GlobalMaxPooling1D()
+    hidden = RotRNN(4, state_size=4, num_heads=2)(inputs)
+    outputs = layers.Concatenate()([pool(inputs), pool(hidden)])
+    model = keras.Model(inputs, outputs)
+    (outputs,), _ = streamed(export_step(model), sequences(4))
+    np.testing.assert_allclose(
+        outputs[:, -1], array(model(sequences(4))), atol=1e-5
+    )
+
+
+def test_a_copy_that_does_not_know_its_states_says_so():
+    step = export_step(small(UNITS["rotrnn"]()))
+    copy = keras.models.clone_model(step)
+    with pytest.raises(ValueError, match="made in another way"):
+        copy.initial_states(2)
+    assert len(step.initial_states(2)) == 1
+
+
+@pytest.mark.parametrize("given", ["Dense", [layers.Dense(2)], 3])
+def test_what_is_no_class_is_refused(given):
+    with pytest.raises(ValueError, match="`position_wise` should be a class"):
+        export_step(small(UNITS["rotrnn"]()), position_wise=given)
+
+
 class Doubled(layers.Layer):
     """A layer of a user."""
 
@@ -288,7 +376,7 @@ def test_a_users_layer_streams_where_it_is_vouched_for():
     model = small(Doubled(), UNITS["rotrnn"]())
     with pytest.raises(ValueError, match="name its class in `position_wise`"):
         export_step(model)
-    step = export_step(model, position_wise=[Doubled])
+    step = export_step(model, position_wise=Doubled)
     (outputs,), _ = streamed(step, sequences(4))
     assert np.abs(outputs - array(model(sequences(4)))).max() < 1e-5
 

@@ -200,20 +200,27 @@ def unstable(**arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"return_sequences": True, "return_state": True}]
+    ("arguments", "options"),
+    [
+        ({}, {}),
+        ({}, {"mask": np.ones((2, 400), bool)}),
+        ({"return_sequences": True}, {}),
+        ({"return_sequences": True, "return_state": True}, {}),
+    ],
+    ids=["last", "masked", "sequences", "states"],
 )
-def test_a_unit_whose_states_overflow_says_so(arguments):
+def test_a_unit_whose_states_overflow_says_so(arguments, options):
     layer, inputs = unstable(**arguments), sequences(400)
     message = "'wild' has states beyond 1e30 or NaN.* `stable_transition=True`"
     if keras.backend.backend() == "jax":
         import jax
 
         with pytest.warns(RuntimeWarning, match=message):
-            layer(inputs)
+            layer(inputs, **options)
             jax.effects_barrier()
         return
     with pytest.raises(Exception, match=message):
-        layer(inputs)
+        layer(inputs, **options)
 
 
 def test_a_row_of_nan_says_nothing_and_stays_alone():

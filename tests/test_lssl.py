@@ -1,5 +1,7 @@
 """What LSSL does beyond what every sequence unit does."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -353,6 +355,24 @@ def test_a_fixed_layer_follows_its_weights(name):
     assert relative_error(expected, before) > 1e-4
     assert relative_error(model.predict(inputs, verbose=0), expected) < 1e-5
     assert relative_error(array(layer(inputs)), expected) < 1e-5
+
+
+@pytest.mark.parametrize("place", ["inputs", "states"])
+def test_a_row_of_nan_leaves_the_others_at_steps_of_any_length(place):
+    inputs = sequences(9)
+    layer = built(inputs)
+    states = initial_states(layer)
+    options = {"initial_state": states, "time_deltas": durations(9)}
+    expected = array(layer(inputs, **options))
+    if place == "inputs":
+        inputs[0, 4] = np.nan
+    else:
+        states[0][0] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        got = array(layer(inputs, **options))
+    assert np.isnan(got[0, -1]).all()
+    assert relative_error(got[1], expected[1]) < 1e-6
 
 
 @pytest.mark.parametrize("states", [False, True])

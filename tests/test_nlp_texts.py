@@ -24,6 +24,9 @@ from units import close
 
 from keras_linrec import nlp
 from keras_linrec.layers import LRU
+from keras_linrec.layers import Bidirectional
+from keras_linrec.layers import RotRNN
+from keras_linrec.models import ResidualBlock
 
 
 @pytest.mark.parametrize("unit", UNIT_ARGUMENTS)
@@ -64,6 +67,103 @@ def test_presets_bring_everything_back(tmp_path):
     close(unpacked.hidden_states(tokens), model.backbone.hidden_states(tokens))
     tokenizer = keras_hub.models.Tokenizer.from_preset(folder)
     assert isinstance(tokenizer, nlp.LinRecByteTokenizer)
+
+
+def trained_paths(model):
+    return {weight.path for weight in model.trainable_weights}
+
+
+def test_what_is_frozen_in_a_backbone_stays_frozen(tmp_path):
+    frozen = make_backbone(num_layers=1, trainable=False)
+    model = nlp.LinRecTextClassifier(frozen, num_classes=2)
+    assert len(trained_paths(model)) == 2
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    model.save_to_preset(str(tmp_path / "preset"))
+    preset = nlp.LinRecTextClassifier.from_preset(str(tmp_path / "preset"))
+    before = [array(weight) for weight in loaded.backbone.weights]
+    loaded.fit(some_inputs(), np.array([0, 1]), verbose=0)
+    for weight, old in zip(loaded.backbone.weights, before):
+        np.testing.assert_array_equal(array(weight), old)
+    for other in (loaded, preset):
+        assert len(other.trainable_weights) == 2
+        assert not other.backbone.trainable
+    # One part, alone.
+    backbone = make_backbone()
+    backbone.unit_blocks[0].trainable = False
+    config = json.loads(json.dumps(backbone.get_config()))
+    other = nlp.LinRecBackbone.from_config(config)
+    assert trained_paths(other) == trained_paths(backbone)
+    assert len(other.trainable_weights) < len(other.weights)
+    other.trainable = True
+    assert "frozen" not in other.get_config()
+
+
+def with_optimizer(kind):
+    """A compiled model, and what it is trained on."""
+    optimizer = keras.optimizers.SGD(0.25, momentum=0.9)
+    backbone = make_backbone(num_layers=1)
+    if kind == "model":
+        model = nlp.LinRecCausalLM(backbone)
+        sampler = keras_hub.samplers.TopPSampler(p=0.7, seed=5)
+        model.compile(optimizer, sampler=sampler, jit_compile=False)
+        return model, some_inputs()["token_ids"]
+    model = nlp.LinRecTextClassifier(backbone, num_classes=2)
+    model.compile(optimizer, jit_compile=False)
+    return model, np.array([0, 1])
+
+
+@pytest.mark.parametrize("kind", ["model", "classifier"])
+def test_training_goes_on_from_a_file(kind, tmp_path):
+    model, labels = with_optimizer(kind)
+
+    def train(model):
+        history = model.fit(some_inputs(), labels, epochs=2, verbose=0)
+        return history.history["loss"]
+
+    train(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    assert int(array(loaded.optimizer.iterations)) == 2
+    np.testing.assert_allclose(train(loaded), train(model), rtol=1e-4)
+    if kind == "model":
+        assert loaded.sampler.get_config() == model.sampler.get_config()
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_presets_in_mixed_precision_come_back(dtype, tmp_path):
+    folder = str(tmp_path)
+    backbone = make_backbone(num_layers=1, dtype=dtype)
+    preprocessor = nlp.LinRecTextClassifierPreprocessor(
+        nlp.LinRecByteTokenizer()
+    )
+    model = nlp.LinRecTextClassifier(backbone, 2, preprocessor)
+    model.save_to_preset(folder)
+    for loaded in (
+        nlp.LinRecTextClassifier.from_preset(folder),
+        nlp.LinRecCausalLM.from_preset(folder, preprocessor=None),
+        nlp.LinRecBackbone.from_preset(folder),
+    ):
+        assert loaded.dtype_policy.name == dtype
+    single = nlp.LinRecBackbone.from_preset(folder, dtype="float32")
+    assert single.dtype_policy.name == "float32"
+
+
+def test_a_preset_keeps_its_head_where_a_new_one_cannot_be_written(
+    tmp_path, monkeypatch
+):
+    model = nlp.LinRecTextClassifier(make_backbone(num_layers=1), 2)
+    model.save_to_preset(str(tmp_path))
+    content = (tmp_path / "task.weights.h5").read_bytes()
+
+    def full(layer, store):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(keras.layers.Dense, "save_own_variables", full)
+    with pytest.raises(OSError, match="No space left"):
+        model.save_task_weights(str(tmp_path / "task.weights.h5"))
+    assert (tmp_path / "task.weights.h5").read_bytes() == content
 
 
 def test_initializers_as_objects_come_back_from_a_config():
@@ -237,8 +337,22 @@ def test_packing_within_a_graph_is_refused():
 
 def test_a_tokenizer_without_its_three_tokens_is_refused():
     tokenizer = keras_hub.tokenizers.ByteTokenizer()
-    with pytest.raises(ValueError, match="Received: ByteTokenizer without"):
-        nlp.LinRecCausalLMPreprocessor(tokenizer)
+    for preprocessor in (
+        nlp.LinRecCausalLMPreprocessor,
+        nlp.LinRecTextClassifierPreprocessor,
+    ):
+        with pytest.raises(ValueError, match="Received: ByteTokenizer without"):
+            preprocessor(tokenizer)
+
+
+def test_a_backbone_with_fewer_tokens_than_the_tokenizer_is_refused():
+    backbone = make_backbone(vocabulary_size=256, num_layers=1)
+    for task in (
+        nlp.LinRecCausalLM,
+        lambda *given: nlp.LinRecTextClassifier(given[0], 2, given[1]),
+    ):
+        with pytest.raises(ValueError, match=r"vocabulary_size\(\)=259"):
+            task(backbone, make_preprocessor())
 
 
 def test_another_tokenizer_of_kerashub_will_do(tmp_path):
@@ -274,6 +388,7 @@ def test_a_sampler_that_looks_back_is_refused(sampler, name):
     model = nlp.LinRecCausalLM(make_backbone(num_layers=1), compile=False)
     with pytest.raises(ValueError, match=f"Received: sampler=.*{name}"):
         model.compile(sampler=sampler)
+    assert not model.compiled
 
 
 def test_prompts_that_are_none_are_refused():
@@ -295,9 +410,22 @@ def test_prompts_that_fill_their_rows_come_back():
     assert (array(outputs["token_ids"]) == inputs["token_ids"]).all()
 
 
-def test_a_unit_that_reads_both_ways_makes_no_language_model():
-    arguments = {**UNIT_ARGUMENTS["rotrnn"], "bidirectional": True}
-    backbone = make_backbone(num_layers=1, unit_arguments=arguments)
+BOTH_WAYS = RotRNN(8, state_size=8, num_heads=2, bidirectional=True)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        BOTH_WAYS,
+        ResidualBlock(BOTH_WAYS),
+        ResidualBlock(ResidualBlock(BOTH_WAYS)),
+        ResidualBlock(Bidirectional(LRU(4), merge_mode="concat")),
+    ],
+    ids=["unit", "block", "blocks", "wrapper"],
+)
+def test_a_unit_that_does_not_read_forwards_makes_no_language_model(unit):
+    backbone = make_backbone(num_layers=1, unit=unit)
+    assert not backbone.can_stream
     with pytest.raises(ValueError, match="Received: unit_arguments"):
         nlp.LinRecCausalLM(backbone)
 

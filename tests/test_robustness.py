@@ -147,7 +147,16 @@ def test_any_way_to_name_the_loss_gives_the_same_gradient(matrix):
     compiled = dense_model("softmax")
     compiled.compile(loss="sparse_categorical_crossentropy")
     summed = keras.losses.CategoricalCrossentropy(reduction="sum")
-    for targets, loss in ((labels, None), (np.eye(3)[labels], summed)):
+    of_output = {"outputs": "sparse_categorical_crossentropy"}
+    config = keras.losses.serialize(
+        keras.losses.SparseCategoricalCrossentropy()
+    )
+    for targets, loss in (
+        (labels, None),
+        (np.eye(3)[labels], summed),
+        (labels, of_output),
+        (labels, config),
+    ):
         gradient = Hessian(compiled, inputs, targets, loss).gradient()
         np.testing.assert_allclose(gradient, expected, atol=2e-6)
 
@@ -378,6 +387,12 @@ def test_bad_arguments_of_an_attack_are_named(arguments, message):
 
 def test_other_bad_arguments_are_named():
     model, (inputs, labels) = dense_model(), data(2, 3)
+    with pytest.raises(ValueError, match="max_classes=1"):
+        deepfool(model, inputs, labels, max_classes=1, loss=LOGITS)
+    frozen = dense_model()
+    frozen.trainable = False
+    with pytest.raises(ValueError, match="should have trainable weights"):
+        Hessian(frozen, inputs, labels, LOGITS)
     with pytest.raises(ValueError, match="norm=1"):
         deepfool(model, inputs, labels, norm=1, loss=LOGITS)
     with pytest.raises(ValueError, match="levels="):

@@ -316,10 +316,19 @@ def test_wrong_arguments_are_named_at_construction(name, arguments, message):
 def test_wrong_sequences_are_named(name):
     with pytest.raises(ValueError, match="known number of features"):
         UNITS[name]()(keras.Input((None, None)))
+    with pytest.raises(ValueError, match=r"1 or more.* shape=\(2, 5, 0\)"):
+        UNITS[name]()(np.zeros((2, 5, 0), "float32"))
     with pytest.raises(ValueError, match="at least one time step"):
         UNITS[name]()(np.zeros((2, 0, 3), "float32"))
     with pytest.raises(ValueError, match="ndim"):
         UNITS[name]()(np.zeros((2, 3), "float32"))
+    unit = UNITS[name]()
+    unit.build((None, None, 3))
+    states = unit.get_initial_state(2)
+    # A single feature would be broadcast.
+    for given in (np.zeros((2, 5, 1)), np.zeros((2, 5, 4))):
+        with pytest.raises(ValueError, match="takes steps of 3 features"):
+            unit.call_with_states(given.astype("float32"), states)
 
 
 @pytest.mark.skipif(

@@ -135,8 +135,11 @@ def batches(size, batch_size):
 def _loss(model, loss):
     if loss is None:
         loss = model.loss
+    # By the names of outputs, and not the configuration of a loss.
+    if isinstance(loss, dict) and "class_name" not in loss:
+        loss = [*loss.values()]
     if isinstance(loss, (list, tuple)) and len(loss) == 1:
-        loss = loss[0]
+        (loss,) = loss
     if loss is None or isinstance(loss, (list, tuple)):
         raise ValueError(
             "`loss` should be given unless the model is compiled with a single "

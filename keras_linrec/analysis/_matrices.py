@@ -12,7 +12,7 @@ def unit_matrices(layer_or_matrices):
                 "`layer_or_matrices` should be a layer or a pair (A, W). "
                 f"Received: {len(layer_or_matrices)} matrices"
             )
-        linear, recurrent = map(square_matrix, layer_or_matrices)
+        linear, recurrent = map(real_matrix, layer_or_matrices)
     else:
         linear, recurrent = _matrices_of(layer_or_matrices)
     if linear.shape != recurrent.shape:
@@ -36,10 +36,10 @@ def _matrices_of(layer):
             f"(A, W). Received: layer_or_matrices={layer}"
         )
     require_built(layer)
-    recurrent = square_matrix(layer.recurrent_matrix())
+    recurrent = real_matrix(layer.recurrent_matrix())
     if not getattr(layer, "alpha", 0):
         return np.zeros_like(recurrent), recurrent
-    return layer.alpha * square_matrix(layer.linear_matrix()), recurrent
+    return layer.alpha * real_matrix(layer.linear_matrix()), recurrent
 
 
 def require_built(layer):
@@ -81,6 +81,22 @@ def square_matrix(matrix):
     is_complex = np.iscomplexobj(matrix)
     matrix = matrix.astype("complex128" if is_complex else "float64")
     return matrix
+
+
+def real_matrix(matrix):
+    """A square matrix in float64 that has entries."""
+    matrix = square_matrix(matrix)
+    if np.iscomplexobj(matrix) or not matrix.size:
+        raise ValueError(
+            "`matrix` should be real and have entries. Received: "
+            f"matrix.dtype={matrix.dtype}, matrix.shape={matrix.shape}"
+        )
+    return matrix
+
+
+def are_finite(matrices):
+    """Whether no entry is NaN or infinite."""
+    return all(np.isfinite(matrix).all() for matrix in matrices)
 
 
 def eigenvalues(symmetric):

@@ -192,6 +192,11 @@ def deepfool(
     """
     _require_attack(radius, 1.0, iterations, clip)
     require_count("max_classes", max_classes)
+    if max_classes < 2:
+        raise ValueError(
+            "`max_classes` should be 2 or more: the predicted class is one of "
+            f"them. Received: max_classes={max_classes}"
+        )
     if norm not in (2, np.inf):
         raise ValueError(
             f"`norm` should be 2 or numpy.inf. Received: norm={norm}"

@@ -62,6 +62,9 @@ def gradient_norms(layer, sequences, steps, seed=0):
     require_rank("sequences", sequences, 3, "(batch, time, features)")
     sequences = np.asarray(sequences, "float32")
     batch, time, _ = sequences.shape
+    # Here, and not within the gradient: JAX would leave tracers as weights.
+    if not layer.built:
+        layer.build(sequences.shape)
     counts = np.asarray(steps)
     if (
         counts.ndim != 1

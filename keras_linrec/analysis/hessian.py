@@ -95,8 +95,9 @@ class Hessian:
             of batches are summed. Defaults to 128.
 
     Raises:
-        ValueError: if the model is not built or not a classifier, inputs and
-            labels differ in length, or the loss is unknown.
+        ValueError: if the model is not built, not a classifier or has no
+            trainable weights, inputs and labels differ in length, or the loss
+            is unknown.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -123,6 +124,11 @@ class Hessian:
         )
         self.batch_size = batch_size
         variables = model.trainable_variables
+        if not variables:
+            raise ValueError(
+                "`model` should have trainable weights, by which its loss is "
+                f"differentiated. Received: model={model.name} without one"
+            )
         self._shapes = [tuple(variable.shape) for variable in variables]
         self._dtypes = [variable.dtype for variable in variables]
         self._gradient = differentiation.gradient(self._loss)

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_linrec.analysis._matrices import eigenvalues
 from keras_linrec.analysis._matrices import has_transition_matrix
+from keras_linrec.analysis._matrices import real_matrix
 from keras_linrec.analysis._matrices import require_built
 from keras_linrec.analysis._matrices import square_matrix
 from keras_linrec.validation import checked_seed
@@ -42,7 +43,8 @@ def spectrum_bounds(matrix, beta, gamma):
         `(low, high)`, floats.
 
     Raises:
-        ValueError: if `matrix` is not square or `beta` is not in [0, 1].
+        ValueError: if `matrix` is not square, real and finite, or `beta` is
+            not in [0, 1].
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -55,7 +57,7 @@ def spectrum_bounds(matrix, beta, gamma):
     >>> spectrum_bounds(np.diag([-1.0, 2.0]), beta=0.75, gamma=0.5)
     (-1.0, 0.5)
     """
-    matrix = square_matrix(matrix)
+    matrix = real_matrix(matrix)
     require_between("beta", beta, 0, 1)
     require_finite("gamma", gamma)
     found = eigenvalues((matrix + matrix.T) / 2)

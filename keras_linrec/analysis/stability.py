@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
+from keras_linrec.analysis._matrices import are_finite
 from keras_linrec.analysis._matrices import eigenvalues
 from keras_linrec.analysis._matrices import unit_matrices
 from keras_linrec.analysis.spectra import real_parts
@@ -233,9 +234,9 @@ def stability_certificate(
         `time_deltas` of 1.
 
     Raises:
-        ValueError: if matrices differ in shape, the layer is not built or has
-            no such matrices, or its activation is unknown and one of the
-            other arguments is `None`.
+        ValueError: if matrices differ in shape, are complex or not finite, the
+            layer is not built or has no such matrices, or its activation is
+            unknown and one of the other arguments is `None`.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -253,6 +254,11 @@ def stability_certificate(
     Globally exponentially stable, by case (a), (c).
     """
     linear, recurrent = unit_matrices(layer_or_matrices)
+    if not are_finite((linear, recurrent)):
+        raise ValueError(
+            "A and W of `layer_or_matrices` should be finite. Received: "
+            f"A={linear}, W={recurrent}"
+        )
     lipschitz_constant, monotone = _activation_facts(
         layer_or_matrices, lipschitz_constant, monotone
     )

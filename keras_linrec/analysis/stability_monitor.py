@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from keras_linrec.analysis._matrices import are_finite
 from keras_linrec.analysis._matrices import has_transition_matrix
 from keras_linrec.analysis._matrices import has_unit_matrices
 from keras_linrec.analysis._matrices import unit_matrices
@@ -84,7 +85,7 @@ class StabilityMonitor(keras.callbacks.Callback):
             return {}
         if not has_unit_matrices(layer):
             return {"orthogonality_defect": orthogonality_defect(layer)}
-        if not all(np.isfinite(part).all() for part in unit_matrices(layer)):
+        if not are_finite(unit_matrices(layer)):
             # Training has diverged; log it.
             return {**dict.fromkeys(_LOGGED, np.nan), "stable": 0.0}
         certificate = stability_certificate(

@@ -82,6 +82,38 @@ class OneStep(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
+class Renamed(keras.layers.Layer):
+    """A layer or another operation under a name of its own.
+
+    Args:
+        operation: the layer, which is built, or the operation.
+        **kwargs: `name`.
+    """
+
+    def __init__(self, operation, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.operation = operation
+        self.built = True
+
+    def compute_output_spec(self, *args, **kwargs):
+        return self.operation.compute_output_spec(*args, **kwargs)
+
+    def call(self, *args, **kwargs):
+        return self.operation(*args, **kwargs)
+
+    def get_config(self):
+        operation = keras.saving.serialize_keras_object(self.operation)
+        return {**super().get_config(), "operation": operation}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        operation = keras.saving.deserialize_keras_object(
+            config.pop("operation"), custom_objects=custom_objects
+        )
+        return cls(operation, **config)
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
 class RunningPool(keras.layers.Layer):
     """Global pooling over the steps up to the present.
 

@@ -1,12 +1,15 @@
 """A model's graph with one step in the place of a sequence."""
 
 from dataclasses import dataclass
+from itertools import chain
+from itertools import count
 
 import keras
 from keras import ops
 
 from keras_linrec.export.functional_graph import run_through
 from keras_linrec.export.one_step import OneStep
+from keras_linrec.export.one_step import Renamed
 from keras_linrec.export.one_step import RunningPool
 from keras_linrec.export.one_step import has_states
 from keras_linrec.export.one_step import keeps_time
@@ -56,6 +59,7 @@ class StepGraph:
         self.states = []
         self.new_states = []
         self.steps = {}
+        self.owners = {}
 
     def follow(self, model):
         """The inputs and the outputs of one step of the model."""
@@ -83,7 +87,7 @@ class StepGraph:
             if isinstance(operation, keras.layers.Masking):
                 return args[0]
         if not any(_has_time(part) for part in _leaves(args, kwargs)):
-            return operation(*args, **kwargs)
+            return self._call(operation, *args, **kwargs)
         # Refuse masks first: in a functional model the operations that compute
         # them come in any order.
         for layer in getattr(operation, "layers", ()):
@@ -103,7 +107,7 @@ class StepGraph:
         if has_states(operation):
             return self._step(operation, *args, **kwargs)
         if is_last_step(operation, args):
-            return operation(args[0].tensor, *args[1:])
+            return self._call(operation, args[0].tensor, *args[1:])
         return self._position_wise(operation, *args, **kwargs)
 
     def _step(self, layer, inputs, kind=None, **options):
@@ -133,15 +137,38 @@ class StepGraph:
         return outputs
 
     def _one_step(self, layer, kind, shape):
-        if id(layer) not in self.steps:
+        # One pooling may have inputs of several widths.
+        key = id(layer), None if kind is None else shape[-1]
+        if key not in self.steps:
             stepped = layer
             if kind is not None:
                 stepped = RunningPool(
                     kind, name=layer.name, dtype=layer.dtype_policy
                 )
                 stepped.build(shape)
-            self.steps[id(layer)] = OneStep(stepped, name=f"{layer.name}_step")
-        return self.steps[id(layer)]
+            name = self._unused(f"{layer.name}_step", key)
+            self.steps[key] = OneStep(stepped, name=name)
+        return self.steps[key]
+
+    def _unused(self, name, owner):
+        """A name that nothing but its owner has in the model of one step.
+
+        Layers of several nested models may share a name.
+        """
+        names = chain([name], (f"{name}_{n}" for n in count(2)))
+        name = next(n for n in names if self.owners.get(n, owner) == owner)
+        self.owners[name] = owner
+        return name
+
+    def _call(self, operation, *args, **kwargs):
+        """The outputs of an operation, under a name of its own."""
+        key = id(operation)
+        name = self._unused(operation.name, key)
+        if name != operation.name:
+            if key not in self.steps:
+                self.steps[key] = Renamed(operation, name=name)
+            operation = self.steps[key]
+        return operation(*args, **kwargs)
 
     def _new_inputs(self, layer, stepped):
         """Symbolic inputs for the states of one call of a layer."""
@@ -150,7 +177,7 @@ class StepGraph:
         for state in keras.tree.flatten(stepped.get_initial_state(1)):
             if ops.convert_to_numpy(ops.any(ops.not_equal(state, 0))):
                 self._refuse(layer, "its states do not start from zero")
-            names = (f"{layer.name}_state_{n}" for n in range(10**6))
+            names = (f"{layer.name}_state_{n}" for n in count())
             name = next(n for n in names if n not in before)
             before.append(name)
             inputs.append(
@@ -165,7 +192,7 @@ class StepGraph:
     def _position_wise(self, operation, *args, **kwargs):
         self._require_position_wise(operation, args, kwargs)
         args, kwargs = keras.tree.map_structure(_tensor, (args, kwargs))
-        outputs = operation(*args, **kwargs)
+        outputs = self._call(operation, *args, **kwargs)
         if masks(operation):
             # Keras attaches the mask to the tensor; a product has none.
             outputs = outputs * 1
@@ -223,8 +250,12 @@ class StepGraph:
             return
         if not is_known(operation):
             self._refuse(operation, reason_against(operation))
-        if mixes_steps(operation, len(tensors[0].tensor.shape)):
-            self._refuse(operation, "it mixes time steps")
+        if mixes_steps(operation, tensors[0].tensor.shape):
+            self._refuse(
+                operation,
+                "it mixes time steps, or its activation does not run on a "
+                "sequence of one step",
+            )
 
 
 def _input_shape(model):
@@ -282,7 +313,7 @@ def _leaves(args, kwargs):
 
 
 def _has_dropped(parts):
-    return any(part is _DROPPED for part in parts)
+    return any(part is _DROPPED for part in keras.tree.flatten(parts))
 
 
 def _has_time(part):

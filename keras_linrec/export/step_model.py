@@ -32,8 +32,9 @@ def export_step(model, position_wise=(), drop_masks=False):
             `keras_linrec.models`. Models may be nested. Axis 1 of an input is
             time if the input has rank 3 or more, or if it has rank 2 and an
             integer dtype or an unknown length.
-        position_wise: classes of layers that treat every time step alike, in
-            addition to the Keras layers known to do so. Defaults to `()`.
+        position_wise: a class of layers that treat every time step alike, or
+            several, in addition to the Keras layers known to do so. Defaults
+            to `()`.
         drop_masks: whether to leave out `Masking` layers and the masks of
             `Embedding`, so that every step counts. A stream has no padding;
             skip a masked step, and the states stay as they are. Defaults to
@@ -49,8 +50,8 @@ def export_step(model, position_wise=(), drop_masks=False):
 
     Raises:
         ValueError: if a layer cannot run one step at a time (the message
-            gives its name and the reason), or if the model is not built or
-            has no layer with states.
+            gives its name and the reason), if the model is not built or has no
+            layer with states, or if `position_wise` is no class.
 
     Example:
 
@@ -80,7 +81,7 @@ def export_step(model, position_wise=(), drop_masks=False):
             f"once. Received: the model '{model.name}', built=False"
         )
     require_bool("drop_masks", drop_masks)
-    graph = StepGraph(model.name, tuple(position_wise), drop_masks)
+    graph = StepGraph(model.name, _classes(position_wise), drop_masks)
     inputs, outputs = graph.follow(model)
     if not graph.states:
         raise ValueError(
@@ -104,7 +105,7 @@ class StepModel(SavedWhole, keras.Model):
     # With these arguments, Keras loads it from a file as a functional model.
     def __init__(self, inputs, outputs, name=None, **kwargs):
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
-        self.state_count = 0
+        self.state_count = None
 
     def __call__(self, inputs, **kwargs):
         # Keras does not accept a mixture of arrays and tensors.
@@ -117,7 +118,17 @@ class StepModel(SavedWhole, keras.Model):
 
         Args:
             batch_size: integer, the number of rows.
+
+        Raises:
+            ValueError: in a copy by `keras.models.clone_model`, which does not
+                know which of its inputs are states.
         """
+        if self.state_count is None:
+            raise ValueError(
+                "`initial_states` needs a model from `export_step`, from a "
+                "file or from a configuration. Received: the model "
+                f"'{self.name}', which was made in another way"
+            )
         return [
             ops.zeros((batch_size, *state.shape[1:]), dtype=state.dtype)
             for state in self.inputs[-self.state_count :]
@@ -133,6 +144,19 @@ class StepModel(SavedWhole, keras.Model):
         model = super().from_config(config, custom_objects)
         model.state_count = state_count
         return model
+
+
+def _classes(given):
+    """Classes of layers as a tuple."""
+    found = (given,) if isinstance(given, type) else given
+    if not isinstance(found, (tuple, list)) or not all(
+        isinstance(one, type) for one in found
+    ):
+        raise ValueError(
+            "`position_wise` should be a class of layers, or a tuple of "
+            f"classes. Received: position_wise={given}"
+        )
+    return tuple(found)
 
 
 def _as_tensor(part):

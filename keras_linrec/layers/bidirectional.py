@@ -139,6 +139,19 @@ class Bidirectional(keras.layers.Bidirectional):
             return forward, backward
         return _MERGES[self.merge_mode](forward, backward)
 
+    def compute_output_spec(self, *args, **kwargs):
+        spec = super().compute_output_spec(*args, **kwargs)
+        if not self.return_state:
+            return spec
+        # Keras takes the states to have the dtype of the outputs.
+        sequences = by_name(type(self).call, args, kwargs)["sequences"]
+        states = [
+            state
+            for layer in (self.forward_layer, self.backward_layer)
+            for state in layer.compute_output_spec(sequences)[1:]
+        ]
+        return (*spec[: -len(states)], *states)
+
     def compute_mask(self, inputs, mask=None):
         return super().compute_mask(inputs, first_mask(mask))
 

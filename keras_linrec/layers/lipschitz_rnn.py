@@ -223,14 +223,21 @@ class LipschitzLayer(LipschitzUnit, NonlinearLayer):
         outputs, (final_state,) = super().run(
             sequences, states, lengths, wants_states, **options
         )
-        if wants_states:
-            final_state = self._bounded(final_state, sequences, states)
-        return outputs, [final_state]
+        # A compiler drops what is not wanted.
+        return outputs, [self._bounded(final_state, sequences, states)]
 
     def run_last(self, sequences, states, wants_states, **options):
         output, _ = super().run_last(sequences, states, wants_states, **options)
         output = self._bounded(output, sequences, states)
         return output, [output]
+
+    def _run(self, steps, states, wants_states, **options):
+        outputs, new_states = super()._run(
+            steps, states, wants_states, **options
+        )
+        if steps.mask is not None and not self.return_sequences:
+            outputs = self._bounded(outputs, steps.sequences, states)
+        return outputs, new_states
 
     def _bounded(self, final_state, sequences, states):
         """The final state; complain where it overflowed by itself."""

@@ -156,17 +156,20 @@ def respond_to_step(systems, inputs, state, factors=None):
 
 def _by_structured_steps(systems, inputs, states, time_deltas, resets):
     """For steps that differ in length: O(N) for each step and feature."""
+    states = systems.zero_states(inputs) if states is None else states
     outputs, final_states = structured_step.varying_response(
         systems.transition,
         systems.timescale,
         systems.output_matrix,
         time_deltas,
         inputs,
-        systems.zero_states(inputs) if states is None else states,
+        states,
         systems.alpha,
         resets,
     )
-    return outputs, systems.require_bounded(final_states)
+    return outputs, _bounded_by_themselves(
+        systems, final_states, (inputs, states)
+    )
 
 
 def _by_dense_steps(systems, inputs, states, lengths, resets):
@@ -197,12 +200,26 @@ def _by_blocks(kernel, systems, inputs, states, lengths, resets):
         states,
         systems.alpha,
     )
-    # A NaN that was given stays in its sequence: it is no error.
-    given = (inputs, states)
+    return outputs, _bounded_by_themselves(
+        systems, final_states, (inputs, states)
+    )
+
+
+def _bounded_by_themselves(systems, final_states, given):
+    """The final states, which are bounded in rows of finite numbers.
+
+    A NaN that was given stays in its row: it is no error.
+
+    Args:
+        systems: `Systems`.
+        final_states: tensor (batch, features, N).
+        given: pair of tensors (batch, ...) with two more axes, from which the
+            states follow.
+    """
     known = [ops.all(ops.isfinite(part), axis=(1, 2)) for part in given]
     known = ops.logical_and(*known)[:, None, None]
     bounded = systems.require_bounded(ops.where(known, final_states, 0.0))
-    return outputs, ops.where(known, bounded, final_states)
+    return ops.where(known, bounded, final_states)
 
 
 def _by_packed_chunks(systems, inputs, states, lengths, resets):

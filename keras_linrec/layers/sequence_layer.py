@@ -205,11 +205,11 @@ class SequenceLayer(StatefulLayer, Streaming):
     # Building and shapes.
 
     def build(self, sequences_shape, initial_state_shape=None):
-        if len(sequences_shape) != 3 or sequences_shape[-1] is None:
+        if len(sequences_shape) != 3 or not sequences_shape[-1]:
             raise ValueError(
                 f"{type(self).__name__} takes sequences of the shape (batch, "
-                "time, features) with a known number of features. Received: "
-                f"shape={tuple(sequences_shape)}"
+                "time, features) with a known number of features, 1 or more. "
+                f"Received: shape={tuple(sequences_shape)}"
             )
         batch, _, features = sequences_shape
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: features})
@@ -484,6 +484,7 @@ class SequenceLayer(StatefulLayer, Streaming):
     def stream_part(self, sequences, states, mask, **options):
         self._require_known(options, _NOT_OF_PARTS)
         require_arrays({"mask": mask, **options})
+        self._require_features("sequences", sequences)
         # Not through `__call__`, which returns states only if the layer has
         # `return_state`. Nothing else that it does is needed here: the mask is
         # given, parameters are never cast, and a stream has neither dropout
@@ -493,17 +494,20 @@ class SequenceLayer(StatefulLayer, Streaming):
         )
         return outputs, states
 
+    def _require_features(self, name, values):
+        features = self.input_spec.axes[-1]
+        if values.shape[-1] != features:
+            raise ValueError(
+                f"Layer '{self.name}' takes steps of {features} features. "
+                f"Received: {name}.shape={tuple(values.shape)}"
+            )
+
     def stream_step(
         self, inputs, states, constants, time_deltas=None, **options
     ):
         require_exportable(self.name, whole=False)
+        self._require_features("inputs", inputs)
         inputs = ops.cast(inputs, self.recurrence_dtype)
-        features = self.input_spec.axes[-1]
-        if inputs.shape[1] != features:
-            raise ValueError(
-                f"Layer '{self.name}' takes steps of {features} features. "
-                f"Received: inputs.shape={tuple(inputs.shape)}"
-            )
         if time_deltas is not None:
             require_array("time_deltas", time_deltas)
             time_deltas = ops.cast(time_deltas, self.recurrence_dtype)

@@ -120,16 +120,23 @@ class StatefulLayer(NamedWeights, PreciseLayer):
                 are trained.
 
         Raises:
-            ValueError: if the layer is not stateful or `states` do not fit.
+            ValueError: if the layer is not stateful, `states` do not fit, or
+                they are given and the layer is not built.
         """
         if not self.stateful:
             raise ValueError(
                 "Only a stateful layer has states to reset. "
                 f"Received: stateful=False in layer '{self.name}'"
             )
+        is_given = states is not None
+        if self.states is None and is_given:
+            raise ValueError(
+                "A layer takes `states` once it is built: call it, or its "
+                "`build`, first. Received: built=False in layer "
+                f"'{self.name}'"
+            )
         if self.states is None:
             return
-        is_given = states is not None
         if not is_given:
             states = self.get_initial_state(self.states[0].shape[0])
         states = self.standardise_states(states)

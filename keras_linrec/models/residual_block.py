@@ -353,6 +353,8 @@ class ResidualBlock(Streaming, keras.layers.Layer):
                 "keras_linrec.layers do. Received: unit="
                 f"{type(self.unit).__name__}, without `{wanted}`"
             )
+        if isinstance(self.unit, Streaming):
+            self.unit.require_streaming(part)
 
     def get_initial_state(self, batch_size):
         self.require_streaming()

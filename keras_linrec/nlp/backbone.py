@@ -5,6 +5,10 @@ from keras_hub.layers import ReversibleEmbedding
 from keras_hub.models import Backbone
 
 from keras_linrec.layers.streaming import Streaming
+from keras_linrec.models.frozen_parts import freeze
+from keras_linrec.models.frozen_parts import freeze_all
+from keras_linrec.models.frozen_parts import frozen_config
+from keras_linrec.models.frozen_parts import layers_within
 from keras_linrec.models.normalization import NORMALIZATIONS
 from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
@@ -198,6 +202,8 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
             )
         outputs = self.hidden_states(**inputs)
         super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+        if not self.trainable:
+            freeze_all(self._parts())
 
         # Config.
         self.vocabulary_size = vocabulary_size
@@ -212,6 +218,10 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
         self.dropout = dropout
         self.tie_embeddings = tie_embeddings
         self.packed = packed
+
+    def _parts(self):
+        """All layers within, by place, each before its own parts."""
+        return layers_within("backbone", self)
 
     def _layer_blocks(self):
         return zip(self.unit_blocks, self.feedforward_blocks)
@@ -263,10 +273,12 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
 
     @property
     def can_stream(self):
-        """Whether the units run step by step: in one direction only."""
-        unit = self.unit_blocks[0].unit
-        is_bidirectional = getattr(unit, "bidirectional", False)
-        return hasattr(unit, "step") and not is_bidirectional
+        """Whether the units run step by step: forwards only."""
+        try:
+            self.unit_blocks[0].require_streaming()
+        except ValueError:
+            return False
+        return True
 
     # A step is a token.
     step_axes = ("batch",)
@@ -325,6 +337,8 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
             "dropout": self.dropout,
             "tie_embeddings": self.tie_embeddings,
             "packed": self.packed,
+            # Whoever is frozen as a whole freezes its parts when it is made.
+            **(frozen_config(self, self._parts()) if self.trainable else {}),
         }
 
     @classmethod
@@ -333,4 +347,8 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
         config["unit_arguments"] = keras.saving.deserialize_keras_object(
             config["unit_arguments"]
         )
-        return super().from_config(config)
+        frozen = config.pop("frozen", ())
+        backbone = super().from_config(config)
+        if frozen:
+            freeze(backbone._parts(), frozen)
+        return backbone

@@ -124,6 +124,17 @@ class LinRecByteTokenizer(NamedPreset, ByteTokenizer):
         pass
 
 
+def require_special_tokens(tokenizer):
+    """Raise if a tokenizer has no tokens that begin, end and fill texts."""
+    names = [f"{name}_id" for name in _SPECIAL_TOKENS]
+    missing = [name for name in names if not hasattr(tokenizer, name)]
+    if missing:
+        raise ValueError(
+            f"`tokenizer` should have {', '.join(names)}. Received: "
+            f"{type(tokenizer).__name__} without {', '.join(missing)}"
+        )
+
+
 def _rows(inputs):
     """Lists of integers, and whether there was a batch of them."""
     if hasattr(inputs, "to_list"):

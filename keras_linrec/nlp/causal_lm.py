@@ -6,15 +6,16 @@ from threading import Lock
 import keras
 import numpy as np
 from keras import ops
+from keras_hub import samplers
 from keras_hub.models import CausalLM
 from keras_hub.samplers import BeamSampler
 from keras_hub.samplers import ContrastiveSampler
 from keras_hub.samplers import SpeculativeSampler
 
-from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.causal_lm_preprocessor import LinRecCausalLMPreprocessor
-from keras_linrec.nlp.preset import NamedPreset
+from keras_linrec.nlp.task import LinRecTask
+from keras_linrec.nlp.task import require_tokens_fit
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_count
 
@@ -28,7 +29,7 @@ _NEVER = -1e9
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
+class LinRecCausalLM(LinRecTask, CausalLM):
     """A language model on a `LinRecBackbone`.
 
         logits = token_embedding(backbone(inputs), reverse=True)
@@ -59,8 +60,9 @@ class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
         (batch, time, vocabulary_size), logits.
 
     Raises:
-        ValueError: for a backbone that reads both ways, or is packed where
-            the preprocessor is not, and the other way round; in `compile()`,
+        ValueError: for a backbone that does not read forwards alone, has fewer
+            tokens than the tokenizer, or is packed where the preprocessor is
+            not, and the other way round; in `compile()`,
             for a sampler that looks back at more than the last state; in
             `generate()`, for an empty prompt, and one with holes.
 
@@ -96,6 +98,7 @@ class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
                 "reads both ways has seen the token it is to predict. "
                 f"Received: unit_arguments={backbone.unit_arguments}"
             )
+        require_tokens_fit(backbone, preprocessor)
         is_packed = getattr(preprocessor, "packed", backbone.packed)
         if is_packed != backbone.packed:
             raise ValueError(
@@ -134,6 +137,8 @@ class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
             ValueError: for a sampler that looks back at more than the last
                 state, or returns several texts a row.
         """
+        sampler = samplers.get(sampler)
+        _require_by_token(sampler)
         super().compile(
             optimizer,
             loss,
@@ -141,21 +146,12 @@ class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
             sampler=sampler,
             **kwargs,
         )
-        looks_back = isinstance(
-            self.sampler, (ContrastiveSampler, SpeculativeSampler)
-        )
-        every_beam = (
-            isinstance(self.sampler, BeamSampler)
-            and self.sampler.return_all_beams
-        )
-        if looks_back or every_beam:
-            raise ValueError(
-                "`sampler` should choose each token by its probability alone, "
-                "and one text a row: a recurrent model keeps no earlier "
-                "tokens' states to compare with or to go back to. Received: "
-                f"sampler={type(self.sampler).__name__}"
-                + ("(return_all_beams=True)" if every_beam else "")
-            )
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        if config:
+            config["sampler"] = samplers.serialize(self.sampler)
+        return config
 
     # One pass with states.
 
@@ -424,6 +420,19 @@ class LinRecCausalLM(NamedPreset, SavedWhole, CausalLM):
         return keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction="none"
         )(target_ids, logits)
+
+
+def _require_by_token(sampler):
+    looks_back = isinstance(sampler, (ContrastiveSampler, SpeculativeSampler))
+    every_beam = isinstance(sampler, BeamSampler) and sampler.return_all_beams
+    if looks_back or every_beam:
+        raise ValueError(
+            "`sampler` should choose each token by its probability alone, "
+            "and one text a row: a recurrent model keeps no earlier "
+            "tokens' states to compare with or to go back to. Received: "
+            f"sampler={type(sampler).__name__}"
+            + ("(return_all_beams=True)" if every_beam else "")
+        )
 
 
 def _is_sequence(inputs):

@@ -6,9 +6,9 @@ from keras_hub.models import CausalLMPreprocessor
 
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.byte_tokenizer import LinRecByteTokenizer
+from keras_linrec.nlp.byte_tokenizer import require_special_tokens
 from keras_linrec.nlp.preset import NamedPreset
-
-_SPECIAL_IDS = ("start_token_id", "end_token_id", "pad_token_id")
+from keras_linrec.validation import require_bool
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -77,15 +77,9 @@ class LinRecCausalLMPreprocessor(NamedPreset, CausalLMPreprocessor):
     tokenizer_cls = LinRecByteTokenizer
 
     def __init__(self, tokenizer, packed=False, **kwargs):
+        require_bool("packed", packed)
         super().__init__(tokenizer, **kwargs)
-        missing = [
-            name for name in _SPECIAL_IDS if not hasattr(tokenizer, name)
-        ]
-        if missing:
-            raise ValueError(
-                f"`tokenizer` should have {', '.join(_SPECIAL_IDS)}. Received: "
-                f"{type(tokenizer).__name__} without {', '.join(missing)}"
-            )
+        require_special_tokens(tokenizer)
         self.packed = packed
 
     def call(self, x, y=None, sample_weight=None, sequence_length=None):

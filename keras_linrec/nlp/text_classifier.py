@@ -5,9 +5,10 @@ from keras import ops
 from keras_hub.models import TextClassifier
 
 from keras_linrec import activations
-from keras_linrec.models.saved_whole import SavedWhole
+from keras_linrec.files import replacing
 from keras_linrec.nlp.backbone import LinRecBackbone
-from keras_linrec.nlp.preset import NamedPreset
+from keras_linrec.nlp.task import LinRecTask
+from keras_linrec.nlp.task import require_tokens_fit
 from keras_linrec.nlp.text_classifier_preprocessor import (
     LinRecTextClassifierPreprocessor,
 )
@@ -28,7 +29,7 @@ POOLINGS = tuple(_POOLS)
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecTextClassifier(NamedPreset, SavedWhole, TextClassifier):
+class LinRecTextClassifier(LinRecTask, TextClassifier):
     """Classes of texts, by a `LinRecBackbone`.
 
         y = activation(W dropout(pool(backbone(inputs))) + b)
@@ -57,8 +58,8 @@ class LinRecTextClassifier(NamedPreset, SavedWhole, TextClassifier):
         (batch, num_classes).
 
     Raises:
-        ValueError: for an argument out of its range, and for a packed
-            backbone, at construction.
+        ValueError: for an argument out of its range, and for a backbone that
+            is packed or has fewer tokens than the tokenizer, at construction.
 
     Example:
 
@@ -97,6 +98,8 @@ class LinRecTextClassifier(NamedPreset, SavedWhole, TextClassifier):
         **kwargs,
     ):
         require_count("num_classes", num_classes)
+        # Keras takes no NumPy integers.
+        num_classes = int(num_classes)
         require_between("dropout", dropout, 0, 1, "[)")
         require_choice("pooling", pooling, POOLINGS)
         if backbone.packed:
@@ -104,6 +107,7 @@ class LinRecTextClassifier(NamedPreset, SavedWhole, TextClassifier):
                 "`backbone` should have one text in a row to pool over. "
                 "Received: backbone.packed=True"
             )
+        require_tokens_fit(backbone, preprocessor)
         self.backbone = backbone
         self.preprocessor = preprocessor
         policy = backbone.dtype_policy
@@ -131,9 +135,10 @@ class LinRecTextClassifier(NamedPreset, SavedWhole, TextClassifier):
     # wants them of an optimizer that has none yet.
 
     def save_task_weights(self, filepath):
-        keras.saving.save_weights(
-            self, filepath, objects_to_skip=self._all_but_the_head()
-        )
+        with replacing(filepath) as path:
+            keras.saving.save_weights(
+                self, path, objects_to_skip=self._all_but_the_head()
+            )
 
     def load_task_weights(self, filepath):
         keras.saving.load_weights(

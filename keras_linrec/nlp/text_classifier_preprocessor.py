@@ -5,6 +5,7 @@ from keras_hub.models import TextClassifierPreprocessor
 
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.byte_tokenizer import LinRecByteTokenizer
+from keras_linrec.nlp.byte_tokenizer import require_special_tokens
 from keras_linrec.nlp.preset import NamedPreset
 
 
@@ -33,7 +34,8 @@ class LinRecTextClassifierPreprocessor(NamedPreset, TextClassifierPreprocessor):
         `(x, y, sample_weight)`.
 
     Raises:
-        ValueError: for a tokenizer whose padding is one of its other tokens.
+        ValueError: for a tokenizer without those tokens, and for one whose
+            padding is one of the others.
 
     Example:
 
@@ -53,6 +55,7 @@ class LinRecTextClassifierPreprocessor(NamedPreset, TextClassifierPreprocessor):
 
     def __init__(self, tokenizer, **kwargs):
         super().__init__(tokenizer, **kwargs)
+        require_special_tokens(tokenizer)
         pad = tokenizer.pad_token_id
         if pad in (tokenizer.start_token_id, tokenizer.end_token_id):
             raise ValueError(

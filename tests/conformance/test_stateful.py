@@ -93,3 +93,17 @@ def test_a_ragged_batch_is_refused(name):
     model, _ = stateful_model(name, batch=3)
     with pytest.raises(Exception):  # noqa: B017 - each framework has its own
         model.predict(sequences(9, batch=1), batch_size=1, verbose=0)
+
+
+def test_states_are_given_to_a_layer_that_is_built():
+    layer = UNITS["lru"](stateful=True)
+    # There is nothing to reset yet.
+    layer.reset_state()
+    with pytest.raises(ValueError, match="once it is built"):
+        layer.reset_state([np.ones((2, 6), "float32")] * 2)
+    inputs = sequences(5)
+    layer(inputs)
+    given = initial_states(layer)
+    layer.reset_state(given)
+    expected = twin(layer, stateful=False)(inputs, initial_state=given)
+    assert_close(layer(inputs), expected)
