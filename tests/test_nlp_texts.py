@@ -95,6 +95,7 @@ def test_what_is_frozen_in_a_backbone_stays_frozen(tmp_path):
     other = nlp.LinRecBackbone.from_config(config)
     assert trained_paths(other) == trained_paths(backbone)
     assert len(other.trainable_weights) < len(other.weights)
+    other.trainable = False
     other.trainable = True
     assert "frozen" not in other.get_config()
 
