@@ -269,6 +269,8 @@ def test_bounds_need_a_square_matrix_and_a_beta_in_range():
         spectrum_bounds(np.eye(2), 1.5, 0.0)
     with pytest.raises(ValueError, match="should be real"):
         spectrum_bounds(1j * np.eye(2), 0.5, 0.0)
+    with pytest.raises(ValueError, match="should be finite"):
+        spectrum_bounds(np.nan * np.eye(2), 0.5, 0.0)
 
 
 def test_the_defect_measures_the_deviation_from_orthogonality():

@@ -66,8 +66,10 @@ def pgd(
             numbers or one-hot rows.
         radius: float, the largest change of an entry. Defaults to `None`:
             unlimited.
-        step_size: float. Defaults to 0.01, as in the paper.
-        iterations: integer. Defaults to 7, as in the paper.
+        step_size: positive float, by how much an iteration changes an entry.
+            Defaults to 0.01, as in the paper.
+        iterations: integer, the number of steps. Defaults to 7, as in the
+            paper.
         clip: pair of floats, the range of valid inputs. Defaults to `None`.
         loss: a Keras loss, its name, or a function of labels and outputs.
             Defaults to `None`: the one the model is compiled with.
@@ -77,8 +79,9 @@ def pgd(
         `AdversarialExamples`.
 
     Raises:
-        ValueError: if the model is not built, inputs and labels differ in
-            length, the loss is unknown, or an argument is out of its range.
+        ValueError: if the model is not built or not a classifier, inputs and
+            labels differ in length or are empty, the loss is unknown, or an
+            argument is out of its range.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](

@@ -35,7 +35,7 @@ def white_noise_response(
         seed: integer. The same noise, scaled, is added at every level.
             Defaults to `None`: random.
         loss: a Keras loss, its name, or a function of labels and outputs. Only
-            its `from_logits` counts, and only for models with one output.
+            its `from_logits` counts, and only for outputs (batch, 1).
             Defaults to `None`: the one the model is compiled with.
         batch_size: integer. Defaults to 128.
 
@@ -44,7 +44,7 @@ def white_noise_response(
 
     Raises:
         ValueError: if the model is not built, inputs and labels differ in
-            length, the loss is unknown, or a level is negative.
+            length or are empty, the loss is unknown, or a level is negative.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](

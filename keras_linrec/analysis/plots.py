@@ -28,8 +28,9 @@ def plot_vector_field(
         The axes.
 
     Raises:
-        ValueError: if the layer has no such state, or `inputs` has a wrong
-            shape.
+        ValueError: if the layer is not built or has no such state, `inputs`
+            has a wrong shape, `limits` is not a pair (low, high), or `points`
+            is not a positive integer.
         ImportError: if Matplotlib is not installed.
 
     Reference:
@@ -76,8 +77,9 @@ def plot_phase_portrait(
         The axes.
 
     Raises:
-        ValueError: if the layer has no such state, or `inputs` or `starts`
-            has a wrong shape.
+        ValueError: if the layer is not built or has no such state, `inputs`
+            or `starts` has a wrong shape, `limits` is not a pair (low, high),
+            or `steps` is not a positive integer.
         ImportError: if Matplotlib is not installed.
 
     Reference:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from keras_linrec.analysis._matrices import are_finite
 from keras_linrec.analysis._matrices import eigenvalues
 from keras_linrec.analysis._matrices import has_transition_matrix
 from keras_linrec.analysis._matrices import real_matrix
@@ -43,8 +44,8 @@ def spectrum_bounds(matrix, beta, gamma):
         `(low, high)`, floats.
 
     Raises:
-        ValueError: if `matrix` is not square, real and finite, or `beta` is
-            not in [0, 1].
+        ValueError: if `matrix` is not square, real and finite, `beta` is not
+            in [0, 1], or `gamma` is not finite.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -58,6 +59,10 @@ def spectrum_bounds(matrix, beta, gamma):
     (-1.0, 0.5)
     """
     matrix = real_matrix(matrix)
+    if not are_finite([matrix]):
+        raise ValueError(
+            f"`matrix` should be finite. Received: matrix={matrix}"
+        )
     require_between("beta", beta, 0, 1)
     require_finite("gamma", gamma)
     found = eigenvalues((matrix + matrix.T) / 2)
@@ -124,8 +129,9 @@ def eigenvalue_bands(
         `EigenvalueBands`, for `plot_eigenvalue_bands`.
 
     Raises:
-        ValueError: if one of `betas` is not in [0, 1], or `size` or `trials`
-            is not a positive integer.
+        ValueError: if one of `betas` is not in [0, 1], `size` or `trials` is
+            not a positive integer, `gamma` is not finite, or `stddev` is not
+            positive.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](

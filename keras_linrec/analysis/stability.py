@@ -36,8 +36,7 @@ class StabilityCertificate:
         smallest_corrected_eigenvalue: of A^T W_sym + W_sym A
             - M / 2 W_skew W_skew^T.
         largest_sector_eigenvalue: of (A + M / 2 W)_sym + (N + M^2 / 4 W^T
-            N^-1 W) / 2, at the smallest that was found over positive diagonal
-            N.
+            N^-1 W) / 2, the least found over positive diagonal N.
         largest_real_part_of_linear_matrix: over the eigenvalues of A.
         largest_real_part_of_recurrent_matrix: over the eigenvalues of W.
         lipschitz_constant: M.
@@ -235,8 +234,9 @@ def stability_certificate(
 
     Raises:
         ValueError: if matrices differ in shape, are complex or not finite, the
-            layer is not built or has no such matrices, or its activation is
-            unknown and one of the other arguments is `None`.
+            layer is not built or has no such matrices, its activation is
+            unknown and one of the other arguments is `None`, or
+            `lipschitz_constant` is not positive.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](

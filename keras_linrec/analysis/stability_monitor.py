@@ -36,6 +36,7 @@ class StabilityMonitor(keras.callbacks.Callback):
       paper, and `stable`, 1 or 0;
     - or `orthogonality_defect`.
 
+    If A or W is not finite, these attributes are NaN and `stable` is 0.
     Callbacks that come later in the list see these logs.
 
     Args:

@@ -41,17 +41,19 @@ def export_step(model, position_wise=(), drop_masks=False):
             `False`, which raises for a model with masks.
 
     Returns:
-        A `keras.Model`. Called with the list `[inputs, *states]`, where
-        `inputs` is (batch, features), it returns `[outputs, *states]` with
-        the states after the step. Its method `initial_states(batch_size)`
-        returns the states before the first step. If there are several inputs
-        or outputs, they come in the order of `model.inputs` and
-        `model.outputs`.
+        A `StepModel`, which is a `keras.Model`. Called with the list
+        `[inputs, *states]`, where `inputs` is (batch, features), or (batch,)
+        for tokens, it returns `[outputs, *states]` with the states after the
+        step. Its method `initial_states(batch_size)` returns the states before
+        the first step. If there are several inputs or outputs, they come in
+        the order of `model.inputs` and `model.outputs`.
 
     Raises:
         ValueError: if a layer cannot run one step at a time (the message
-            gives its name and the reason), if the model is not built or has no
-            layer with states, or if `position_wise` is no class.
+            gives its name and the reason), if the model is not built, has no
+            layer with states, or returns a mask though `drop_masks=True`, if
+            `position_wise` is not a class or a tuple of classes, or if
+            `drop_masks` is not a boolean.
 
     Example:
 

@@ -41,9 +41,8 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
         y = norm(x)
 
     with a sequence unit of `keras_linrec.layers` in the place that attention
-    has in a Transformer, and `GatedFeedforward` behind it. A unit has seen
-    what comes before a token; there is no position embedding and no longest
-    sequence.
+    has in a Transformer, followed by a `GatedFeedforward`. There is no position
+    embedding, since a unit reads the tokens in order, and no maximum length.
 
     The units compute in float32 under any dtype policy (float64 under a
     float64 one), and their weights and states are float32; the rest follows
@@ -52,9 +51,10 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
     Args:
         vocabulary_size: integer, the number of tokens.
         num_layers: integer, the number of layers, each of a unit and a
-            network.
-        hidden_dim: integer, the features of a token.
-        intermediate_dim: integer, the features within the networks.
+            feedforward network.
+        hidden_dim: integer, the number of features of a token.
+        intermediate_dim: integer, the number of features within the
+            feedforward networks.
         unit: the name of a unit, as in `models.SequenceClassifier`, or any
             layer from (batch, time, hidden_dim) to the same shape, of which
             every layer of the model gets a copy. Defaults to `"rotrnn"`.
@@ -80,7 +80,8 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
         inputs: dictionary of
             `token_ids`, integers (batch, time);
             `padding_mask`, integer or boolean (batch, time), true where there
-            is a token: to a unit, the other steps do not happen;
+            is a token: the units skip the other steps, whose outputs repeat
+            those of the token before, or are zeros if there is none;
             and, if `packed`, `reset_mask`, boolean (batch, time), true at the
             first token of every text.
 
@@ -241,10 +242,10 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
                 to `None`, everywhere.
             reset_mask: boolean, (batch, time), true at the first token of
                 every text. Defaults to `None`, nowhere.
-            layer_intercept_fn: function of (batch, time, hidden_dim) and an
-                integer: -1 for what the embedding gives, else the layer whose
-                output it is; what it returns takes its place. Defaults to
-                `None`.
+            layer_intercept_fn: function of an output (batch, time, hidden_dim)
+                and an integer, the number of the layer that it comes from, or
+                -1 for the embedding. What the function returns replaces that
+                output. Defaults to `None`.
 
         Returns:
             (batch, time, hidden_dim).

@@ -65,7 +65,7 @@ class LinRecByteTokenizer(NamedPreset, ByteTokenizer):
         return {**{chr(byte): byte for byte in range(_BYTES)}, **_SPECIAL_IDS}
 
     def id_to_token(self, id):
-        """The token of a number as a string.
+        """The token of a number as a string, or `None` above 258.
 
         Args:
             id: integer, 0 to 258.
@@ -86,14 +86,18 @@ class LinRecByteTokenizer(NamedPreset, ByteTokenizer):
         return super().token_to_id(token)
 
     def detokenize(self, inputs):
-        """The texts of tokens; those that are no bytes are left out.
+        """The texts of tokens; `<start>`, `<end>` and `<pad>` are left out.
 
         Args:
             inputs: integers, (time,) or (batch, time), as a tensor, an array
-                or lists, whose lengths may differ then.
+                or lists; the lists of a batch may differ in length.
 
         Returns:
             A string, or a list of them.
+
+        Raises:
+            ValueError: for an integer that is not from 0 to 258, and, with
+                `errors="strict"`, for bytes that are not UTF-8.
         """
         rows, batched = _rows(inputs)
         texts = [self._text(row) for row in rows]

@@ -39,12 +39,12 @@ class LinRecCausalLM(LinRecTask, CausalLM):
     memory of a token grows with the text before it. Its samplers are those of
     `keras_hub.samplers` that read the next token's probabilities: greedy,
     random, top-k, top-p and beam search. A row of a batch gives what it would
-    give alone: it is over with its stop token, or where it reaches
-    `max_length`, and a beam that is over keeps its score.
+    give alone: it ends at its stop token or at `max_length` tokens, and a beam
+    that has ended keeps its score.
 
-    On JAX and TensorFlow, which compile a program for every shape, prompts
-    and what is generated are rounded up to powers of two inside, so that a
-    model soon has all of its programs.
+    JAX and TensorFlow compile a program for every shape. The lengths of
+    prompts and of what is generated are therefore rounded up to powers of two
+    internally, so that few programs are needed.
 
     Args:
         backbone: a `LinRecBackbone` whose units read forwards only.
@@ -62,9 +62,10 @@ class LinRecCausalLM(LinRecTask, CausalLM):
     Raises:
         ValueError: for a backbone that does not read forwards alone, has fewer
             tokens than the tokenizer, or is packed where the preprocessor is
-            not, and the other way round; in `compile()`,
-            for a sampler that looks back at more than the last state; in
-            `generate()`, for an empty prompt, and one with holes.
+            not, or the other way round; in `compile()`, for a sampler that
+            looks back at more than the last state or returns several texts a
+            row; in `generate()`, for token inputs with an empty row, or with
+            padding before a token.
 
     Example:
 
@@ -215,14 +216,14 @@ class LinRecCausalLM(LinRecTask, CausalLM):
                 (batch, time), and `padding_mask`, of the same shape, true at
                 the tokens of the prompt, which are the first of each row. Or a
                 `tf.data.Dataset` of these. An empty string is continued from
-                the start token; of no prompts come no texts.
+                the start token; an empty list gives an empty list.
             max_length: integer, the length of prompt and continuation in
                 tokens, the start token included. A longer prompt is cut to it.
                 Defaults to `None`, the preprocessor's `sequence_length`. It
                 does not apply to tokens, whose own length counts.
             stop_token_ids: the tokens that end a text, a sequence of integers;
                 `None` for no such token; or `"auto"`, the default, for the
-                tokenizer's end token.
+                tokenizer's end token, which needs a preprocessor.
             strip_prompt: whether to return only what follows the prompts.
                 Defaults to `False`.
 
@@ -231,7 +232,9 @@ class LinRecCausalLM(LinRecTask, CausalLM):
             dictionary with the continuations.
 
         Raises:
-            ValueError: for inputs or an argument other than these.
+            ValueError: for inputs or an argument other than these, for
+                `stop_token_ids="auto"` without a preprocessor, and for token
+                inputs with an empty row, or with padding before a token.
         """
         require_count("max_length", max_length, optional=True)
         require_bool("strip_prompt", strip_prompt)
@@ -380,7 +383,7 @@ class LinRecCausalLM(LinRecTask, CausalLM):
         layer_intercept_fn=None,
         target_ids=None,
     ):
-        """What the model thinks of texts that are there.
+        """The logits, or the losses, of given texts.
 
         Args:
             token_ids: integers, (batch, time).

@@ -16,20 +16,21 @@ class LinRecCausalLMPreprocessor(NamedPreset, CausalLMPreprocessor):
     """Texts to tokens, labels and weights, one a row or several.
 
     A text is `<start> its tokens <end>`; a model is given all of it but the
-    last and predicts all of it but the first. With one text a row this is
-    what every `keras_hub.models.CausalLMPreprocessor` does.
+    last token and predicts all of it but the first. With one text a row, this
+    is what every `keras_hub.models.CausalLMPreprocessor` does.
 
-    With `packed=True` texts follow one another in a row as long as they fit
-    whole, and the next row begins with the text that does not: as many rows
-    come out as are needed, fewer than texts. A text enters a row with what
-    the model is given, all but its `<end>`, so that behind the last token of
-    one comes `<start>` of the next; the label there is `<end>`. Nothing is
-    predicted of the next text, no prediction is lost, and `reset_mask` has
-    the model begin anew: a packed row trains as its texts do apart.
+    With `packed=True`, texts follow one another in a row for as long as they
+    fit whole; the first that does not fit begins the next row. There are at
+    most as many rows as texts. Each text is in its row without its `<end>`, so
+    that its last token is followed by the `<start>` of the next text; the
+    label of that last token is `<end>`. No token predicts the next text, no
+    prediction is lost, and at each `True` of `reset_mask` the units start from
+    zero: losses and gradients are those of the texts on their own.
 
-    Rows that are made while a model is trained differ in number from batch to
-    batch, and on JAX every other number is compiled anew. To pack once, call
-    the preprocessor with all texts, and train with `preprocessor=None`.
+    While a model is trained, the number of rows differs from batch to batch,
+    and JAX compiles a program for each number that it has not met. To pack
+    once, call the preprocessor with all texts, and train with
+    `preprocessor=None`.
 
     Args:
         tokenizer: a `LinRecByteTokenizer`, or any other tokenizer of KerasHub
@@ -53,7 +54,8 @@ class LinRecCausalLMPreprocessor(NamedPreset, CausalLMPreprocessor):
         the labels and their weights.
 
     Raises:
-        ValueError: for a tokenizer without those tokens.
+        ValueError: at construction, for a tokenizer without those tokens; at
+            the call, for `packed=True` in a `tf.data` pipeline.
 
     Example:
 

@@ -28,7 +28,8 @@ class GatedFeedforward(Streaming, keras.layers.Layer):
         **kwargs: `name`, `dtype`, `trainable`.
 
     Call arguments:
-        inputs: float tensor, (..., features).
+        inputs: float tensor, (..., features). A mask is passed on, and does
+            not change the outputs.
 
     Output shape:
         (..., features), that of the input.

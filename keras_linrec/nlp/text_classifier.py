@@ -39,11 +39,11 @@ class LinRecTextClassifier(LinRecTask, TextClassifier):
         num_classes: integer.
         preprocessor: a `LinRecTextClassifierPreprocessor`, or `None`, for
             inputs that are tokens already. Defaults to `None`.
-        pooling: `"mean"`, over the tokens of a text, `"max"`, each feature's
-            largest among them, for what is somewhere in a text or nowhere;
-            `"last"`, the last token, or `"ends"`, the first and the last side
-            by side: where units that read both ways have seen the whole text.
-            Defaults to `"mean"`.
+        pooling: `"mean"`, the mean over the tokens of a text; `"max"`, the
+            maximum of each feature over them, for evidence that may be
+            anywhere in a text; `"last"`, the last token; or `"ends"`, the
+            first and the last token side by side, where units that read both
+            ways have seen the whole text. Defaults to `"mean"`.
         activation: of the outputs. Defaults to `None`: they are logits.
         dropout: float in [0, 1), the share of pooled features to drop during
             training. Defaults to 0.

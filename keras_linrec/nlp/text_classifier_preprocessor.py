@@ -35,7 +35,7 @@ class LinRecTextClassifierPreprocessor(NamedPreset, TextClassifierPreprocessor):
 
     Raises:
         ValueError: for a tokenizer without those tokens, and for one whose
-            padding is one of the others.
+            `pad_token_id` is its `start_token_id` or its `end_token_id`.
 
     Example:
 
