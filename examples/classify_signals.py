@@ -45,10 +45,12 @@ class Batches(keras.utils.PyDataset):
 
     def __init__(self, signals, classes, batch_size=32, **kwargs):
         super().__init__(**kwargs)
-        self.signals, self.classes = signals, classes
+        self.signals, self.classes = signals, np.asarray(classes)
         by_length = np.argsort([len(signal) for signal in signals])
-        full = len(signals) // batch_size
-        self.batches = by_length[: full * batch_size].reshape(full, batch_size)
+        ends = range(batch_size, len(signals), batch_size)
+        self.batches = np.split(by_length, ends)
+        # TensorFlow fixes the length in which the first two batches agree.
+        self.batches.insert(1, self.batches.pop())
 
     def __len__(self):
         return len(self.batches)

@@ -91,14 +91,19 @@ def train(model, normal, validation, epochs, rate=3e-3):
 
 
 def scores(step, streams):
-    """The recent squared errors of predictions, step by step."""
+    """The recent squared errors of predictions, step by step.
+
+    A reading that is not a number scores infinity.
+    """
     states = step.initial_states(batch_size=len(streams))
     expected, score = streams[:, 0], np.zeros(len(streams))
     every = []
     for now in np.moveaxis(streams, 1, 0):
+        broken = ~np.isfinite(now)  # for the model, as expected
+        now = np.where(broken, expected, now)
         error = np.square(now - expected)[:, 0]
         score = 0.8 * score + 0.2 * error  # a mean over about five steps
-        every.append(score)
+        every.append(np.where(broken[:, 0], np.inf, score))
         expected, *states = step.predict_on_batch([now, *states])
     return np.stack(every, axis=1)
 
@@ -112,7 +117,7 @@ def threshold(normal_scores, skipped=100):
 
 
 def precision_and_recall(alarms, faults, skipped=100, delay=30):
-    """The share of alarms that are right, and of faults that are found.
+    """The share of alarms that are right, and of streams whose fault is found.
 
     An alarm is a stretch of steps. It is right if it begins during a fault or
     within `delay` steps after it.

@@ -55,7 +55,8 @@ def with_gaps(signals, generator):
             first = generator.integers(len(row) - 40)
             row[first : first + generator.integers(20, 41)] = True
     measured = ~missing[:, :, None]
-    gapped = np.concatenate([signals * measured, measured], axis=-1)
+    shown = np.where(measured, signals, 0)  # a product keeps NaN
+    gapped = np.concatenate([shown, measured], axis=-1)
     return gapped, missing.astype("float32")
 
 

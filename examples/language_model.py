@@ -18,8 +18,9 @@ model:
         --iterations 75 --output plots
 
 `--folder FOLDER` stores what is needed to resume after an interruption, even in
-the middle of a round: run the same command again, and the result is the same as
-without the interruption. `--minutes` then counts from the new start.
+the middle of a round: run the same command again. Curves, `--minutes` and the
+schedule of the learning rate then begin anew, with the weights and the
+optimizer's state as they were.
 
 A text of equally likely bytes has 8 bits per character; English has about one.
 """

@@ -45,6 +45,7 @@ What `--data` takes:
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -142,8 +143,12 @@ def parse(arguments):
 
 
 def choose_backend(name):
-    """Let the environment decide, then the command line, then the recipe."""
-    os.environ.setdefault("KERAS_BACKEND", name)
+    """Let the environment decide, then the command line, then the recipe.
+
+    A backend that is not installed decides nothing.
+    """
+    if importlib.util.find_spec(name):
+        os.environ.setdefault("KERAS_BACKEND", name)
     prepare_backend()
 
 

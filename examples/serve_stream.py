@@ -22,6 +22,8 @@ import numpy as np
 from common import BACKENDS
 from common import add_numbers
 from common import prepare_backend
+from common import require_archive
+from common import require_whole
 
 prepare_backend()
 
@@ -52,14 +54,24 @@ def parse(arguments):
     add_numbers(
         parser,
         ("port", int, 8765, "to listen on, 0 for any that is free"),
-        ("slots", int, 64, "streams at the same time"),
+        ("slots", int, 64, "streams at the same time, or --clients if more"),
         ("clients", int, 0, "connections of the load test, 0 for none"),
         ("steps", int, 1000, "each client sends"),
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for name, least, most in (
+        ("port", 0, 65535),
+        ("slots", 1, 2**20),
+        ("clients", 0, 2**20),
+        ("steps", 1, 2**31),
+    ):
+        require_whole(parser, options, name, least, most)
+    options.slots = max(options.slots, options.clients)
+    return options
 
 
 def read(path):
+    require_archive(path, "a model that Keras saved")
     return keras_linrec.saving.load_model(path)
 
 
@@ -137,7 +149,7 @@ async def serve(streams, options, listening=None):
         if slot is None:
             writer.write(b"error: all streams are taken\n")
         try:
-            while slot is not None and (line := await reader.readline()):
+            while slot is not None and (line := await next_line(reader)):
                 try:
                     inputs = parsed(line, streams.features)
                 except ValueError as error:
@@ -185,10 +197,21 @@ async def serve(streams, options, listening=None):
     return result
 
 
+async def next_line(reader):
+    """A line, or nothing after one that is longer than the reader's limit."""
+    try:
+        return await reader.readline()
+    except ValueError:
+        return b""
+
+
 def parsed(line, features):
     """The numbers of a line."""
     numbers = [float(part) for part in line.decode().split(",")]
-    if len(numbers) != features or not np.isfinite(numbers).all():
+    # The model computes in float32, of which 1e39 is infinity.
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(np.array(numbers, "float32")).all()
+    if len(numbers) != features or not is_finite:
         raise ValueError(f"expected {features} finite numbers")
     return numbers
 

@@ -14,6 +14,8 @@ from common import BACKENDS
 from common import add_numbers
 from common import add_output
 from common import make_folder
+from common import refuse
+from common import require_whole
 
 # Functions import Keras themselves, after a backend has been chosen.
 
@@ -49,6 +51,8 @@ def run(name, description, measure, sizes, arguments=None):
         }
         path.write_text(json.dumps(rounded(result), indent=1) + "\n")
         report(result)
+    if not path.exists():
+        refuse(path, "figures that an earlier run has written", "no such file")
     result = json.loads(path.read_text())
     draw(result, path.with_suffix(".png"))
     return result
@@ -67,7 +71,10 @@ def _parse(name, description, sizes, arguments):
         help=f"draw from {name}.json again",
     )
     add_output(parser, f"{name}.json and {name}.png")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for size, *_ in (*sizes, ("seeds",)):
+        require_whole(parser, options, size.replace("-", "_"), 1)
+    return options
 
 
 class Record:

@@ -34,8 +34,10 @@ LENGTH = 256  # bytes of a piece
 def pieces_of_text(folder):
     """The source files of a folder, cut into pieces."""
     files = sorted(Path(folder).glob("*.py"))
-    text = "".join(file.read_text("utf-8") for file in files)
-    return [text[i : i + LENGTH] for i in range(0, len(text) - LENGTH, LENGTH)]
+    text = b"".join(file.read_bytes() for file in files)
+    cuts = range(0, len(text) - LENGTH, LENGTH)
+    # A letter of several bytes that a cut divides is left out.
+    return [text[i : i + LENGTH].decode("utf-8", "ignore") for i in cuts]
 
 
 def batches(preprocessor, pieces, shuffled=False):

@@ -106,6 +106,13 @@ def test_an_expression_has_the_value_of_its_operations():
     assert (again == token_ids).all()
 
 
+def test_lengths_that_no_expression_has_are_refused():
+    example = import_module("list_operations")
+    options = example.parse(["--min-length", "1", "--max-length", "3"])
+    with pytest.raises(SystemExit, match="Received: lengths from 1 to 3"):
+        example.make_set(50, 0, options)
+
+
 def evaluated(tokens):
     """The value of an expression, by a stack of its lists."""
     operations = {

@@ -146,7 +146,7 @@ def test_recordings_are_split_by_takes_or_by_the_speaker(speech):
 
 
 def test_recordings_are_equally_loud_and_not_too_long(speech, monkeypatch):
-    monkeypatch.setattr(data, "MAX_SAMPLES", 1000)
+    monkeypatch.setattr(data, "MAX_SECONDS", 1 / 8)
     task = data.speech(speech_options(speech), 0)
     assert max(map(len, task.train[0])) == 1000
     for recording in task.train[0]:
@@ -245,16 +245,44 @@ def test_a_folder_that_does_not_fit_is_refused(folder, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit, match=r"TAKE\.wav\. Received: a folder w"):
         recordings.read(tmp_path / "empty")
-    for arguments, message in (
-        ({"rate": 9000}, r"of one rate\. Received: \[8000, 9000\] Hz"),
-        ({"channels": 2}, r"16 bits\. Received: 2 channels, 16 bits"),
+    for given, arguments, message in (
+        (sound, {"rate": 9000}, r"one rate\. Received: \[8000, 9000\] Hz"),
+        (sound, {"channels": 2}, r"16 bits\. Received: 2 channels, 16 bits"),
+        (sound[:0], {}, "Received: 1 channels, 16 bits, 0 samples"),
     ):
-        write_recording(folder / "0_a_11.wav", sound, **arguments)
+        write_recording(folder / "0_a_11.wav", given, **arguments)
         with pytest.raises(SystemExit, match=message):
             recordings.read(folder)
     (folder / "0_a_11.wav").write_bytes(b"none")
     with pytest.raises(SystemExit, match="0_a_11.wav: expected a recording"):
         recordings.read(folder)
+    (folder / "0_a_11.wav").rename(folder / "zero_a_11.wav")
+    with pytest.raises(SystemExit, match="Received: zero_a_11.wav"):
+        recordings.read(folder)
+
+
+def test_speakers_may_have_two_names(folder):
+    write_recording(folder / "0_a_b_3.wav", np.arange(10))
+    assert recordings.read(folder)["speakers"].max() == 2
+
+
+def test_recordings_need_a_part_to_train_on_and_one_to_test(folder):
+    for path in folder.glob("*_[5-9].wav"):
+        path.unlink()
+    with pytest.raises(SystemExit, match="Received: 0 for training, 20 for"):
+        data.speech(speech_options(folder), 0)
+    # A label of the test alone.
+    write_recording(folder / "0_a_5.wav", np.arange(10))
+    with pytest.raises(SystemExit, match="10 of them with labels of their own"):
+        data.speech(speech_options(folder), 0)
+
+
+def test_a_second_is_as_long_at_every_rate(folder):
+    for path in folder.glob("*.wav"):
+        sound, _ = recordings.read_recording(path)
+        write_recording(path, sound, rate=1000)
+    task = data.speech(speech_options(folder), 0)
+    assert max(map(len, task.train[0])) == 1000
 
 
 def test_a_file_that_does_not_fit_is_refused(speech, tmp_path):
@@ -310,6 +338,19 @@ def test_the_lengths_of_steps_are_an_input_where_asked_for():
     assert (short == 1).all()
     # Padding lasts a step.
     assert long.tolist() == 5 * [4] + 5 * [1]
+
+
+def test_a_text_that_is_not_there_or_too_short_is_refused(tmp_path):
+    for path, message in (
+        (tmp_path / "none.txt", "No such file"),
+        (tmp_path, "Is a directory"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            data.text(SimpleNamespace(data=path), 0, 7)
+    short = tmp_path / "short.txt"
+    short.write_text("x" * 140)
+    with pytest.raises(SystemExit, match="more than 140 bytes. Received: 140"):
+        data.text(SimpleNamespace(data=short), 0, 7)
 
 
 def test_the_targets_of_a_text_are_its_next_bytes():

@@ -5,7 +5,6 @@ import math
 import re
 import sys
 from dataclasses import MISSING
-from dataclasses import asdict
 from dataclasses import fields
 from dataclasses import replace
 from pathlib import Path
@@ -21,22 +20,13 @@ from recipes import studies
 from recipes import training
 from recipes import verification
 from recipes.recipe import Recipe
+from recipes.recipe import what_trains
 from recipes.studies import STUDIES
 from recipes.studies import Study
 from recipes.table import RECIPES
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-# What a reader sees, and which runs there are: nothing that a run depends on.
-DESCRIPTIVE = {
-    "section",
-    "title",
-    "seeds",
-    "paper",
-    "place",
-    "published",
-    "note",
-}
 # Of arguments that a recorded recipe did not have yet.
 DEFAULTS = {
     field.name: field.default
@@ -117,6 +107,14 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+def test_progress_of_another_recipe_is_not_gone_on_with(tmp_path, capsys):
+    run(tmp_path, "other")
+    run(tmp_path, "other", replace(TINY, note="Other words.", seeds=(0, 1)))
+    assert "finished before" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="another learning_rate, rounds"):
+        run(tmp_path, "other", replace(TINY, learning_rate=1.0, rounds=2))
+
+
 def test_a_run_ends_at_its_goal(tmp_path):
     finished, content, _ = run(tmp_path, "goal", replace(TINY, goal=100.0))
     assert finished
@@ -185,10 +183,9 @@ def test_every_result_is_of_its_recipe_as_it_stands():
         if path.stem in STUDIES:
             assert STUDIES[path.stem].example == content["recipe"]["example"]
             continue
-        recipe = json.loads(json.dumps(asdict(RECIPES[path.stem])))
         recorded = {**DEFAULTS, **content["recipe"]}
-        for key in recipe.keys() - DESCRIPTIVE:
-            assert recorded[key] == recipe[key], (path, key)
+        for key, value in what_trains(RECIPES[path.stem]).items():
+            assert recorded[key] == value, (path, key)
         model = path.with_suffix(".keras")
         assert model.stat().st_size <= record.LARGEST_MODEL, model
 
@@ -287,6 +284,12 @@ def test_figures_of_other_kinds_are_in_their_units(tmp_path):
         assert shown in made
     write_results(tmp_path, "copying-300", runs[1:] * 2)
     assert "| not reached in 300 |" in page.made(tmp_path)
+
+
+def test_a_run_that_diverged_has_not_reached_its_goal():
+    history = {"images": [256], "loss": [math.nan], "test_loss": [math.nan]}
+    recipe = RECIPES["copying-300"]
+    assert page.figure(recipe, {"history": history}) is None
 
 
 def test_the_page_says_how_far_a_run_is(tmp_path):

@@ -5,8 +5,11 @@ import json
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pages
 import pytest
+
+import keras_linrec
 
 ROOT = Path(__file__).parent.parent
 GUIDES = sorted((ROOT / "docs" / "guides" / "tasks").glob("*.md"))
@@ -81,6 +84,65 @@ def test_an_example_compares_its_model_with_a_baseline(
     picture.unlink()
     module.main(["--plot-only", "--output", str(tmp_path)])
     assert picture.stat().st_size > 0
+
+
+def test_every_signal_is_in_a_batch_and_the_first_two_differ_in_length():
+    example = import_module("classify_signals")
+    signals, classes = example.signals(70, np.random.default_rng(0))
+    batches = example.Batches(signals, classes.tolist(), batch_size=16)
+    rows = np.concatenate(batches.batches)
+    assert sorted(rows) == list(range(70))
+    lengths = [padded.shape[1] for padded, _ in batches]
+    assert lengths[0] == 500 and lengths[1] == 1000
+    for rows, (padded, labels) in zip(batches.batches, batches):
+        assert labels.tolist() == classes[rows].tolist()
+        for row, values in zip(rows, padded):
+            np.testing.assert_array_equal(
+                values[: len(signals[row])], signals[row]
+            )
+    few = example.Batches(signals[:3], classes[:3])
+    assert [padded.shape[0] for padded, _ in few] == [3]
+    # Keras, too, takes them all.
+    model = example.build_model()
+    assert model.predict(batches, verbose=0).shape == (70, 4)
+
+
+def test_a_broken_reading_is_an_alarm_and_leaves_the_rest():
+    example = import_module("detect_anomalies")
+    step = keras_linrec.export_step(example.build_model())
+    streams = example.streams(2, 30, np.random.default_rng(0))
+    expected = example.scores(step, streams)
+    streams[0, 10] = np.nan
+    found = example.scores(step, streams)
+    assert np.isinf(found[0, 10]) and np.isfinite(np.delete(found[0], 10)).all()
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-4)
+
+
+def test_gaps_may_be_given_as_nan():
+    example = import_module("fill_gaps")
+    signals = np.ones((2, 60, 1), "float32")
+    plain, missing = example.with_gaps(signals, np.random.default_rng(0))
+    signals[missing.astype(bool)] = np.nan
+    gapped, _ = example.with_gaps(signals, np.random.default_rng(0))
+    np.testing.assert_array_equal(gapped, plain)
+    assert gapped.dtype == "float32"
+
+
+def test_pieces_of_text_have_so_many_bytes(tmp_path):
+    example = import_module("write_text")
+    (tmp_path / "one.py").write_text("я" * 700, "utf-8")
+    pieces = example.pieces_of_text(tmp_path)
+    assert len(pieces) == 5
+    assert all(len(piece.encode()) == example.LENGTH for piece in pieces)
+
+
+def test_sizes_below_one_and_missing_figures_are_named(tmp_path, capsys):
+    example = import_module("forecast")
+    with pytest.raises(SystemExit):
+        example.main(["--epochs", "0"])
+    assert "--epochs: expected a whole number from 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="forecast.json: expected figures"):
+        example.main(["--plot-only", "--output", str(tmp_path)])
 
 
 @pytest.mark.parametrize("guide", EXAMPLES)

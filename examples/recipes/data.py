@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 from addition_task import additions
+from common import refuse
 from copy_memory import SYMBOLS
 from copy_memory import copies
 from digits import read_task
@@ -21,8 +22,8 @@ from recipes.tasks import TextTask
 from recipes.vowels import vowels
 
 TEST_TAKES = range(5)
-# A second, where longer recordings are cut off.
-MAX_SAMPLES = 8000
+# Where longer recordings are cut off.
+MAX_SECONDS = 1
 
 
 def addition(options, seed, steps):
@@ -85,7 +86,14 @@ def text(options, seed, length):
             "--data: expected a text of about a megabyte, such as Tiny "
             "Shakespeare. Received: no file"
         )
-    content = np.frombuffer(options.data.read_bytes(), "uint8")
+    expected = f"a text of more than {20 * length} bytes"
+    try:
+        content = np.frombuffer(options.data.read_bytes(), "uint8")
+    except OSError as error:
+        refuse(options.data, expected, error.strerror)
+    # Of the test, a tenth, at least two rows.
+    if len(content) <= 20 * length:
+        refuse(options.data, expected, f"{len(content)} bytes")
     return TextTask(content.astype("int32"), length)
 
 
@@ -118,9 +126,11 @@ def speech(options, seed, unheard=False, vary=False, oversampling=1):
     if unheard:
         speakers = np.unique(arrays["speakers"])
         held_out = arrays["speakers"] == speakers[seed % len(speakers)]
+    recordings.require_parts(options.data, arrays["labels"], held_out)
     ends = np.cumsum(arrays["lengths"])[:-1]
+    longest = int(MAX_SECONDS * arrays["rate"])
     sounds = [
-        oversampled(recordings.equally_loud(part[:MAX_SAMPLES]), oversampling)
+        oversampled(recordings.equally_loud(part[:longest]), oversampling)
         for part in np.split(arrays["samples"], ends)
     ]
     labels = arrays["labels"].astype("int32")

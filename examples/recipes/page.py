@@ -85,7 +85,7 @@ def figure(recipe, run):
         return last(history["test_loss"]) / math.log(2)
     if recipe.figure == "growth":
         return max(map(growth, watched(history)))
-    if history["loss"][-1] >= recipe.goal:
+    if not history["loss"][-1] < recipe.goal:
         return None
     return history["images"][-1] // recipe.batch_size
 
@@ -391,6 +391,8 @@ def draw(section, output):
     from matplotlib.ticker import EngFormatter
 
     found = [r for r in results(output) if r.recipe.section == section]
+    if not found:
+        return
     canvas, axes = new_axes()
     kind = found[0].recipe.figure
     along, (shown, columns) = places_of(kind, found), VALUES[kind]

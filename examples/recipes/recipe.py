@@ -1,5 +1,7 @@
 """What a recipe is, and the papers that recipes refer to."""
 
+import json
+from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -73,6 +75,16 @@ class Recipe:
     published: float | None = None
     note: str = ""
     backend: str = "jax"
+
+
+# What a reader sees, and which runs there are: nothing that a run depends on.
+WORDS = ("section", "title", "seeds", "paper", "place", "published", "note")
+
+
+def what_trains(recipe):
+    """A recipe as JSON would hold it, without its words."""
+    kept = {k: v for k, v in asdict(recipe).items() if k not in WORDS}
+    return json.loads(json.dumps(kept))
 
 
 def normal(deviation):

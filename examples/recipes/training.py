@@ -6,11 +6,13 @@ import time
 
 import keras
 from common import cosine_schedule
+from common import refuse
 from recipes import networks
 from recipes import record
 from recipes.data import TASKS
 from recipes.measurements import MEASUREMENTS
 from recipes.measurements import WATCHED
+from recipes.recipe import what_trains
 
 from keras_linrec.files import replacing
 from keras_linrec.optimizers import ParameterGroups
@@ -25,7 +27,9 @@ def train(name, recipe, seed, options):
     folder = options.folder / name / f"{keras.backend.backend()}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(name, recipe, rounds, folder, options)
+    require_recipe(folder, recipe)
     if progress.is_finished():
+        print(f"{name}, seed {seed}: finished before, in {folder}.")
         return True
     keras.utils.set_random_seed(seed)
     model = networks.build(task, recipe.layers)
@@ -42,6 +46,22 @@ def train(name, recipe, seed, options):
         verbose=0,
     )
     return progress.is_finished()
+
+
+def require_recipe(folder, recipe):
+    """Exit if a folder has the progress of another recipe."""
+    path, wanted = folder / "recipe.json", what_trains(recipe)
+    if not path.exists():
+        path.write_text(json.dumps(wanted))
+        return
+    begun = json.loads(path.read_text())
+    differing = [key for key in wanted if begun.get(key) != wanted[key]]
+    if differing:
+        refuse(
+            folder,
+            "the progress of this recipe, or another --folder",
+            f"a run with another {', '.join(differing)}",
+        )
 
 
 def compile_model(model, task, optimizer=None):
@@ -185,7 +205,7 @@ class Progress(keras.callbacks.Callback):
             return False
         goal = self.recipe.goal
         reached = goal is not None and self.history[-1]["loss"] < goal
-        return reached or len(self.history) == self.recipe.rounds
+        return reached or len(self.history) >= self.recipe.rounds
 
     def _publish(self):
         """Write the run so far, and the model of the first seed."""

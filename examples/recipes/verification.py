@@ -1,6 +1,7 @@
 """The test figure of a model that was kept, measured again."""
 
 import keras
+from common import require_archive
 from recipes import record
 from recipes.data import TASKS
 from recipes.page import last
@@ -19,7 +20,9 @@ def verify(name, recipe, options):
     """Whether the kept model has the figure that was recorded."""
     seed = recipe.seeds[0]
     task = TASKS[recipe.task](options, seed, **recipe.task_arguments)
-    model = load_model(options.output / f"{name}.keras", compile=False)
+    path = options.output / f"{name}.keras"
+    require_archive(path, "the model that a run of the recipe kept")
+    model = load_model(path, compile=False)
     compile_model(model, task)
     measured = test(model, task)
     runs = record.read(options.output / f"{name}.json")["runs"]
