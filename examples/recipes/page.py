@@ -85,7 +85,7 @@ def figure(recipe, run):
         return last(history["test_loss"]) / math.log(2)
     if recipe.figure == "growth":
         return max(map(growth, watched(history)))
-    if not history["loss"][-1] < recipe.goal:
+    if not last(history["test_loss"]) < recipe.goal:
         return None
     return history["images"][-1] // recipe.batch_size
 

@@ -39,7 +39,7 @@ class Recipe:
             `"iterations"` until the goal, `"bits"` of a byte of the test, or
             the `"growth"` of what is watched, the highest value over the
             lowest. Defaults to `"accuracy"`.
-        goal: float, a training loss below which a run ends. Defaults to
+        goal: float, a loss of the test below which a run ends. Defaults to
             `None`.
         measurements: names of `recipes.measurements.MEASUREMENTS`, made with
             the trained model. Defaults to none.

@@ -183,7 +183,7 @@ class Progress(keras.callbacks.Callback):
         row |= {key: float(value) for key, value in logs.items()}
         self.history.append(row)
         is_due = (epoch + 1) % self.recipe.test_every == 0
-        if is_due or self.is_finished():
+        if is_due or epoch + 1 == self.recipe.rounds:
             tested = test(self.model, self.rounds.task)
             row |= {f"test_{key}": float(v) for key, v in tested.items()}
             if self.recipe.watched:
@@ -204,7 +204,8 @@ class Progress(keras.callbacks.Callback):
         if not self.history:
             return False
         goal = self.recipe.goal
-        reached = goal is not None and self.history[-1]["loss"] < goal
+        tested = self.history[-1].get("test_loss", math.inf)
+        reached = goal is not None and tested < goal
         return reached or len(self.history) >= self.recipe.rounds
 
     def _publish(self):
