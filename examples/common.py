@@ -1,5 +1,6 @@
 """Shared parts of the examples: backend, options, files, models, training."""
 
+import argparse
 import importlib.util
 import json
 import math
@@ -37,13 +38,33 @@ def prepare_backend():
 # Options.
 
 
+# Whole numbers that may be 0; the others are of things that there are.
+MAY_BE_ZERO = {"clients", "lstm-iterations", "port", "seed"}
+
+
 def add_numbers(parser, *numbers):
     """Add numeric options, given as (name, type, default or `None`, help)."""
     for name, kind, default, text in numbers:
         shown = "" if default is None else " (default: %(default)s)"
+        if kind is int:
+            kind = whole_number(least=int(name not in MAY_BE_ZERO))
         parser.add_argument(
             f"--{name}", type=kind, default=default, help=f"{text}{shown}"
         )
+
+
+def whole_number(least, most=2**31 - 1):
+    """The type of an option that is a number in a range."""
+
+    def number(text):
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(_not_between(least, most, value))
+        return value
+
+    # As argparse names it where the text is no number.
+    number.__name__ = "int"
+    return number
 
 
 def require_whole(parser, options, name, least, most=2**31 - 1):
@@ -51,9 +72,13 @@ def require_whole(parser, options, name, least, most=2**31 - 1):
     value = getattr(options, name)
     if value is not None and not least <= value <= most:
         parser.error(
-            f"argument --{name.replace('_', '-')}: expected a whole "
-            f"number from {least} to {most}, received {value}"
+            f"argument --{name.replace('_', '-')}: "
+            + _not_between(least, most, value)
         )
+
+
+def _not_between(least, most, value):
+    return f"expected a whole number from {least} to {most}, received {value}"
 
 
 def add_models(parser):

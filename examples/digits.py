@@ -156,7 +156,7 @@ def scaled_pixels(pixels):
 def first(size, data, option, kind):
     """The first `size` images and their labels; all if `size` is `None`."""
     pixels, labels = data
-    size = size or len(pixels)
+    size = len(pixels) if size is None else size
     if size > len(pixels):
         sys.exit(
             f"{option}: expected at most {len(pixels)}, the number of "

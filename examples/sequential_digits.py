@@ -40,7 +40,6 @@ from common import make_folder
 from common import prepare_backend
 from common import refuse
 from common import require_archive
-from common import require_whole
 from digits import TEST_BATCH_SIZE
 from digits import add_data
 from digits import as_sequences
@@ -127,9 +126,6 @@ def parse(arguments):
             "argument --minutes: expected a number above 0, received "
             f"{options.minutes}"
         )
-    for name in ("epochs", "batch_size", "train_size", "test_size"):
-        require_whole(parser, options, name, least=1)
-    require_whole(parser, options, "seed", least=0)
     return options
 
 

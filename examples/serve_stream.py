@@ -59,13 +59,7 @@ def parse(arguments):
         ("steps", int, 1000, "each client sends"),
     )
     options = parser.parse_args(arguments)
-    for name, least, most in (
-        ("port", 0, 65535),
-        ("slots", 1, 2**20),
-        ("clients", 0, 2**20),
-        ("steps", 1, 2**31),
-    ):
-        require_whole(parser, options, name, least, most)
+    require_whole(parser, options, "port", least=0, most=65535)
     options.slots = max(options.slots, options.clients)
     return options
 

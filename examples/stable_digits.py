@@ -227,7 +227,9 @@ def build_layer(units, steps, layer, step_size=None, **settings):
             return_sequences=False,
             **settings,
         )
-    settings["step_size"] = step_size or min(0.1, 24 / steps)
+    if step_size is None:
+        step_size = min(0.1, 24 / steps)
+    settings["step_size"] = step_size
     if layer == "antisymmetric":
         return AntisymmetricRNN(units, **settings)
     if layer == "neural-ode":

@@ -90,10 +90,6 @@ def parse(arguments):
     )
     add_output(parser, f"{PLOT_FILE} and {TABLE_FILE}")
     options = parser.parse_args(arguments)
-    for name in ("layers", "units", "iterations", "interval", "seeds"):
-        require_whole(parser, options, name, least=1)
-    for name in ("batch_size", "train_size"):
-        require_whole(parser, options, name, least=1)
     require_whole(parser, options, "state_size", least=4)
     return options
 

@@ -15,7 +15,6 @@ from common import add_numbers
 from common import add_output
 from common import make_folder
 from common import refuse
-from common import require_whole
 
 # Functions import Keras themselves, after a backend has been chosen.
 
@@ -71,10 +70,7 @@ def _parse(name, description, sizes, arguments):
         help=f"draw from {name}.json again",
     )
     add_output(parser, f"{name}.json and {name}.png")
-    options = parser.parse_args(arguments)
-    for size, *_ in (*sizes, ("seeds",)):
-        require_whole(parser, options, size.replace("-", "_"), 1)
-    return options
+    return parser.parse_args(arguments)
 
 
 class Record:

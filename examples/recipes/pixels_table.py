@@ -118,7 +118,7 @@ MUON_EPOCHS = 32
 
 RECIPES = {
     "pixels-lssl": small_lssl("pixels", 4e-3, 0.2, 99.53, 4e-3),
-    "permuted-lssl": small_lssl("permuted", 4e-3, 0.2, 98.76, 1e-3),
+    "permuted-lssl": small_lssl("permuted", 1e-2, 0.1, 98.76, 1e-3),
     "pixels-lipschitz": lipschitz(
         "pixels",
         {"beta": 0.65},
