@@ -43,9 +43,10 @@ def test_a_larger_state_remembers_more(tmp_path, capsys):
     ("arguments", "expected"),
     [
         (
-            ["--state-size", "0"],
-            "--state-size: expected a whole number from 1 to 256, received 0",
+            ["--state-size", "257"],
+            "--state-size: expected a whole number from 1 to 256, received 257",
         ),
+        (["--state-size", "0"], "--state-size: expected a whole number from 1"),
         (["--state-size", "9.5"], "--state-size: invalid int value: '9.5'"),
         (["--steps", "-1"], "--steps: expected a whole number from 1 to"),
         (["--speed", "9"], "unrecognized arguments: --speed 9"),
