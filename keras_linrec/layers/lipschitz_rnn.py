@@ -13,7 +13,7 @@ from keras_linrec.layers.nonlinear_layer import NonlinearLayer
 from keras_linrec.layers.precise_layer import drawn_apart
 from keras_linrec.layers.precise_layer import given_values
 from keras_linrec.layers.precise_layer import serialized
-from keras_linrec.ops.check_bounded import require_bounded
+from keras_linrec.ops.check_bounded import require_bounded_rows
 from keras_linrec.ops.contractive_pair import contractive_pair
 from keras_linrec.ops.scan_checks import SOLVERS
 from keras_linrec.ops.symmetric_skew import symmetric_skew
@@ -243,18 +243,14 @@ class LipschitzLayer(LipschitzUnit, NonlinearLayer):
         """The final state; complain where it overflowed by itself."""
         if self.stable_transition or not self.alpha:
             return final_state
-        finite = ops.all(ops.isfinite(sequences), axis=(1, 2))
-        if states is not None:
-            finite &= ops.all(ops.isfinite(states[0]), axis=1)
-        finite = finite[:, None]
-        bounded = require_bounded(
-            ops.where(finite, final_state, 0.0),
+        return require_bounded_rows(
+            final_state,
             f"Layer '{self.name}' has states beyond 1e30 or NaN, though its "
             "inputs are finite: its A is unstable, or a weight is NaN. "
             "`stable_transition=True` keeps A stable; "
             "`keras_linrec.analysis.stability_certificate` measures it.",
+            [sequences, *(states or ())],
         )
-        return ops.where(finite, bounded, final_state)
 
     def scan(self, *args, time_deltas=None, **arguments):
         if time_deltas is not None:

@@ -12,6 +12,7 @@ from keras_linrec.ops.carried_response import carried_kernel
 from keras_linrec.ops.carried_response import carried_response
 from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.check_bounded import require_bounded
+from keras_linrec.ops.check_bounded import require_bounded_rows
 from keras_linrec.ops.discretization import discretise
 from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.ops.impulse_response import impulse_response
@@ -56,15 +57,17 @@ class Systems(NamedTuple):
         direct = ops.expand_dims(inputs, -1) * self.feedthrough
         return activate(self.activation, outputs + direct)
 
-    def require_bounded(self, tensor):
-        """The tensor, if it is finite."""
-        return require_bounded(
-            tensor,
+    def require_bounded(self, tensor, given=None):
+        """The tensor, if it is finite, in rows of given finite numbers."""
+        message = (
             f"Layer '{self.name}' grows beyond all bounds, or is NaN: its "
             "inputs or weights may be, or its systems are unstable. "
             "`spectrum()` shows the latter, and `stable_transition=True` "
-            "keeps them from becoming so.",
+            "keeps them from becoming so."
         )
+        if given is None:
+            return require_bounded(tensor, message)
+        return require_bounded_rows(tensor, message, given)
 
     def zero_states(self, inputs):
         """The states before the first step, (batch, features, N)."""
@@ -167,9 +170,7 @@ def _by_structured_steps(systems, inputs, states, time_deltas, resets):
         systems.alpha,
         resets,
     )
-    return outputs, _bounded_by_themselves(
-        systems, final_states, (inputs, states)
-    )
+    return outputs, systems.require_bounded(final_states, (inputs, states))
 
 
 def _by_dense_steps(systems, inputs, states, lengths, resets):
@@ -200,26 +201,7 @@ def _by_blocks(kernel, systems, inputs, states, lengths, resets):
         states,
         systems.alpha,
     )
-    return outputs, _bounded_by_themselves(
-        systems, final_states, (inputs, states)
-    )
-
-
-def _bounded_by_themselves(systems, final_states, given):
-    """The final states, which are bounded in rows of finite numbers.
-
-    A NaN that was given stays in its row: it is no error.
-
-    Args:
-        systems: `Systems`.
-        final_states: tensor (batch, features, N).
-        given: pair of tensors (batch, ...) with two more axes, from which the
-            states follow.
-    """
-    known = [ops.all(ops.isfinite(part), axis=(1, 2)) for part in given]
-    known = ops.logical_and(*known)[:, None, None]
-    bounded = systems.require_bounded(ops.where(known, final_states, 0.0))
-    return ops.where(known, bounded, final_states)
+    return outputs, systems.require_bounded(final_states, (inputs, states))
 
 
 def _by_packed_chunks(systems, inputs, states, lengths, resets):

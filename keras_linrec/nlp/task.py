@@ -22,7 +22,7 @@ class LinRecTask(NamedPreset, SavedWhole):
 
     def compile_from_config(self, config):
         config = keras.saving.deserialize_keras_object(config)
-        has_state = config.pop("optimizer_has_state")
+        has_state = config.pop("optimizer_has_state", False)
         self.compile(**config)
         # Keras warns of a state without one in the file.
         if has_state:

@@ -1,4 +1,8 @@
-"""A check that values stay bounded."""
+"""Checks that values stay bounded."""
+
+from functools import reduce
+
+from keras import ops
 
 from keras_linrec.kernels import check_bounded
 
@@ -14,3 +18,26 @@ def require_bounded(tensor, message):
         message: string, the text of the error or warning.
     """
     return check_bounded.require_bounded(tensor, message)
+
+
+def require_bounded_rows(tensor, message, given):
+    """As `require_bounded`, in the rows for which finite numbers were given.
+
+    A NaN that was given stays in its row: it is no error.
+
+    Args:
+        tensor: float tensor, (batch, ...).
+        message: string, the text of the error or warning.
+        given: list of tensors (batch, ...), from which the tensor follows.
+    """
+    known = reduce(ops.logical_and, map(_are_finite, given))
+    for _ in tensor.shape[1:]:
+        known = ops.expand_dims(known, -1)
+    bounded = require_bounded(ops.where(known, tensor, 0.0), message)
+    return ops.where(known, bounded, tensor)
+
+
+def _are_finite(tensor):
+    """Whether the numbers of each row are finite, (batch,)."""
+    axes = tuple(range(1, len(tensor.shape)))
+    return ops.all(ops.isfinite(tensor), axis=axes)
