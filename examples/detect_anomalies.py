@@ -96,7 +96,9 @@ def scores(step, streams):
     A reading that is not a number scores infinity.
     """
     states = step.initial_states(batch_size=len(streams))
-    expected, score = streams[:, 0], np.zeros(len(streams))
+    first = streams[:, 0]
+    expected = np.where(np.isfinite(first), first, 0)
+    score = np.zeros(len(streams))
     every = []
     for now in np.moveaxis(streams, 1, 0):
         broken = ~np.isfinite(now)  # for the model, as expected

@@ -29,7 +29,6 @@ RotRNN half as long.
 """
 
 import argparse
-import itertools
 import math
 import time
 from typing import NamedTuple
@@ -227,19 +226,17 @@ def make_set(count, seed, options):
     """Token ids (count, max_length) and values (count,), sorted by length."""
     generator = np.random.default_rng(seed)
     token_ids, values, made = [], [], 0
-    for drawn in itertools.count(1):
+    while made < count:
         new_token_ids, new_values = expressions(1000, generator, options)
         token_ids.append(new_token_ids)
         values.append(new_values)
         made += len(new_values)
-        if made >= count:
-            break
-        if not made and drawn == 20:
+        if not made and len(values) == 20:
             raise SystemExit(
                 "--min-length, --max-length: expected lengths that "
                 "expressions have. Received: lengths from "
                 f"{options.min_length} to {options.max_length}, which none of "
-                f"{1000 * drawn} expressions has"
+                "20,000 expressions has"
             )
     token_ids = np.concatenate(token_ids)[:count]
     values = np.concatenate(values)[:count]

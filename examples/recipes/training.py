@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from pathlib import Path
 
 import keras
 from common import cosine_schedule
@@ -52,7 +53,8 @@ def require_recipe(folder, recipe):
     """Exit if a folder has the progress of another recipe."""
     path, wanted = folder / "recipe.json", what_trains(recipe)
     if not path.exists():
-        path.write_text(json.dumps(wanted))
+        with replacing(path) as made:
+            Path(made).write_text(json.dumps(wanted))
         return
     begun = json.loads(path.read_text())
     differing = [key for key in wanted if begun.get(key) != wanted[key]]

@@ -223,7 +223,7 @@ class LipschitzLayer(LipschitzUnit, NonlinearLayer):
         outputs, (final_state,) = super().run(
             sequences, states, lengths, wants_states, **options
         )
-        # A compiler drops what is not wanted.
+        # Where the state is not wanted, JAX drops the check too.
         return outputs, [self._bounded(final_state, sequences, states)]
 
     def run_last(self, sequences, states, wants_states, **options):
