@@ -144,6 +144,30 @@ def make_folder(path):
         refuse(path, "a directory to write to", error.strerror)
 
 
+def require_same_run(folder, wanted):
+    """Exit if a folder has the progress of another run.
+
+    Args:
+        folder: path of a folder that exists.
+        wanted: dictionary of what determines a run, as JSON would hold it.
+    """
+    from keras_linrec.files import replacing
+
+    path = folder / "run.json"
+    if not path.exists():
+        with replacing(path) as made:
+            Path(made).write_text(json.dumps(wanted))
+        return
+    begun = json.loads(path.read_text())
+    differing = [key for key in wanted if begun.get(key) != wanted[key]]
+    if differing:
+        refuse(
+            folder,
+            "the progress of this run, or another --folder",
+            f"a run with another {', '.join(differing)}",
+        )
+
+
 def save_plot(figure, options, name):
     """Write a figure of Matplotlib's into the folder given to `add_plot`."""
     make_folder(options.output)

@@ -18,14 +18,14 @@ model:
         --iterations 75 --output plots
 
 `--folder FOLDER` stores what is needed to resume after an interruption, even in
-the middle of a round: run the same command again. Curves, `--minutes` and the
-schedule of the learning rate then begin anew, with the weights and the
-optimizer's state as they were.
+the middle of a round: run the same command again. With more `--rounds` or
+`--minutes`, a finished training goes on.
 
 A text of equally likely bytes has 8 bits per character; English has about one.
 """
 
 import argparse
+import json
 import math
 import time
 from pathlib import Path
@@ -35,7 +35,9 @@ from common import add_models
 from common import add_numbers
 from common import add_plot
 from common import lstm
+from common import make_folder
 from common import prepare_backend
+from common import require_same_run
 from common import save_plot
 from common import widest
 
@@ -45,6 +47,7 @@ import keras
 import keras_hub
 
 from keras_linrec import nlp
+from keras_linrec.files import replacing
 from keras_linrec.saving import BackupAndRestore
 
 SONNETS = Path(__file__).parent / "sonnets.txt"
@@ -250,9 +253,12 @@ def train(name, model, training, held_out, write, options):
     callbacks = [progress]
     if options.folder:
         folder = options.folder / name
-        # First in the list, so that other callbacks see the restored state.
-        backup = BackupAndRestore(folder)
-        callbacks = [backup, progress]
+        progress.resume(folder)
+        # Last: a round that was recorded and not backed up is trained again.
+        callbacks.append(BackupAndRestore(folder, delete_checkpoint=False))
+    if progress.is_finished():
+        print("Finished before.")
+        return progress.curve
     model.fit(
         progress.rows,
         epochs=options.rounds,
@@ -278,17 +284,27 @@ class Progress(keras.callbacks.Callback):
         self.test = rows_of(held_out, TEST_LENGTH)
         self.write = write
         self.options = options
+        self.path = None
         self.curve = []
 
-    def on_train_begin(self, logs=None):
-        self.begin = time.perf_counter()
-        self.tested = 0.0
+    def resume(self, folder):
+        """Continue the curve of a folder, and keep it there from now on."""
+        make_folder(folder)
+        require_same_run(folder, what_determines(self.options))
+        self.path = folder / "curve.json"
+        if self.path.exists():
+            self.curve = json.loads(self.path.read_text())
+
+    def is_finished(self):
+        out_of_time = self._minutes() >= self.options.minutes
+        return out_of_time or len(self.curve) >= self.options.rounds
 
     def _minutes(self):
         """The time spent on training, without testing."""
-        return (time.perf_counter() - self.begin - self.tested) / 60
+        return self.curve[-1]["minutes"] if self.curve else 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
+        del self.curve[epoch:]
         self.rows.round = epoch
         options = self.options
         share = max(epoch / options.rounds, self._minutes() / options.minutes)
@@ -300,15 +316,18 @@ class Progress(keras.callbacks.Callback):
         for variable in self.model.non_trainable_variables:
             if variable.name == "seed_generator_state":
                 variable.assign([options.seed, epoch])
+        self.begin = time.perf_counter()
 
     def on_epoch_end(self, epoch, logs=None):
-        minutes = self._minutes()
-        begin = time.perf_counter()
+        minutes = self._minutes() + (time.perf_counter() - self.begin) / 60
         bits = self.model.evaluate(*self.test, batch_size=4, verbose=0)
         bits /= math.log(2)
         loss = float(logs["loss"])
         point = {"round": epoch + 1, "loss": loss, "bits": bits}
         self.curve.append({**point, "minutes": minutes})
+        if self.path:
+            with replacing(self.path) as path:
+                Path(path).write_text(json.dumps(self.curve))
         print(
             f"round {epoch + 1:3}: loss {loss:.4f}, {bits:.4f} bits per "
             f"character (held out), {minutes:.1f} minutes",
@@ -316,9 +335,19 @@ class Progress(keras.callbacks.Callback):
         )
         if self.write is not None:
             print(f"    {self.write()}", flush=True)
-        self.tested += time.perf_counter() - begin
-        if minutes >= self.options.minutes:
+        if self.is_finished():
             self.model.stop_training = True
+
+
+# Those that another run in the same folder may have.
+MAY_CHANGE = {"characters", "folder", "lstm", "minutes", "output", "prompt"}
+MAY_CHANGE |= {"rounds"}
+
+
+def what_determines(options):
+    """The other options, as JSON would hold them."""
+    kept = {k: v for k, v in vars(options).items() if k not in MAY_CHANGE}
+    return {**kept, "data": str(kept["data"].resolve())}
 
 
 class Writer:

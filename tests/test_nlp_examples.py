@@ -31,6 +31,19 @@ def test_a_text_is_learned_by_both_models(tmp_path, capsys):
     assert "    Th" in printed and "| lstm |" in printed
 
 
+def test_a_folder_continues_its_run_and_refuses_another(tmp_path, capsys):
+    example = import_module("language_model")
+    command = [*WRITING, "--no-lstm", "--folder", str(tmp_path)]
+    first = example.main([*command, "--rounds", "1"])["rotrnn"]
+    (longer,) = example.main([*command, "--rounds", "2"]).values()
+    assert longer[0] == first[0] and longer[1]["round"] == 2
+    assert longer[1]["minutes"] > longer[0]["minutes"]
+    assert example.main([*command, "--rounds", "2"]) == {"rotrnn": longer}
+    assert "Finished before" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="a run with another dropout"):
+        example.main([*command, "--rounds", "2", "--dropout", "0.5"])
+
+
 def test_every_byte_but_the_first_is_predicted_once_or_more():
     example = import_module("language_model")
     text = np.arange(50)

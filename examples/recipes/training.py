@@ -3,11 +3,10 @@
 import json
 import math
 import time
-from pathlib import Path
 
 import keras
 from common import cosine_schedule
-from common import refuse
+from common import require_same_run
 from recipes import networks
 from recipes import record
 from recipes.data import TASKS
@@ -28,7 +27,7 @@ def train(name, recipe, seed, options):
     folder = options.folder / name / f"{keras.backend.backend()}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(name, recipe, rounds, folder, options)
-    require_recipe(folder, recipe)
+    require_same_run(folder, what_trains(recipe))
     if progress.is_finished():
         print(f"{name}, seed {seed}: finished before, in {folder}.")
         return True
@@ -47,23 +46,6 @@ def train(name, recipe, seed, options):
         verbose=0,
     )
     return progress.is_finished()
-
-
-def require_recipe(folder, recipe):
-    """Exit if a folder has the progress of another recipe."""
-    path, wanted = folder / "recipe.json", what_trains(recipe)
-    if not path.exists():
-        with replacing(path) as made:
-            Path(made).write_text(json.dumps(wanted))
-        return
-    begun = json.loads(path.read_text())
-    differing = [key for key in wanted if begun.get(key) != wanted[key]]
-    if differing:
-        refuse(
-            folder,
-            "the progress of this recipe, or another --folder",
-            f"a run with another {', '.join(differing)}",
-        )
 
 
 def compile_model(model, task, optimizer=None):
