@@ -38,16 +38,21 @@ def prepare_backend():
 # Options.
 
 
-# Whole numbers that may be 0; the others are of things that there are.
+# The other whole numbers are of things that there are, and the other real ones
+# are divided by, or have no effect at 0.
 MAY_BE_ZERO = {"clients", "lstm-iterations", "port", "seed"}
+MAY_BE_ZERO |= {"alpha", "beta", "deviation", "dropout", "gamma", "momentum"}
 
 
 def add_numbers(parser, *numbers):
     """Add numeric options, given as (name, type, default or `None`, help)."""
     for name, kind, default, text in numbers:
         shown = "" if default is None else " (default: %(default)s)"
+        may_be_zero = name in MAY_BE_ZERO
         if kind is int:
-            kind = whole_number(least=int(name not in MAY_BE_ZERO))
+            kind = whole_number(least=0 if may_be_zero else 1)
+        elif kind is float:
+            kind = real_number(may_be_zero)
         parser.add_argument(
             f"--{name}", type=kind, default=default, help=f"{text}{shown}"
         )
@@ -64,6 +69,22 @@ def whole_number(least, most=2**31 - 1):
 
     # As argparse names it where the text is no number.
     number.__name__ = "int"
+    return number
+
+
+def real_number(may_be_zero):
+    """The type of an option that is a finite number, and not negative."""
+
+    def number(text):
+        value = float(text)
+        if math.isfinite(value) and (value > 0 or may_be_zero and value == 0):
+            return value
+        least = "of at least" if may_be_zero else "above"
+        raise argparse.ArgumentTypeError(
+            f"expected a number {least} 0, received {text}"
+        )
+
+    number.__name__ = "float"
     return number
 
 

@@ -99,6 +99,14 @@ def read_file(path):
             "x_train and x_test with images of one size",
             f"{describe(arrays['x_train'])} and {describe(arrays['x_test'])}",
         )
+    train_images = arrays["x_train"]
+    # Pixels are divided by the highest, or by their deviation.
+    if not 0 < train_images.max() > train_images.min():
+        refuse(
+            path,
+            "x_train with pixels that differ, some of them above 0",
+            describe(train_images),
+        )
     for name in ("y_train", "y_test"):
         # PyTorch hardly supports unsigned integers of 16 bits and more.
         arrays[name] = arrays[name].astype("int32")

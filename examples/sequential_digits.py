@@ -121,11 +121,6 @@ def parse(arguments):
         options.epochs = 10 if options.data else 60
     if options.batch_size is None:
         options.batch_size = 50 if options.model == "small" else 32
-    if options.minutes is not None and not 0 < options.minutes < math.inf:
-        parser.error(
-            "argument --minutes: expected a number above 0, received "
-            f"{options.minutes}"
-        )
     return options
 
 

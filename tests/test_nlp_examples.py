@@ -44,6 +44,19 @@ def test_a_folder_continues_its_run_and_refuses_another(tmp_path, capsys):
         example.main([*command, "--rounds", "2", "--dropout", "0.5"])
 
 
+@pytest.mark.parametrize(
+    ("option", "least"),
+    [("--minutes", "above"), ("--learning-rate", "above"), ("--dropout", "of")],
+)
+def test_an_option_without_effect_is_refused(option, least, capsys):
+    example = import_module("language_model")
+    for value in ("-1", "inf", "nan", *(["0"] if least == "above" else [])):
+        with pytest.raises(SystemExit):
+            example.parse([option, value])
+        assert f"a number {least}" in capsys.readouterr().err
+    assert example.parse(["--dropout", "0"]).dropout == 0
+
+
 def test_every_byte_but_the_first_is_predicted_once_or_more():
     example = import_module("language_model")
     text = np.arange(50)

@@ -292,6 +292,11 @@ MALFORMED = {
         "images of one size. Received: uint8 of shape (180, 3, 3) from 0 to "
         "255 and float64 of shape (90, 4, 4)",
     ),
+    "black images": (
+        {**arrays(), "x_train": np.zeros((180, 3, 3), "uint8")},
+        "expected x_train with pixels that differ, some of them above 0. "
+        "Received: uint8 of shape (180, 3, 3) from 0 to 0",
+    ),
     "too few labels": (
         {**arrays(), "y_train": np.zeros(179, "uint8")},
         "expected y_train with 180 whole numbers from 0 to 999, one for each "
