@@ -80,6 +80,8 @@ class ParameterGroups(keras.optimizers.Optimizer):
         super().__init__(learning_rate=0.0, name=name)
         self.groups = dict(groups)
         self.optimizer = optimizer
+        # The paths that the weights had in the training that was saved.
+        self._saved_paths = None
         self.global_clipnorm = optimizer.global_clipnorm
         self.group_optimizers = [
             _copy(optimizer, multiple, f"{optimizer.name}_{number}")
@@ -96,16 +98,32 @@ class ParameterGroups(keras.optimizers.Optimizer):
         # Another optimizer around the same one may have built it.
         _require_optimizer(self.optimizer)
         super().build(variables)
-        self._group_of = [self._find_group(v.path) for v in variables]
+        paths = self._paths(variables)
+        self._group_of = [self._find_group(path) for path in paths]
         for number, expression in enumerate(self.groups, start=1):
             if number not in self._group_of:
                 raise ValueError(
                     "Each expression in `groups` should occur in the path of a "
                     f"trainable weight. Received: {expression!r}, and the "
-                    f"paths {[v.path for v in variables]}"
+                    f"paths {paths}"
                 )
         for number, optimizer in enumerate(self._optimizers):
             optimizer.build(self._members(number, variables))
+
+    def _paths(self, variables):
+        """The paths in which the expressions are searched for.
+
+        A `Sequential` that is loaded leaves its own name out of the paths of
+        its weights, and so does one that `fit` builds: those of the training
+        that was saved count, if they are the same but for such a name.
+        """
+        paths = [v.path for v in variables]
+        saved = self._saved_paths or ()
+        if len(saved) == len(paths) and all(
+            map(_is_same_but_longer, saved, paths)
+        ):
+            return saved
+        return paths
 
     def _find_group(self, path):
         """The number of a weight's group, 0 where it is in none."""
@@ -128,34 +146,39 @@ class ParameterGroups(keras.optimizers.Optimizer):
     def apply(self, grads, trainable_variables=None):
         if trainable_variables is None:
             trainable_variables = self._trainable_variables
-        trainable_variables = list(trainable_variables)
+        grads, trainable_variables = list(grads), list(trainable_variables)
+        if len(grads) != len(trainable_variables):
+            raise ValueError(
+                "There should be a gradient, or `None`, for every variable. "
+                f"Received: {len(grads)} gradients for "
+                f"{len(trainable_variables)} variables"
+            )
         if not self.built:
             self.build(trainable_variables)
-        grads = self._clipped(list(grads))
+        # As in every optimizer of Keras.
+        self._check_variables_are_known(trainable_variables)
+        grads, trainable_variables = self._filter_empty_gradients(
+            grads, trainable_variables
+        )
+        grads = self._clipped(grads)
         members = {}
         for gradient, variable in zip(grads, trainable_variables):
             number = self._group_of[self._get_variable_index(variable)]
             members.setdefault(number, []).append((gradient, variable))
         for number, pairs in members.items():
-            # Keras raises for an optimizer without any gradient.
-            if any(gradient is not None for gradient, _ in pairs):
-                self._optimizers[number].apply(*zip(*pairs))
-        self.iterations.assign_add(1)
+            self._optimizers[number].apply(*zip(*pairs))
+        self._iterations.assign_add(1)
 
     def _clipped(self, grads):
         """Gradients whose norm, over all groups, is at most the given one."""
         if not self.global_clipnorm:
             return grads
-        given = [g for g in grads if g is not None]
-        squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in given]
+        squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in grads]
         norm = ops.sqrt(sum(squares))
         # The gradients of a scaled loss are unscaled later.
-        limit = self.global_clipnorm * (self.optimizer.loss_scale_factor or 1.0)
+        limit = self.global_clipnorm * (self.loss_scale_factor or 1.0)
         scale = limit / ops.maximum(norm, limit)
-        return [
-            None if g is None else ops.multiply(g, ops.cast(scale, g.dtype))
-            for g in grads
-        ]
+        return [ops.multiply(g, ops.cast(scale, g.dtype)) for g in grads]
 
     @property
     def learning_rate(self):
@@ -167,11 +190,56 @@ class ParameterGroups(keras.optimizers.Optimizer):
         # The groups' rates are multiples of it.
         self.optimizer.learning_rate = learning_rate
 
-    def scale_loss(self, loss):
-        return self.optimizer.scale_loss(loss)
+    @property
+    def iterations(self):
+        """The number of updates."""
+        steps = self.optimizer.gradient_accumulation_steps
+        if steps:
+            return ops.floor_divide(self._iterations, steps)
+        return self._iterations
+
+    @property
+    def loss_scale_factor(self):
+        """What multiplies the loss, and divides the gradients, or `None`.
+
+        A `LossScaleOptimizer` sets it to `None`.
+        """
+        return self.optimizer.loss_scale_factor
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor):
+        # Keras sets it before there are optimizers.
+        if hasattr(self, "group_optimizers"):
+            for optimizer in self._optimizers:
+                optimizer.loss_scale_factor = factor
+
+    def set_weights(self, weights):
+        if not self.built:
+            raise ValueError(
+                "An optimizer should be built before `set_weights`: call "
+                "`build(trainable_variables)`"
+            )
+        expected = [tuple(v.shape) for v in self.variables]
+        shapes = [tuple(w.shape) for w in weights]
+        if shapes != expected:
+            raise ValueError(
+                f"`weights` should have the shapes {expected}. "
+                f"Received: {shapes}"
+            )
+        for variable, weight in zip(self.variables, weights):
+            variable.assign(weight)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         self.optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    @property
+    def _model_variables_moving_average(self):
+        """Where `keras.callbacks.SwapEMAWeights` looks for the averages."""
+        averages = [
+            iter(optimizer._model_variables_moving_average)
+            for optimizer in self._optimizers
+        ]
+        return [next(averages[number]) for number in self._group_of]
 
     def finalize_variable_values(self, var_list):
         for number, optimizer in enumerate(self._optimizers):
@@ -189,15 +257,26 @@ class ParameterGroups(keras.optimizers.Optimizer):
 
     def get_config(self):
         # Only what the constructor takes; the rest belongs to `optimizer`.
-        inner = keras.optimizers.serialize(self.optimizer)
-        return {"optimizer": inner, "groups": self.groups, "name": self.name}
+        config = {
+            "optimizer": keras.saving.serialize_keras_object(self.optimizer),
+            "groups": self.groups,
+            "name": self.name,
+        }
+        if self.built:
+            config["paths"] = self._paths(self._trainable_variables)
+        return config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        optimizer = keras.optimizers.deserialize(
+        config = dict(config)
+        paths = config.pop("paths", None)
+        # `keras.optimizers.deserialize` does not know all of Keras' own.
+        config["optimizer"] = keras.saving.deserialize_keras_object(
             config["optimizer"], custom_objects
         )
-        return cls(**{**config, "optimizer": optimizer})
+        optimizer = cls(**config)
+        optimizer._saved_paths = paths
+        return optimizer
 
 
 class _Multiple(keras.optimizers.schedules.LearningRateSchedule):
@@ -221,8 +300,16 @@ class _Multiple(keras.optimizers.schedules.LearningRateSchedule):
         return self.multiple * ops.convert_to_tensor(rate)
 
 
+def _is_same_but_longer(path, other):
+    """Whether one of two paths is the other, after further names."""
+    longer, shorter = sorted((path, other), key=len, reverse=True)
+    return longer == shorter or longer.endswith(f"/{shorter}")
+
+
 def _copy(optimizer, multiple, name):
     """An optimizer with a multiple of the rate, and without weight decay."""
+    if multiple == 0:
+        return _still(optimizer, name)
     config = _config_without_rate(optimizer)
     # AdamW refuses `None`.
     for argument in ("weight_decay", "adam_weight_decay"):
@@ -235,6 +322,22 @@ def _copy(optimizer, multiple, name):
         "global_clipnorm": None,
     }
     return type(optimizer).from_config(config)
+
+
+def _still(optimizer, name):
+    """One that leaves weights as they are, whatever the others do.
+
+    Ftrl divides by the rate, and optimizers that move weights towards an
+    average do so at any rate.
+    """
+    return keras.optimizers.SGD(
+        0.0,
+        loss_scale_factor=optimizer.loss_scale_factor,
+        use_ema=optimizer.use_ema,
+        ema_momentum=optimizer.ema_momentum,
+        ema_overwrite_frequency=optimizer.ema_overwrite_frequency,
+        name=name,
+    )
 
 
 def _config_without_rate(optimizer):
@@ -252,6 +355,11 @@ def _require_optimizer(optimizer):
         raise ValueError(
             "`optimizer` should be a Keras optimizer that has not been built. "
             f"Received: optimizer={optimizer}{state}"
+        )
+    if isinstance(optimizer, ParameterGroups):
+        raise ValueError(
+            "`optimizer` should not have groups of its own: `groups` may have "
+            f"any number of them. Received: optimizer={optimizer}"
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise ValueError(

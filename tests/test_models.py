@@ -338,6 +338,32 @@ def trained_of(model):
     ]
 
 
+@pytest.mark.parametrize("copy", ["file", "clone", "rescaled"])
+def test_low_rank_factors_are_kept_in_a_copy(copy, tmp_path):
+    model = built(make_model(unit=LSSL(state_size=4), gated=True))
+    model.encoder.enable_lora(2, lora_alpha=5)
+    model.blocks[1].gate_dense.enable_lora(1)
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    inputs, targets = sequences(6), array(model(sequences(6))) + 1
+    model.fit(inputs, targets, verbose=0)
+    if copy == "file":
+        model.save(tmp_path / "model.keras")
+        # A warning of variables that differ in number would be an error.
+        other = keras.saving.load_model(tmp_path / "model.keras")
+    elif copy == "clone":
+        other = built(keras.models.clone_model(model))
+    else:
+        other = model.with_step_rescale(2)
+    assert (other.encoder.lora_rank, other.encoder.lora_alpha) == (2, 5)
+    assert other.blocks[1].gate_dense.lora_alpha == 1
+    assert not other.blocks[0].gate_dense.lora_enabled
+    assert len(other.trainable_weights) == len(model.trainable_weights)
+    kernel = array(other.encoder._kernel)
+    other.compile(keras.optimizers.Adam(0.01), "mse")
+    other.fit(inputs, targets, verbose=0)
+    np.testing.assert_array_equal(array(other.encoder._kernel), kernel)
+
+
 def test_step_rescales_of_single_blocks_are_kept():
     model = built(make_model())
     model.blocks[1].unit.step_rescale = 2.0

@@ -98,6 +98,16 @@ def test_weights_at_multiple_zero_stay():
     assert moved == {path for path in start if not path.endswith("theta")}
 
 
+@pytest.mark.parametrize("name", ["Ftrl", "Lion", "Adam"])
+def test_weights_at_multiple_zero_stay_under_any_optimizer(name):
+    optimizer = getattr(keras.optimizers, name)(0.01, use_ema=True)
+    _, end = trained(ParameterGroups(optimizer, {"theta": 0.0}))
+    for path, value in weights_of(small_model()).items():
+        if path.endswith("theta"):
+            np.testing.assert_array_equal(end[path], value)
+        assert np.isfinite(end[path]).all()
+
+
 def test_the_first_expression_that_fits_is_the_group():
     optimizer = ParameterGroups(
         KINDS["adam"](0.01), {"theta": 0.0, "rotrnn": 1.0}
@@ -209,7 +219,116 @@ def test_a_saved_training_goes_on_as_if_it_had_not_stopped(tmp_path):
         np.testing.assert_allclose(np.array(weight), value, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["Adam", "Lamb"])
+def test_the_groups_of_a_sequential_outlast_its_file(name, tmp_path):
+    """Whose paths begin with the model's name before saving, and not after."""
+    groups = {"model/rotrnn/theta": 0.0}
+    optimizer = getattr(keras.optimizers, name)(0.01)
+    model, _ = trained(ParameterGroups(optimizer, groups))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for both in (model, loaded):
+        both.fit(*data(), batch_size=4, shuffle=False, verbose=0)
+    for weight, expected in zip(loaded.weights, model.weights):
+        np.testing.assert_allclose(weight, expected, atol=1e-6)
+    again = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(loaded.optimizer)
+    )
+    again.build(loaded.trainable_weights)
+    # Of another model, the paths that it has.
+    with pytest.raises(ValueError, match="Received: 'model/rotrnn/theta"):
+        ParameterGroups(keras.optimizers.Adam(), groups).build(
+            loaded.trainable_weights
+        )
+
+
+def test_a_scaled_loss_is_unscaled_once():
+    def moved(optimizer):
+        model = small_model()
+        model.compile(keras.optimizers.LossScaleOptimizer(optimizer), "mse")
+        model.train_on_batch(*data())
+        return weights_of(model)
+
+    def given():
+        return keras.optimizers.SGD(0.1, loss_scale_factor=1024.0)
+
+    expected = moved(given())
+    grouped = moved(ParameterGroups(given(), {"theta": 1.0}))
+    for path, value in expected.items():
+        np.testing.assert_allclose(grouped[path], value, atol=1e-6)
+    fixed = ParameterGroups(given(), {"theta": 1.0})
+    assert fixed.loss_scale_factor == 1024.0
+    assert [o.loss_scale_factor for o in fixed.group_optimizers] == [1024.0]
+
+
+def test_averages_are_swapped_in():
+    results = []
+    for groups in (None, {"theta": 1.0}):
+        optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+        if groups:
+            optimizer = ParameterGroups(optimizer, groups)
+        model = small_model()
+        model.compile(optimizer, "mse")
+        model.fit(
+            *data(),
+            batch_size=4,
+            epochs=2,
+            shuffle=False,
+            callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)],
+            verbose=0,
+        )
+        results.append(weights_of(model))
+    for path, value in results[0].items():
+        np.testing.assert_allclose(results[1][path], value, atol=1e-6)
+
+
+def test_updates_are_counted_as_in_keras():
+    optimizer = ParameterGroups(
+        keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), GROUPS
+    )
+    trained(optimizer, epochs=3)
+    assert int(optimizer.iterations) == 3
+
+
+def test_all_weights_of_an_optimizer_are_set():
+    def built():
+        optimizer = ParameterGroups(keras.optimizers.Adam(0.01), GROUPS)
+        optimizer.build(small_model().trainable_weights)
+        return optimizer
+
+    model, _ = trained(ParameterGroups(keras.optimizers.Adam(0.01), GROUPS))
+    weights = [np.array(v) for v in model.optimizer.variables]
+    optimizer = built()
+    optimizer.set_weights(weights)
+    for variable, expected in zip(optimizer.variables, weights):
+        np.testing.assert_array_equal(variable, expected)
+    with pytest.raises(ValueError, match="`weights` should have the shapes"):
+        optimizer.set_weights(weights[1:])
+    with pytest.raises(ValueError, match="built before `set_weights`"):
+        ParameterGroups(keras.optimizers.Adam(), GROUPS).set_weights(weights)
+
+
+def test_gradients_that_do_not_fit_are_refused_as_by_keras():
+    weights = small_model().trainable_weights
+    grads = [keras.ops.zeros(w.shape) for w in weights]
+    optimizer = ParameterGroups(keras.optimizers.Adam(), GROUPS)
+    optimizer.build(weights)
+    with pytest.raises(ValueError, match="Received: 2 gradients for"):
+        optimizer.apply(grads[:2])
+    with pytest.raises(ValueError, match="No gradients provided"):
+        optimizer.apply([None] * len(weights))
+    with pytest.raises(ValueError, match="Unknown variable"):
+        optimizer.apply(grads, small_model().trainable_weights)
+    with pytest.warns(UserWarning, match="Gradients do not exist .*theta"):
+        optimizer.apply(
+            [None if "theta" in w.path else g for w, g in zip(weights, grads)]
+        )
+
+
 def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="groups of its own"):
+        grouped = ParameterGroups(keras.optimizers.Adam(), GROUPS)
+        ParameterGroups(grouped, GROUPS)
     with pytest.raises(ValueError, match="`optimizer` should be a Keras"):
         ParameterGroups("adam", GROUPS)
     with pytest.raises(ValueError, match="that is built"):

@@ -7,8 +7,11 @@ import keras
 from keras_linrec import activations
 from keras_linrec.double_precision import activate
 from keras_linrec.layers.streaming import Streaming
-from keras_linrec.models.dense_parts import quantized_config
-from keras_linrec.models.dense_parts import quantized_policies
+from keras_linrec.models.dense_parts import build_dense
+from keras_linrec.models.dense_parts import dense_config
+from keras_linrec.models.dense_parts import pop_entries
+from keras_linrec.models.dense_parts import prepare
+from keras_linrec.models.dense_parts import require_names
 from keras_linrec.models.frozen_parts import freeze
 from keras_linrec.models.frozen_parts import freeze_all
 from keras_linrec.models.frozen_parts import frozen_config
@@ -173,7 +176,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         )
         # The gate's Dense layers, made once the number of features is known.
         self.value_dense = self.gate_dense = None
-        self.gate_policies = {}
+        self.gate_entries = pop_entries({})
         self.frozen = None
         if not self.trainable:
             freeze_all(self.parts())
@@ -210,14 +213,15 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         dense = keras.layers.Dense(
             sequences_shape[-1],
             name=name,
-            dtype=self.gate_policies.get(name, self.dtype_policy),
+            dtype=self.dtype_policy,
             trainable=(
                 self.trainable
                 if self.frozen is None
                 else name not in self.frozen
             ),
         )
-        dense.build(sequences_shape)
+        prepare(dense, name, self.gate_entries)
+        build_dense(dense, sequences_shape)
         return dense
 
     def dense_parts(self):
@@ -226,9 +230,10 @@ class ResidualBlock(Streaming, keras.layers.Layer):
             return {}
         return {name: getattr(self, name) for name in GATE_PARTS}
 
-    def set_quantized(self, config):
-        """Build the gate as the configuration `quantized` has it."""
-        self.gate_policies = quantized_policies(config, GATE_PARTS)
+    def set_dense(self, entries):
+        """Build the gate as the entries of a configuration have it."""
+        require_names(entries, GATE_PARTS)
+        self.gate_entries = entries
 
     def parts(self):
         """The layers that have weights, by name."""
@@ -403,17 +408,17 @@ class ResidualBlock(Streaming, keras.layers.Layer):
             "norm_first": self.norm_first,
             "epsilon": self.epsilon,
             "seed": self.seed,
-            **quantized_config(self.dense_parts()),
+            **dense_config(self.dense_parts()),
             **frozen_config(self, self.parts()),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = with_unit(config, custom_objects)
-        quantized = config.pop("quantized", {})
+        entries = pop_entries(config)
         frozen = config.pop("frozen", None)
         block = cls(**config)
-        block.set_quantized(quantized)
+        block.set_dense(entries)
         if frozen is not None:
             block.set_frozen(frozen)
         return block

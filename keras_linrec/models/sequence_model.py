@@ -11,8 +11,11 @@ from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.models import pooling as pooling_over_time
 from keras_linrec.models import step_averages
-from keras_linrec.models.dense_parts import quantized_config
-from keras_linrec.models.dense_parts import quantized_policies
+from keras_linrec.models.dense_parts import build_dense
+from keras_linrec.models.dense_parts import dense_config
+from keras_linrec.models.dense_parts import pop_entries
+from keras_linrec.models.dense_parts import prepare
+from keras_linrec.models.dense_parts import require_names
 from keras_linrec.models.frozen_parts import freeze
 from keras_linrec.models.frozen_parts import freeze_all
 from keras_linrec.models.frozen_parts import frozen_config
@@ -236,8 +239,13 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         layers += [(self.head, inner)]
         if self.norm is not None:
             layers += [(self.norm, inner)]
+        dense = tuple(self._dense_parts().values())
         for layer, shape in layers:
-            if not layer.built:
+            if layer.built:
+                continue
+            if layer in dense:
+                build_dense(layer, shape)
+            else:
                 layer.build(shape)
 
     def compute_output_shape(self, sequences_shape):
@@ -476,7 +484,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             "pooling": self.pooling,
             "activation": activations.serialize(self.activation),
             "seed": self.seed,
-            **self._quantized_config(),
+            **self._dense_config(),
             **frozen_config(self, self._parts()),
             **self._step_rescales(),
         }
@@ -513,30 +521,35 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         differ = any(factor != factors[0] for factor in factors)
         return {"step_rescales": factors} if differ else {}
 
-    def _quantized_config(self):
-        config = quantized_config(self._dense_parts()).get("quantized", {})
+    def _dense_config(self):
+        config = dense_config(self._dense_parts())
         for block in self.blocks:
-            gate = quantized_config(block.dense_parts())
-            if gate:
-                config[block.name] = gate["quantized"]
-        return {"quantized": config} if config else {}
+            for entry, values in dense_config(block.dense_parts()).items():
+                config.setdefault(entry, {})[block.name] = values
+        return config
 
-    def _set_quantized(self, config):
-        # Before anything is built: weights are then 8-bit integers at once.
+    def _set_dense(self, entries):
+        # Before anything is built.
         for block in self.blocks:
-            block.set_quantized(config.pop(block.name, {}))
+            block.set_dense(
+                {
+                    entry: values.pop(block.name, {})
+                    for entry, values in entries.items()
+                }
+            )
         parts = self._dense_parts()
-        for name, policy in quantized_policies(config, parts).items():
-            parts[name].dtype_policy = policy
+        require_names(entries, parts)
+        for name, part in parts.items():
+            prepare(part, name, entries)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = with_unit(config, custom_objects)
-        quantized = dict(config.pop("quantized", {}))
+        entries = pop_entries(config)
         frozen = config.pop("frozen", None)
         factors = config.pop("step_rescales", ())
         model = cls(**config)
-        model._set_quantized(quantized)
+        model._set_dense(entries)
         if frozen is not None:
             model._set_frozen(frozen)
         for block, factor in zip(model.blocks, factors):
