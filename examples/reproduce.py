@@ -19,7 +19,8 @@ which an hour has passed.
 
 measures the accuracy or the loss of the model that was kept on the test, under
 any backend, and fails where it differs from the recorded one by more than a
-tenth of a point, or of a percent of the loss.
+tenth of a point, or of a percent of the loss. It does not measure again what a
+recipe measures beside the test, such as the norms of states.
 
     python examples/reproduce.py gradients
 
@@ -74,7 +75,7 @@ def main(arguments=None):
     make_folder(options.folder)
     for name in options.names:
         recipe = RECIPES.get(name) or STUDIES[name]
-        choose_backend(options.backend or recipe.backend)
+        choose_backend(options.backend, recipe.backend)
         if options.verify:
             verify(name, options)
         elif name in STUDIES:
@@ -142,11 +143,14 @@ def parse(arguments):
     return options
 
 
-def choose_backend(name):
+def choose_backend(asked_for, usual):
     """Let the environment decide, then the command line, then the recipe.
 
-    A backend that is not installed decides nothing.
+    A recipe may run on another backend where its own is not installed.
     """
+    if asked_for and not importlib.util.find_spec(asked_for):
+        sys.exit(f"--backend: {asked_for} is not installed")
+    name = asked_for or usual
     if importlib.util.find_spec(name):
         os.environ.setdefault("KERAS_BACKEND", name)
     prepare_backend()

@@ -151,14 +151,24 @@ class NormWatch(keras.callbacks.Callback):
             self.norms.append(state_norms(self.model, self.images))
 
 
-def state_norms(model, sequences):
-    """The mean norm of each layer's state, at the ends of equal parts."""
+def state_norms(model, sequences, mask=None):
+    """The mean norm of each layer's state, at the ends of equal parts.
+
+    Args:
+        model: a `SequenceClassifier`.
+        sequences: (batch, time, features).
+        mask: (batch, time), or `None`.
+    """
     length = -(-sequences.shape[1] // TIMES)
     states = model.get_initial_state(len(sequences))
     norms = []
     for start in range(0, sequences.shape[1], length):
-        part = sequences[:, start : start + length]
-        _, states = model.call_with_states(part, states)
+        part = slice(start, start + length)
+        _, states = model.call_with_states(
+            sequences[:, part],
+            states,
+            mask=None if mask is None else mask[:, part],
+        )
         # After those of the layers come those of the pooling.
         norms.append([norm(layer) for layer in states[: model.num_layers]])
     return np.mean(norms, axis=0)

@@ -79,7 +79,8 @@ def _convolved(inputs, response):
         def gradient(upstream):
             return transforms.gradients(is_cut, upstream)
 
-        return transforms.convolve(is_cut), gradient
+        with backends.current().unrecorded():
+            return transforms.convolve(is_cut), gradient
 
     return run(inputs, response)
 

@@ -235,6 +235,85 @@ def test_taps_beyond_the_last_step_have_no_effect(kernel):
     assert not got[1][..., 6:].any()
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="sizes are known there")
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_taps_beyond_an_unknown_last_step_have_no_effect(jit_compile, kernel):
+    import tensorflow as tf
+
+    inputs, response, _ = numbers(2, 6, 3, 2, 9)
+    given = tensors([inputs, response])
+    signature = [tf.TensorSpec([None, None, 3]), tf.TensorSpec([3, 2, None])]
+    traced = tf.function(causal_convolution, signature, jit_compile=jit_compile)
+    expected = definition.causal_convolution(inputs, response)
+    assert relative_error(traced(*given).numpy(), expected) < 1e-6
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="others have no such cond")
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_second_derivatives_within_a_function(jit_compile, kernel):
+    import tensorflow as tf
+
+    given = tensors(numbers(2, 9, 3, 2, 7)[:2])
+
+    def penalty(inputs, response):
+        with tf.GradientTape() as outer:
+            outer.watch((inputs, response))
+            with tf.GradientTape() as inner:
+                inner.watch(inputs)
+                loss = tf.reduce_sum(causal_convolution(inputs, response) ** 3)
+            slope = inner.gradient(loss, inputs)
+            norm = tf.reduce_sum(slope**2)
+        return outer.gradient(norm, (inputs, response))
+
+    traced = tf.function(penalty, jit_compile=jit_compile)(*given)
+    for one, other in zip(traced, penalty(*given), strict=True):
+        assert relative_error(one.numpy(), other.numpy()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("of_inputs", "of_response"),
+    [
+        ("float32", "float16"),
+        ("float16", "float32"),
+        ("bfloat16", "bfloat16"),
+        ("float32", "int32"),
+        ("float64", "float32"),
+        ("float32", "float64"),
+    ],
+)
+def test_operands_of_other_dtypes_are_cast(of_inputs, of_response, kernel):
+    if BACKEND == "jax" and "float64" in (of_inputs, of_response):
+        pytest.skip("float64 is off in JAX")
+    given = [
+        keras.ops.cast(values, dtype)
+        for values, dtype in (
+            ([[[1.0], [1.0], [1.0], [1.0]]], of_inputs),
+            ([[[1.0, 2.0]]], of_response),
+        )
+    ]
+    (got,) = run(given)
+    wanted = "float64" if "float64" in (of_inputs, of_response) else "float32"
+    assert keras.backend.standardize_dtype(got.dtype) == wanted
+    (outputs,) = to_numpy([got])
+    assert np.allclose(outputs[0, :, 0, 0], [1, 3, 3, 3], atol=1e-5)
+
+
+def test_the_gradient_of_a_response_in_half_precision_is_its_own(kernel):
+    inputs, response = (
+        keras.ops.cast(values, dtype)
+        for values, dtype in (
+            (np.ones((1, 4, 1)), "float32"),
+            (np.ones((1, 1, 2)), "float16"),
+        )
+    )
+
+    def total(given):
+        return keras.ops.sum(causal_convolution(inputs, given[0]))
+
+    (got,) = to_numpy(gradient(total)([response]))
+    assert got.tolist() == [[[4.0, 3.0]]]
+
+
 @pytest.mark.parametrize(
     "sizes", [(0, 5, 3, 2, 5), (2, 5, 3, 0, 5), (2, 5, 0, 1, 5)], ids=str
 )

@@ -203,6 +203,29 @@ def test_functional_derivatives_equal_autograd():
     assert torch.allclose(got[0], expected)
 
 
+@pytest.mark.parametrize("operation", ["linear", "nonlinear", "convolution"])
+def test_forward_mode_is_right_or_refused(operation):
+    """Operators have no such derivatives, and would drop the tangents."""
+    inputs = torch.rand(1, 3, 1, dtype=torch.float64)
+    one = torch.full((1, 1), 0.5, dtype=torch.float64)
+    response = torch.rand(1, 1, 3, dtype=torch.float64)
+    run = {
+        "linear": lambda x: ops.linear_scan(one[0], x)[0],
+        "nonlinear": lambda x: ops.nonlinear_scan(x, one, one)[0],
+        "convolution": lambda x: ops.causal_convolution(x, response),
+    }[operation]
+
+    expected = torch.autograd.functional.jacobian(run, inputs)
+    assert expected.abs().sum() > 0
+    try:
+        got = torch.autograd.functional.jacobian(
+            run, inputs, vectorize=True, strategy="forward-mode"
+        )
+    except (RuntimeError, NotImplementedError):
+        return
+    assert torch.allclose(got, expected)
+
+
 def test_a_lazily_negated_tensor_is_read_with_its_sign():
     # The imaginary part of a conjugate has only a flag that negates it.
     numbers = torch.rand(BATCH, TIME, CHANNELS, dtype=torch.complex64).conj()

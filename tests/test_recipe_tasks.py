@@ -164,30 +164,29 @@ def test_recordings_vary_in_training_alone_and_by_seed_and_step(speech):
     before, labels = plain.batch(0, 3, 4)
     after, same_labels = varied.batch(0, 3, 4)
     np.testing.assert_array_equal(labels, same_labels)
-    assert before["sequences"].shape == after["sequences"].shape
-    lengths = before["mask"].sum(axis=1), after["mask"].sum(axis=1)
-    assert (lengths[0] != lengths[1]).all()
+    np.testing.assert_array_equal(before["mask"], after["mask"])
+    assert (before["sequences"] != after["sequences"]).any()
     again, _ = varied.batch(0, 3, 4)
     np.testing.assert_array_equal(after["sequences"], again["sequences"])
     other, _ = varied.batch(1, 3, 4)
     assert other["sequences"].std() != after["sequences"].std()
 
 
-def test_a_varied_sound_is_slower_or_faster_and_may_lack_high_tones():
+def test_a_varied_sound_may_lack_high_tones():
     times = np.arange(4000)[:, None]
     high = np.sin(2.5 * times).astype("float32")
     generator = np.random.default_rng(0)
     sounds = [varied(high, generator) for _ in range(40)]
-    lengths = [len(sound) for sound in sounds]
-    assert 3200 <= min(lengths) < 3700 and 4300 < max(lengths) <= 5000
-    np.testing.assert_allclose(
-        interpolated(high[:3], 2)[:, 0],
-        [high[0, 0], high[:2].mean(), high[1, 0], high[1:3].mean()]
-        + [high[2, 0]] * 2,
-        atol=1e-6,
-    )
+    assert 10 < sum((sound == high).all() for sound in sounds) < 30
     quiet = [sound[100:-100].std() < 0.05 for sound in sounds]
-    assert 8 < sum(quiet) < 32
+    assert 8 < sum(quiet) < 30
+
+
+def test_an_interpolated_sound_has_the_means_of_neighbours_between_them():
+    sound = np.array([[1.0], [3.0], [2.0]], "float32")
+    np.testing.assert_allclose(
+        interpolated(sound, 2)[:, 0], [1, 2, 3, 2.5, 2, 2], atol=1e-6
+    )
 
 
 def test_an_oversampled_sound_has_the_same_frequencies(speech):
@@ -447,6 +446,25 @@ def test_norms_are_measured_for_each_layer():
     found = measurements.norms(small_classifier("rotrnn", task), task)
     assert list(found) == ["layer 1", "layer 2"]
     assert all(norm > 0 for norm in found.values())
+
+
+def test_norms_of_tokens_are_those_of_their_features_without_padding():
+    rows = [np.arange(1, 6, dtype="int32"), np.arange(1, 9, dtype="int32")]
+    task = FixedTask((rows, np.arange(2)), (rows, np.arange(2)))
+    classifier = {"num_layers": 1, "units": 4, "unit": "rotrnn"}
+    model = networks.build(
+        task,
+        (
+            ("Embedding", {"input_dim": 9, "output_dim": 3}),
+            ("SequenceClassifier", classifier),
+        ),
+    )
+    found = measurements.norms(model, task)
+    (inputs, _) = next(iter(task.tests()))
+    inputs["sequences"][~inputs["mask"]] = 7
+    task.tests = lambda: [(inputs, None)]
+    assert measurements.norms(model, task) == pytest.approx(found)
+    assert found["layer 1"] > 0
 
 
 def small_task(recipe):

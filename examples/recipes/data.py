@@ -118,7 +118,8 @@ def speech(options, seed, unheard=False, vary=False, oversampling=1):
     Args:
         unheard: whether the test is on one speaker, the one of the number
             `seed`, and not on the first takes of every speaker.
-        vary: whether training varies the speed and the frequencies.
+        vary: whether half of the recordings in training lose the frequencies
+            above a random one.
         oversampling: integer, the number of steps for a sample.
     """
     arrays = recordings.read(options.data)

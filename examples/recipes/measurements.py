@@ -83,9 +83,19 @@ def under_attack(model, task):
 
 
 def norms(model, task):
-    """The mean norm of the state of each layer of a deep model."""
-    sequences = task.test[0][: state_norms.MEASURED_ON]
-    found = state_norms.state_norms(classifier_of(model), sequences)
+    """The mean norm of the state of each layer of a deep model.
+
+    It is measured on the first sequences of the test.
+    """
+    classifier = classifier_of(model)
+    inputs, _ = next(iter(task.tests()))
+    inputs = {n: v[: state_norms.MEASURED_ON] for n, v in inputs.items()}
+    # What the layers before the classifier give it.
+    features = keras.tree.flatten(classifier.input)[0]
+    before = keras.Model(model.inputs, features)
+    found = state_norms.state_norms(
+        classifier, before(inputs), inputs.get("mask")
+    )
     return {
         f"layer {number}": float(norm) for number, norm in enumerate(found, 1)
     }

@@ -110,18 +110,20 @@ def growth(values):
     return max(present(values)) / min(present(values))
 
 
+# How a figure is shown, and the word after it.
 FORMATS = {
-    "accuracy": "{:.1f}%",
-    "iterations": "{:,}",
-    "bits": "{:.3f} bits",
-    "growth": "{:.2f} times",
+    "accuracy": ("{:.1f}%", ""),
+    "iterations": ("{:,}", " steps"),
+    "bits": ("{:.3f}", " bits"),
+    "growth": ("{:.2f}", " times"),
 }
 
 
-def shown(recipe, value):
+def shown(recipe, value, with_unit=True):
+    form, unit = FORMATS[recipe.figure]
     if value is None:
-        return f"not reached in {recipe.rounds * recipe.steps:,}"
-    return FORMATS[recipe.figure].format(value)
+        return f"not reached in {recipe.rounds * recipe.steps:,}{unit}"
+    return form.format(value) + (unit if with_unit else "")
 
 
 def results(output):
@@ -157,7 +159,7 @@ def summary(result):
     mean = fmean(figures)
     if recipe.figure == "iterations":
         mean = round(mean)
-    low, high = (shown(recipe, f(figures)) for f in (min, max))
+    low, high = (shown(recipe, f(figures), False) for f in (min, max))
     return f"{shown(recipe, mean)} ({low} to {high})"
 
 
@@ -188,6 +190,8 @@ def processor_minutes(runs):
 
 
 def in_digits(minutes):
+    if minutes < 0.05:
+        return "under 0.1"
     return f"{minutes:.1f}" if minutes < 10 else f"{minutes:.0f}"
 
 
@@ -195,7 +199,7 @@ def reported(recipe):
     """The paper's figure and where it stands, or nothing."""
     if recipe.published is None:
         return ""
-    value = f"under {recipe.published:,}"
+    value = f"under {recipe.published:,} steps"
     if is_share(recipe):
         # With all digits that the paper gives.
         value = f"{recipe.published:g}%"

@@ -77,12 +77,14 @@ class Recipe:
     backend: str = "jax"
 
 
-# What a reader sees, and which runs there are: nothing that a run depends on.
+# What a reader sees, of recipes and of studies, and which runs there are:
+# nothing that a run depends on.
 WORDS = ("section", "title", "seeds", "paper", "place", "published", "note")
+WORDS += ("about", "header", "form", "scales", "axes", "lowest")
 
 
 def what_trains(recipe):
-    """A recipe as JSON would hold it, without its words."""
+    """A recipe or a study as JSON would hold it, without its words."""
     kept = {k: v for k, v in asdict(recipe).items() if k not in WORDS}
     return json.loads(json.dumps(kept))
 

@@ -8,8 +8,9 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
+
+from recipes.recipe import what_trains
 
 # Bytes of a model that is kept.
 LARGEST_MODEL = 1.5e6
@@ -25,7 +26,7 @@ def add(output, name, recipe, run):
     runs = read(path)["runs"] if path.exists() else []
     runs = [r for r in runs if r["seed"] != run["seed"]] + [run]
     runs.sort(key=lambda run: run["seed"])
-    content = {"name": name, "recipe": asdict(recipe), "runs": runs}
+    content = {"name": name, "recipe": what_trains(recipe), "runs": runs}
     with replacing(path) as made:
         Path(made).write_text(json.dumps(content, indent=1) + "\n")
 

@@ -6,6 +6,7 @@ from keras import ops
 from keras_linrec import activations
 from keras_linrec.double_precision import activate
 from keras_linrec.kernels.native.call_encoding import activation_flags
+from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.ops.scan import kernel_for
 from keras_linrec.validation import require_tensors
 
@@ -27,15 +28,16 @@ def causal_convolution(inputs, response, activation=None):
     Args:
         inputs: float tensor, (batch, time, features), of at least one time
             step.
-        response: float tensor of the same dtype, (features, channels, taps).
-            Taps beyond the number of time steps have no effect.
+        response: float tensor, (features, channels, taps). Taps beyond the
+            number of time steps have no effect.
         activation: a name that `keras_linrec.activations.get` accepts, or a
             function of a tensor. The native kernel computes `"gelu"` (the
             exact one), `"relu"`, `"leaky_relu"`, `"tanh"` and `"sigmoid"`
             together with the convolution. Defaults to `None`, the identity.
 
     Returns:
-        A tensor (batch, time, features, channels) of the same dtype.
+        A tensor (batch, time, features, channels), float32, or float64 if an
+        argument is.
 
     Raises:
         ValueError: for shapes that do not fit.
@@ -51,12 +53,13 @@ def causal_convolution(inputs, response, activation=None):
     [0.5, 1.5, 2.5, 3.5]
     """
     require_tensors(inputs=inputs, response=response)
-    inputs = ops.convert_to_tensor(inputs)
-    response = ops.convert_to_tensor(response)
+    dtype = accumulation_dtype(inputs, response)
+    inputs, response = ops.cast(inputs, dtype), ops.cast(response, dtype)
     _check_shapes(inputs.shape, response.shape)
     time, taps = inputs.shape[1], response.shape[-1]
-    if isinstance(time, int) and isinstance(taps, int) and taps > time:
-        response = response[..., :time]
+    are_known = isinstance(time, int) and isinstance(taps, int)
+    if not are_known or taps > time:
+        response = response[..., : ops.shape(inputs)[1]]
     run = kernel_for(
         "causal_convolution", inputs, channels=inputs.shape[-1], not_time=True
     )

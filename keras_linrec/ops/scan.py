@@ -1,5 +1,7 @@
 """Recurrences over time: the entry points to the kernels."""
 
+from numbers import Real
+
 import keras
 from keras import ops
 
@@ -226,7 +228,7 @@ def projected_scan(
         initial_state = require_parts(
             "initial_state", initial_state, is_complex
         )
-    weights = (*decay, *input_kernel, *output_kernel)
+    weights = (*decay, *input_kernel, *output_kernel, feedthrough)
     dtype = accumulation_dtype(inputs, *weights, *(initial_state or ()))
     inputs = ops.cast(inputs, dtype)
     decay = _cast(decay, dtype)
@@ -369,11 +371,9 @@ def nonlinear_scan(
         step_size=step_size,
     )
     require_bools(gated=gated, keep_all=keep_all)
+    trained_steps = not isinstance(step_size, Real)
     dynamics = Dynamics(
-        activations.get(activation),
-        solver,
-        bool(gated),
-        trained_steps=not isinstance(step_size, (int, float)),
+        activations.get(activation), solver, bool(gated), trained_steps
     )
     require_solver(dynamics, linear_kernel, step_size)
     factored = isinstance(recurrent_kernel, (tuple, list))
@@ -381,8 +381,9 @@ def nonlinear_scan(
         require_pair_of_factors(recurrent_kernel, linear_kernel)
     factors = tuple(recurrent_kernel) if factored else (recurrent_kernel,)
     weights = (input_kernel, bias, modulus_bias, linear_kernel, *factors)
-    tensors = (inputs, initial_state, *weights)
-    dtype = accumulation_dtype(*(part for part in tensors if part is not None))
+    # A number has no dtype of its own.
+    step_sizes = step_size if trained_steps else None
+    dtype = accumulation_dtype(inputs, initial_state, *weights, step_sizes)
 
     def cast(tensor, *shape):
         if tensor is None:

@@ -88,6 +88,17 @@ def choose(condition, if_true, if_false):
     return tf.cond(condition, if_true, if_false)
 
 
+def unrecorded():
+    """A scope in which no `tf.GradientTape` records.
+
+    For what a custom gradient stands in for: a tape would differentiate it all
+    the same, and fails at a custom gradient in a branch of a `choose`.
+    """
+    from tensorflow.python.eager import record
+
+    return record.stop_recording()
+
+
 def values_of(tensor):
     """See `keras_linrec.ops.concrete_values`."""
     import tensorflow as tf

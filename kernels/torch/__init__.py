@@ -113,11 +113,22 @@ def _operators_run(device):
     # On "meta" Keras traces shapes and computes nothing.
     if device not in ("cpu", "cuda", "meta") or _is_differentiated_by_func():
         return False
+    if _is_differentiated_forwards():
+        return False
     if device != "cuda":
         return True
     from keras_linrec.kernels.native import cuda
 
     return cuda.is_here()
+
+
+def _is_differentiated_forwards():
+    """Whether tensors may carry tangents, which custom operators would drop."""
+    import torch
+
+    if torch.compiler.is_compiling():
+        return False
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def _is_differentiated_by_func():
