@@ -14,6 +14,7 @@ from needs_native import require_native
 import keras_linrec
 from keras_linrec import kernels
 from keras_linrec import layers
+from keras_linrec import ops
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
@@ -294,3 +295,31 @@ def test_what_is_placed_on_the_cpu_runs_there_beside_a_gpu(fresh):
     there = SimpleNamespace(device="/job:localhost/device:GPU:0")
     assert described(there)["platform"] == "cuda"
     assert described(tf.ones(1))["platform"] == "cpu"
+
+
+@pytest.mark.parametrize("time", [1, 6])
+def test_second_derivatives_of_a_final_state_within_one_block(time):
+    """At which XLA aborted."""
+    generator = np.random.default_rng(0)
+    decay = tf.constant([0.5, 0.9])
+    given = [
+        tf.constant(generator.normal(size=shape).astype("float32"))
+        for shape in ((2, time, 3), (3, 2), (2, 4))
+    ]
+
+    def penalty(inputs, into, out):
+        with tf.GradientTape() as outer:
+            outer.watch((inputs, into))
+            with tf.GradientTape() as inner:
+                inner.watch(inputs)
+                _, state = ops.projected_scan(
+                    decay, inputs, into, out, keep_all=False
+                )
+                loss = tf.reduce_sum(state**3)
+            slope = inner.gradient(loss, inputs)
+            norm = tf.reduce_sum(slope**2)
+        return outer.gradient(norm, (inputs, into))
+
+    compiled = tf.function(penalty, jit_compile=True)
+    for got, expected in zip(compiled(*given), penalty(*given)):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)

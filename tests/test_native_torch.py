@@ -17,6 +17,7 @@ from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.layers import LRU
+from keras_linrec.layers import LipschitzRNN
 from keras_linrec.ops.impulse_response import impulse_response
 
 native = require_native()
@@ -201,6 +202,32 @@ def test_functional_derivatives_equal_autograd():
     several = torch.stack([decay, 0.5 * decay])
     got = torch.vmap(torch.func.grad(loss), (0, None))(several, inputs)
     assert torch.allclose(got[0], expected)
+
+
+def test_vmap_of_a_nonlinear_scan_has_gradients_of_its_final_state():
+    kernel = rand(UNITS, UNITS)
+    several = rand(3, BATCH, TIME, FEATURES)
+    into = rand(FEATURES, UNITS)
+
+    def final(inputs):
+        return ops.nonlinear_scan(inputs, into, kernel, keep_all=False)[1]
+
+    got = torch.vmap(final)(several)
+    expected = torch.stack([final(one) for one in several])
+    assert torch.allclose(got, expected)
+    parts = (several, into, kernel)
+    for one, other in zip(
+        torch.autograd.grad(got.sum(), parts),
+        torch.autograd.grad(expected.sum(), parts),
+    ):
+        assert torch.allclose(one, other)
+
+
+def test_a_layer_that_checks_its_states_may_be_in_a_vmap():
+    layer = LipschitzRNN(3)
+    several = torch.rand(2, 1, 5, 4)
+    expected = torch.stack([layer(one) for one in several])
+    assert torch.allclose(torch.vmap(layer)(several), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("operation", ["linear", "nonlinear", "convolution"])

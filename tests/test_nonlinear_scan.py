@@ -99,6 +99,14 @@ def numerical_slope(slope, array, step=1e-2):
     return [difference]
 
 
+@pytest.mark.parametrize("number", [1, np.float32(1), np.float64(1)])
+def test_a_step_of_one_needs_no_solver(number):
+    arrays = operands()
+    got, _ = scanned(arrays, step_size=number)
+    assert keras.backend.standardize_dtype(got.dtype) == "float32"
+    assert relative_error(*to_numpy([got, scanned(arrays)[0]])) == 0
+
+
 def test_a_custom_activation_is_accepted():
     arrays = operands()
     got, _ = scanned(arrays, activation=lambda x: keras.ops.tanh(1.0 * x))
@@ -125,6 +133,7 @@ def test_the_factors_of_a_transition_give_that_transition():
         ("inputs", (2, 0, 2)),
         ("input_kernel", (3, 3)),
         ("recurrent_kernel", (3, 2)),
+        ("recurrent_kernel", (0, 0)),
         ("bias", (4,)),
         ("initial_state", (2, 4)),
         ("linear_kernel", (3, 2)),

@@ -212,12 +212,13 @@ def projected_scan(
     ((2, 10, 5), (2, 4))
     """
     require_tensors(
-        ("initial_state",),
+        ("initial_state", "feedthrough"),
         decay=decay,
         inputs=inputs,
         input_kernel=input_kernel,
         output_kernel=output_kernel,
         initial_state=initial_state,
+        feedthrough=feedthrough,
     )
     require_bools(reverse=reverse, keep_all=keep_all)
     is_complex = isinstance(decay, (tuple, list))
@@ -396,6 +397,11 @@ def nonlinear_scan(
     for part in (recurrent_kernel, *expansion):
         require_rank("recurrent_kernel", part, 2, "(units, units)")
     units = recurrent_kernel.shape[0]
+    if units == 0:
+        raise ValueError(
+            "`recurrent_kernel` should have at least one unit. Received: "
+            f"recurrent_kernel.shape={tuple(recurrent_kernel.shape)}"
+        )
     expansion = expansion[0] if factored else cast(None, 0, units)
     operands = Operands(
         inputs,

@@ -104,8 +104,13 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
     (operands,) = alike(operands)
     operands = nonlinear_recurrence.Operands(*operands)
     flags = nonlinear_flags(dynamics, operands)
+    # Within `torch.vmap`, tensors do not say whether they require gradients.
+    is_batched = not torch.compiler.is_compiling() and (
+        torch._C._are_functorch_transforms_active()
+    )
     keep = keep_all or (
-        torch.is_grad_enabled() and any(part.requires_grad for part in operands)
+        torch.is_grad_enabled()
+        and (is_batched or any(part.requires_grad for part in operands))
     )
     outputs, final_state = operators.nonlinear_scan(
         *flags, keep, list(operands)
