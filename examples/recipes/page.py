@@ -401,14 +401,22 @@ def draw(section, output):
     kind = found[0].recipe.figure
     along, (shown, columns) = places_of(kind, found), VALUES[kind]
     for number, result in enumerate(found):
-        label = result.recipe.title
         for run in result.runs:
             places = PLACES[along](result.recipe, run["history"])
-            for values in columns(run["history"]):
+            several = columns(run["history"])
+            for layer, values in enumerate(several):
                 points = [p for p in zip(places, values) if p[1] is not None]
-                line = {"color": f"C{number}", "label": label}
-                axes.plot(*zip(*points), ".-", **line)
-                label = None
+                label = result.recipe.title
+                if len(several) > 1:
+                    label += f", layer {layer + 1}"
+                axes.plot(
+                    *zip(*points),
+                    color=f"C{number}",
+                    linestyle=LINES[layer % len(LINES)],
+                    marker=".",
+                    # Once for all seeds.
+                    label=label if run is result.runs[0] else None,
+                )
     # 100k and 6M, where the labels would be 100000 and a factor of 1e6.
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     save(canvas, axes, (along, shown), section, output)
@@ -426,6 +434,9 @@ def draw_study(study, runs, output):
     axes.set_yscale(study.scales[1])
     axes.set_ylim(bottom=study.lowest)
     save(canvas, axes, study.axes, study.section, output)
+
+
+LINES = ("solid", "dashed", "dotted", "dashdot")
 
 
 def new_axes():

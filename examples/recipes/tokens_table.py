@@ -1,4 +1,4 @@
-"""Recipes for sensors, texts and lists."""
+"""Recipes for sensors, texts and lists, and the norms of states."""
 
 from recipes.recipe import Recipe
 from recipes.recipe import muon
@@ -135,20 +135,21 @@ LISTS = {
     "pooling": "max",
 }
 
+LISTS_RULES = {
+    "min_length": 500,
+    "max_length": 2000,
+    "max_depth": 10,
+    "max_arguments": 10,
+}
+LISTS_EMBEDDING = ("Embedding", {"input_dim": 16, "output_dim": 32})
+
 RECIPES["lists-rotrnn"] = Recipe(
     section=LISTS_SECTION,
     title="RotRNN",
     task="list_operations",
-    task_arguments={
-        "train_size": 96000,
-        "test_size": 2000,
-        "min_length": 500,
-        "max_length": 2000,
-        "max_depth": 10,
-        "max_arguments": 10,
-    },
+    task_arguments={"train_size": 96000, "test_size": 2000, **LISTS_RULES},
     layers=(
-        ("Embedding", {"input_dim": 16, "output_dim": 32}),
+        LISTS_EMBEDDING,
         ("SequenceClassifier", LISTS),
     ),
     # RotRNN needs fewer expressions with it than with AdamW.
@@ -168,6 +169,39 @@ RECIPES["lists-rotrnn"] = Recipe(
     "and 256 in one direction, and 80,000 steps in the paper.",
 )
 
+NORMS = "Norms of states in training"
+
+
+def of_norms(title, unit, state_size):
+    classifier = {
+        "num_layers": 3,
+        "units": 32,
+        "unit": unit,
+        "unit_arguments": {"state_size": state_size},
+        "normalization": "batch",
+    }
+    return Recipe(
+        section=NORMS,
+        title=title,
+        task="list_operations",
+        task_arguments={"train_size": 38400, "test_size": 200, **LISTS_RULES},
+        layers=(LISTS_EMBEDDING, ("SequenceClassifier", classifier)),
+        learning_rate=4e-3,
+        batch_size=32,
+        rounds=20,
+        steps=60,
+        test_every=2,
+        figure="growth",
+        watched="norms",
+    )
+
+
+RECIPES |= {
+    "norms-rotrnn": of_norms("RotRNN", "rotrnn", 64),
+    # Complex states: half as many hold as many numbers.
+    "norms-lru": of_norms("LRU", "lru", 32),
+}
+
 ABOUT = {
     SENSORS: "Twelve channels of 640 utterances, 7 to 29 steps, by nine "
     "speakers, whom the model tells apart: 270 for training, 370 for the test "
@@ -185,4 +219,12 @@ ABOUT = {
     LISTS_SECTION: "The values of nested lists of digits, drawn by the rules "
     "of Long Range Arena and not taken from its files: 96,000 for training, "
     "2,000 for the test, whose standard error is 1.1 points.",
+    NORMS: "Figure 3 of Biegun et al. 2024, with three layers of 32 features "
+    "instead of six of 128: deep models learn ListOps, and the mean norm of "
+    "each layer's state is measured on the same 64 expressions every 120 steps "
+    "of the 1,200. The figure is its highest value over its lowest, in the "
+    "layer where that is most. RotRNN is normalised for inputs that are "
+    "independent from step to step, at any time of the training; here its "
+    "norms grow less than those of LRU, which is normalised at the start "
+    "alone. In the paper they are nearly constant.",
 }
