@@ -223,8 +223,8 @@ ABOUT = {
     "instead of six of 128: deep models learn ListOps, and the mean norm of "
     "each layer's state is measured on the same 64 expressions every 120 steps "
     "of the 1,200. The figure is its highest value over its lowest, in the "
-    "layer where that is most. RotRNN is normalised for inputs that are "
-    "independent from step to step, at any time of the training; here its "
-    "norms grow less than those of LRU, which is normalised at the start "
-    "alone. In the paper they are nearly constant.",
+    "layer where that is most. RotRNN is normalised throughout the training, "
+    "for inputs that are independent from step to step, which they are not "
+    "here; LRU is normalised at the start alone, and grows more. In the paper, "
+    "the norms of RotRNN are nearly constant.",
 }
