@@ -256,7 +256,8 @@ class ParameterGroups(keras.optimizers.Optimizer):
             variable.assign(store[str(index)])
 
     def get_config(self):
-        # Only what the constructor takes; the rest belongs to `optimizer`.
+        # What the constructor takes, and the paths; the rest belongs to
+        # `optimizer`.
         config = {
             "optimizer": keras.saving.serialize_keras_object(self.optimizer),
             "groups": self.groups,

@@ -101,11 +101,23 @@ def is_recorded():
 
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
-    if torch._C._are_functorch_transforms_active():
+    if is_transformed():
         return True
     # By `make_fx`.
     mode = torch._C._TorchDispatchModeKey.PROXY
     return torch._C._get_dispatch_mode(mode) is not None
+
+
+def is_transformed():
+    """Whether `torch.vmap` or another transform of `torch.func` runs.
+
+    The compiler, which cannot trace the question, resolves them by itself.
+    """
+    import torch
+
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active()
 
 
 def _operators_run(device):
@@ -138,9 +150,7 @@ def _is_differentiated_by_func():
     """
     import torch
 
-    if torch.compiler.is_compiling():
-        return False
-    if not torch._C._are_functorch_transforms_active():
+    if not is_transformed():
         return False
     levels = torch._C._functorch.get_interpreter_stack()
     return any(

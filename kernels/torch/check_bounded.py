@@ -3,12 +3,12 @@
 import torch
 
 from keras_linrec.kernels.check_bounded import LARGEST
+from keras_linrec.kernels.torch import is_transformed
 
 
 def require_bounded(tensor, message):
     """See `keras_linrec.kernels.check_bounded`."""
-    is_compiled = torch.compiler.is_compiling()
-    if not is_compiled and torch._C._are_functorch_transforms_active():
+    if is_transformed():
         # `torch.vmap` has no rule for the check.
         return tensor
     if not tensor.numel():

@@ -11,6 +11,7 @@ from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.torch import is_recorded
+from keras_linrec.kernels.torch import is_transformed
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.gradients import scan as scan
 from keras_linrec.kernels.torch.tensors import alike
@@ -105,12 +106,9 @@ def nonlinear_scan(dynamics, operands, keep_all=True):
     operands = nonlinear_recurrence.Operands(*operands)
     flags = nonlinear_flags(dynamics, operands)
     # Within `torch.vmap`, tensors do not say whether they require gradients.
-    is_batched = not torch.compiler.is_compiling() and (
-        torch._C._are_functorch_transforms_active()
-    )
     keep = keep_all or (
         torch.is_grad_enabled()
-        and (is_batched or any(part.requires_grad for part in operands))
+        and (is_transformed() or any(part.requires_grad for part in operands))
     )
     outputs, final_state = operators.nonlinear_scan(
         *flags, keep, list(operands)
