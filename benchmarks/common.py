@@ -233,6 +233,31 @@ def keras_layer(name, units, **arguments):
     return getattr(keras.layers, name)(units, **arguments)
 
 
+def framework_layers():
+    """The framework's own recurrent layers, where it has any, by name."""
+    return for_backend(
+        jax=(), tensorflow=(), torch=("torch.nn.LSTM", "torch.nn.GRU")
+    )
+
+
+def framework_step(name, sequences):
+    """As `training_step`, for one of `framework_layers`."""
+    import torch
+
+    units = sequences.shape[-1]
+    layer = getattr(torch.nn, name.split(".")[-1])(
+        units, units, batch_first=True
+    )
+    weights = list(layer.parameters())
+
+    def step():
+        loss = mean_square(layer(sequences)[0])
+        gradients = torch.autograd.grad(loss, weights)
+        return [RATE * gradient for gradient in gradients]
+
+    return step
+
+
 # Tables.
 
 

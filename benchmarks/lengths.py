@@ -3,11 +3,11 @@
     KERAS_BACKEND=jax python benchmarks/lengths.py
 
 times a training step (forward, backward, a step of gradient descent) of one
-layer, for sequences from a hundred steps to `--longest`. All layers take turns
-in one process. A layer is left out of longer sequences once a step has taken
-`--patience` seconds. Prints a table, and writes it to `--output` as a JSON
-file, with a plot of the same name beside it; `--plot-only` draws the plot anew
-from the file.
+layer, for sequences from a hundred steps to `--longest`. The peers are Keras'
+layers and, on PyTorch, its own. All layers take turns in one process. A layer
+is left out of longer sequences once a step has taken `--patience` seconds.
+Prints a table, and writes it to `--output` as a JSON file, with a plot of the
+same name beside it; `--plot-only` draws the plot anew from the file.
 """
 
 import argparse
@@ -18,6 +18,8 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from common import framework_layers
+from common import framework_step
 from common import interleaved
 from common import keras_layer
 from common import parsed_options
@@ -39,7 +41,9 @@ def main():
     parser.add_argument("--longest", type=int, default=100_000)
     parser.add_argument("--patience", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--units", nargs="+", default=[*OURS, *PEERS])
+    parser.add_argument(
+        "--units", nargs="+", default=[*OURS, *PEERS, *framework_layers()]
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.json")
     parser.add_argument("--plot-only", action="store_true")
     options = parsed_options(parser)
@@ -91,11 +95,15 @@ def between(shortest, longest):
 def step_of(unit, options, steps):
     """A function that trains a new layer for one step; called once."""
     keras.utils.set_random_seed(0)
-    make = UNITS.get(unit) or partial(keras_layer, unit, return_sequences=True)
     shape = options.batch, steps, options.features
     sequences = np.random.default_rng(0).standard_normal(shape)
     sequences = ops.convert_to_tensor(sequences.astype("float32"))
-    step = training_step(make(options.features), sequences)
+    if unit in framework_layers():
+        step = framework_step(unit, sequences)
+    else:
+        peer = partial(keras_layer, unit, return_sequences=True)
+        make = UNITS.get(unit, peer)
+        step = training_step(make(options.features), sequences)
     # The first call compiles.
     step()
     return step
@@ -113,7 +121,7 @@ def plot(result, path):
             result["steps"],
             [float("nan") if one is None else one for one in milliseconds],
             marker="o",
-            linestyle="--" if unit in PEERS else "-",
+            linestyle="-" if unit in UNITS else "--",
             label=unit,
         )
     axis.set_xlabel("steps of a sequence")

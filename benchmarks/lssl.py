@@ -13,7 +13,8 @@ Three tables of median milliseconds, from interleaved rounds in one process:
 - A training step of whole layers (forward, backward, a step of gradient
   descent) at 784, 4096 and 16384 steps: LSSL, LSSL-fixed, LSSL with dense
   squaring, `keras.layers.LSTM` and `GRU`; on PyTorch with `use_cudnn=False`,
-  without which their loops take a hundred times as long.
+  without which their loops take a hundred times as long, and beside PyTorch's
+  own.
 
 Memory is the peak of a call beyond what the process held before. TensorFlow
 does not return memory, so that it cannot be measured there.
@@ -24,6 +25,8 @@ import argparse
 import numpy as np
 from common import copy_time
 from common import for_backend
+from common import framework_layers
+from common import framework_step
 from common import keras_layer
 from common import on_kernel
 from common import parsed_options
@@ -257,9 +260,12 @@ def layer_steps(batch, time, features, state_size):
         layers["LSSL on dense squaring"] = DenseLSSL(**arguments)
     for name in ("LSTM", "GRU"):
         layers[name] = keras_layer(name, features, return_sequences=True)
-    return {
+    steps = {
         name: training_step(layer, sequences) for name, layer in layers.items()
     }
+    for name in framework_layers():
+        steps[name] = framework_step(name, sequences)
+    return steps
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ without the durations of the remaining steps in `time_deltas`:
     pip install ".[examples,jax]"    # or tensorflow, or torch
     python examples/sampling_rates.py
 
-This takes some minutes on two cores. The weights are the same in every row.
+This takes about a minute on two cores. The weights are the same in every row.
 `--output DIR` plots the accuracies.
 """
 

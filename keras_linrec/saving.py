@@ -29,8 +29,8 @@ def save_model(model, filepath, overwrite=True):
     neither. Here the file is written in a temporary folder beside the old one,
     flushed to the disk, and moved. Permissions and symbolic links are kept.
 
-    `SequenceModel` and the other models of this package do the same in their
-    methods `save` and `save_weights`, and therefore with
+    The models of `keras_linrec.models` and `keras_linrec.nlp` do the same in
+    their methods `save` and `save_weights`, and therefore with
     `keras.callbacks.ModelCheckpoint`.
 
     A layer of this package whose weights are not finite warns, and names them.

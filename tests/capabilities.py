@@ -26,7 +26,7 @@ CAPABILITIES = (
     "outputs and gradients are the paper's",
     "any batch and length, from one step on",
     "masks of any pattern",
-    "several sequences in a row, `reset_mask`",
+    "several sequences in one row, `reset_mask`",
     "in chunks, with states in and out",
     "one step at a time",
     "irregular steps, `time_deltas`",

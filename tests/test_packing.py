@@ -1,4 +1,4 @@
-"""Several sequences in a row, separated by a `reset_mask`."""
+"""Several sequences in one row, separated by a `reset_mask`."""
 
 from itertools import pairwise
 
@@ -21,7 +21,9 @@ from units import sequences
 from keras_linrec import ops
 from keras_linrec.models import SequenceRegressor
 
-pytestmark = pytest.mark.capability("several sequences in a row, `reset_mask`")
+pytestmark = pytest.mark.capability(
+    "several sequences in one row, `reset_mask`"
+)
 # A linear recurrence, a nonlinear one and a convolution each restart in their
 # own way; where frameworks compile, the selection runs only these.
 EVERY_UNIT = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))

@@ -70,8 +70,8 @@ STUDIES = {
         about='The largest error of an `LDStack` that runs `SimpleRNN(16, "'
         "tanh\")` over 64 steps, by the number of its layers. With the paper's "
         "slope of 1 the error grows before it falls; with 65 layers the stack "
-        "is exact but for rounding, which depends on the seed by a factor of "
-        "a thousand there. The figures are medians of the seeds.",
+        "is exact but for rounding, which with this slope differs a "
+        "thousandfold between seeds. The figures are medians of the seeds.",
         header="layers",
         form="{:.0e}",
         scales=("linear", "log"),

@@ -212,19 +212,21 @@ ABOUT = {
     "the GRU as features, the LSSL also as `time_deltas`.",
     TEXT: f"Tiny Shakespeare, a megabyte, in rows of {TEXT_LENGTH} bytes, each "
     "read without what came before it. The figure is the bits of a byte on the "
-    "last tenth, which is held out. The models have about as many weights and "
-    "as much time of one processor: 3,000 steps of RotRNN and of the LSTM, and "
-    "750 of the transformer. They share one learning rate, which was not tuned "
-    "for the LSTM or the transformer.",
+    "last tenth, which is held out. The three models have about the same "
+    "number of weights, and train for about the same time on one processor: "
+    "3,000 steps of RotRNN and of the LSTM, and 750 of the transformer. They "
+    "share one learning rate, which was not tuned for the LSTM or the "
+    "transformer.",
     LISTS_SECTION: "The values of nested lists of digits, drawn by the rules "
     "of Long Range Arena and not taken from its files: 96,000 for training, "
     "2,000 for the test, whose standard error is 1.1 points.",
     NORMS: "Figure 3 of Biegun et al. 2024, with three layers of 32 features "
     "instead of six of 128: deep models learn ListOps, and the mean norm of "
     "each layer's state is measured on the same 64 expressions every 120 steps "
-    "of the 1,200. The figure is its highest value over its lowest, in the "
-    "layer where that is most. RotRNN is normalised throughout the training, "
-    "for inputs that are independent from step to step, which they are not "
-    "here; LRU is normalised at the start alone, and grows more. In the paper, "
-    "the norms of RotRNN are nearly constant.",
+    "of the 1,200. The figure is the ratio of its highest to its lowest "
+    "value, in the layer with the largest ratio. RotRNN's normalisation holds "
+    "throughout the training, but is exact only if the inputs of different "
+    "steps are independent, which tokens are not. LRU is normalised at the "
+    "start only, and its states grow more. In the paper, the norms of RotRNN "
+    "are nearly constant.",
 }

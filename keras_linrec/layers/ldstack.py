@@ -51,8 +51,8 @@ class LDStack(NetworkConversion, LinearDynamicalSystem):
     depth before it falls, and overflows for long sequences. With a slope of
     1/2 the error of a network with ||A|| <= 1 and derivatives in [0, 1] does
     not grow (the absolute weights of all ways through the stack sum to 1;
-    with larger norms it still grows), and 12 to 16 layers match a SimpleRNN
-    of 16 units to 1e-3 for 64 steps (see `examples/nonlinear_stack.py`).
+    with larger norms it still grows), and 16 layers match a SimpleRNN of 16
+    units to 1e-3 for 64 steps (see `examples/nonlinear_stack.py`).
 
     A = S R S^-1, where R has the eigenvalues and S is the basis in which the
     activation applies to the state:
@@ -61,13 +61,19 @@ class LDStack(NetworkConversion, LinearDynamicalSystem):
     - `basis="companion"`: A is in the transpose form of equation 2 (of each
       of the coupled systems, if there are several), given by the eigenvalues
       alone. S is then a Vandermonde matrix, which float32 represents up to
-      some size. The relative error of the outputs stays below 1e-4, in the
-      median of random draws, up to these numbers of states in a system: roots
-      of random polynomials 256, under each parameterisation; "unit" with
-      evenly spaced angles ("chebyshev") 256 and more, low-discrepancy angles
-      128, uniform ones 12 (the worst of 7 draws was 1e-3); Chebyshev nodes of
-      a "hinge" 10. In a learned basis it is 3e-6, whatever the eigenvalues. A
-      layer that starts beyond that warns.
+      some size. The relative error of the outputs is below 1e-4 (median of
+      random draws) up to so many states in a system:
+
+      | eigenvalues | states |
+      |---|---|
+      | roots of random polynomials, any parameterisation | 256 |
+      | "unit", evenly spaced angles ("chebyshev") | 256 and more |
+      | "unit", low-discrepancy angles | 128 |
+      | "unit", uniform angles | 12 (worst of 7 draws: 1e-3) |
+      | "hinge", Chebyshev nodes | 10 |
+
+      A layer whose companion form starts with a worse condition number warns.
+      In a learned basis the error is 3e-6, whatever the eigenvalues.
 
     The weights are those of `LinearDynamicalSystem`, in modal coordinates,
     and

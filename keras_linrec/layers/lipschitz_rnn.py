@@ -288,7 +288,7 @@ class LipschitzRNN(LipschitzLayer):
     and after 110,000 to 125,000 steps of one of 128 (three seeds each).
 
     With `stable_transition=True`, every step contracts, whatever M_A, M_W, dt,
-    the biases and the inputs are. A and W then follow from
+    the biases and the inputs are. A and W are then computed as
 
         X = alpha (beta (M_A - M_A^T) - (1 - beta) (M_A + M_A^T)^2)
             - 1/4 S(M_W)^T (N^-1 + dt/2 I) S(M_W)
@@ -302,14 +302,14 @@ class LipschitzRNN(LipschitzLayer):
 
     Why that is stable: let d be the difference of two states under the same
     inputs, B = I + dt (alpha A + W/2) and H = dt/2 W. The activation's slopes
-    lie in [0, 1], so that an Euler step makes d to (B + E H) d with a diagonal
-    E of entries in [-1, 1]. In each coordinate, (B d + E H d)_i^2 is at most
-    (B d)_i^2 / (1 - c_i) + (H d)_i^2 / c_i for 0 < c_i < 1. X has been chosen
-    so that with c_i = dt N_i / (2 + dt N_i) these numbers sum up to at most
-    rho^2 |d|^2: since Z's symmetric part is negative semidefinite and |Z| < 1,
-    |d + Z K d|^2 <= |d|^2 + 2 <K d, Z K d>, and the last term of Z takes away
-    what H adds. Each step hence multiplies the distance of two states by at
-    most rho ((1 + rho) / 2 with `"rk2"`), states stay bounded, gradients do
+    lie in [0, 1], so that an Euler step turns d into (B + E H) d with a
+    diagonal E of entries in [-1, 1]. In each coordinate, (B d + E H d)_i^2 is
+    at most (B d)_i^2 / (1 - c_i) + (H d)_i^2 / c_i for 0 < c_i < 1. X has been
+    chosen so that with c_i = dt N_i / (2 + dt N_i) these numbers sum up to at
+    most rho^2 |d|^2: since Z's symmetric part is negative semidefinite and |Z|
+    < 1, |d + Z K d|^2 <= |d|^2 + 2 <K d, Z K d>, and the last term of Z takes
+    away what H adds. Each step hence multiplies the distance of two states by
+    at most rho ((1 + rho) / 2 with `"rk2"`), states stay bounded, gradients do
     not explode, and h' = f(h) contracts too, at the rate (1 - rho) / dt.
     Theorem 1 of the paper gives this for the differential equation only, and
     needs sigma_min(A_sym) > sigma_max(W) (a); its case (b) fails as printed,
@@ -318,8 +318,8 @@ class LipschitzRNN(LipschitzLayer):
 
     The guarantee is for time_deltas up to 1. It needs the solver `"euler"` or
     `"rk2"`, positive `alpha` and `gamma` of A, no gate, and an activation with
-    slopes between 0 and 1. There is no upper limit of `step_size`. A unit that
-    cannot amplify learns less, and more slowly; see the guide on stability.
+    slopes between 0 and 1. `step_size` has no upper limit. A unit that cannot
+    amplify learns less, and more slowly; see the guide on stability.
 
     | weight | shape | meaning |
     |---|---|---|

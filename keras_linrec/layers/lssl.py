@@ -64,9 +64,10 @@ subdiagonal (last entry 0) |
     | `kernel` | (features * channels, units) | mixing; features vary slowest |
     | `bias` | (units,) | of the mixing |
 
-    Differences from the authors' code: A is shared by all features, theirs may
-    have one for each, and A and dt are trained with the optimizer's learning
-    rate, theirs with smaller ones of their own (1e-4 and 1e-3).
+    Differences from the authors' code: here all features share one A, where
+    theirs may have one each; and here the optimizer's learning rate applies to
+    A and dt, where theirs have smaller rates (1e-4 and 1e-3).
+    `keras_linrec.optimizers.ParameterGroups` sets such rates.
 
     Args:
         units: integer, the number of output features. Defaults to `None`, as

@@ -247,9 +247,10 @@ with zeros above row j; (units, reflections - 1) if reflections == n |
             of complex numbers, with a trained bias.
         use_bias: whether there is b. Defaults to `True`.
         field: `"real"` (the default) or `"complex"`.
-        train_initial_state: whether sequences start from a trained state
-            h_0, also after a reset, instead of zeros, as in the authors' code.
-            `keras_linrec.export_step` needs zeros. Defaults to `False`.
+        train_initial_state: whether sequences start, after a reset too, from
+            a trained state h_0, as in the authors' code, instead of zeros.
+            `keras_linrec.export_step` refuses a layer that has one. Defaults
+            to `False`.
         kernel_initializer: for V. Defaults to `"glorot_uniform"`.
         reflector_initializer: for the vectors u, which are then scaled to
             length 1. Defaults to `keras_linrec.initializers.ReflectorPairs()`,

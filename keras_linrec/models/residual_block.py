@@ -76,9 +76,10 @@ class ResidualBlock(Streaming, keras.layers.Layer):
             and time, as RotRNN's paper uses it. Masked steps do not enter the
             batch statistics; outside training, and in a stream, the moving
             statistics (momentum 0.9) are used. Defaults to `"layer"`.
-        norm_first: whether the unit reads normalized inputs, which trains more
-            stably in deep stacks and leaves the last block's output without a
-            norm, or the sum is normalized. Defaults to `True`.
+        norm_first: boolean. `True` normalizes the inputs of the unit, which
+            trains more stably in deep stacks and leaves the last block's
+            output without a norm; `False` normalizes the sum. Defaults to
+            `True`.
         epsilon: float, added to the variance by the normalization. Defaults
             to 1e-5.
         seed: integer, the seed of the dropout. Defaults to `None`.

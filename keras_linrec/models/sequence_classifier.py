@@ -14,11 +14,12 @@ class SequenceClassifier(SequenceModel):
         x_i = block_i(x_{i-1})                `num_layers` blocks
         y   = activation(head(pool(norm(x_n))))
 
-    The blocks are `ResidualBlock`s of any unit, which add an activation and a
-    gate to a linear one; with the default `"lssl"` it is the deep LSSL of Gu
-    et al. 2021. The encoder and the head are position-wise linear maps; with
-    `norm_first=False` every block ends with a norm, and no other follows.
-    Under a 16-bit policy pooling and head compute in float32.
+    Each block is a `ResidualBlock` around a unit of any kind; around a linear
+    unit, the block adds an activation and a gate. With the default `"lssl"`,
+    the model is the deep LSSL of Gu et al. 2021. The encoder and the head are
+    position-wise linear maps; with `norm_first=False` every block ends with a
+    norm, and no other follows. Under a 16-bit policy pooling and head compute
+    in float32.
 
     `SequenceClassifier.from_size("small", num_classes)` and `"large"` are the
     LSSL paper's two models.
@@ -39,12 +40,13 @@ class SequenceClassifier(SequenceModel):
             them for sequences of L steps. Defaults to `None`.
         dropout: float in [0, 1), of every block. Defaults to 0.
         normalization: `"layer"`, `"rms"` or `"batch"`. Defaults to `"layer"`.
-        norm_first: whether blocks normalize what the unit reads, or the sum.
-            Defaults to `True`.
+        norm_first: boolean. `True` normalizes the inputs of each unit, `False`
+            the sum after it. Defaults to `True`.
         block_activation: after each unit, see `ResidualBlock`. Defaults to
             `None`: `"gelu"` for a linear unit.
-        gated: whether a gated linear unit follows it, see `ResidualBlock`.
-            Defaults to `None`: for a linear unit.
+        gated: whether a gated linear unit follows each unit, see
+            `ResidualBlock`. Defaults to `None`: `True` for a linear unit,
+            `False` for others.
         pool_size: integer, k: between two blocks the outputs of k steps are
             averaged, so that each block reads a k-th of the steps; or a tuple
             of one for each place between two blocks. Masked steps are left
@@ -64,7 +66,8 @@ class SequenceClassifier(SequenceModel):
         mask: boolean tensor, (batch, time), true where a step counts. Any
             pattern is allowed, and what the other steps hold does not matter.
             A row that is masked throughout, or has too few steps for one
-            average, pools to zeros. Defaults to `None`.
+            average, pools to zeros. With `pooling=None`, the output at a
+            masked step is the head's for zeros. Defaults to `None`.
         training: whether dropout applies and batch normalization uses the
             statistics of the batch. Defaults to `False`.
         time_deltas: float tensor, (batch, time), how long each step lasts. See
@@ -78,9 +81,10 @@ class SequenceClassifier(SequenceModel):
     that of every LSSL, does the same and may be set at any time.
 
     A stream, step by step or in parts, gives after each step the outputs for
-    the sequence so far. With `pool_size` they change when the last block has a
-    full average, every `pool_size ** (num_layers - 1)` steps (the product of a
-    tuple), and a model with `pooling=None` too cannot stream.
+    the sequence so far. With `pool_size`, these outputs change only when the
+    last block has a full average: every `pool_size ** (num_layers - 1)` steps,
+    or the product of a tuple. A model with both `pool_size` and `pooling=None`
+    cannot stream.
 
     Output shape:
         (batch, num_classes), or (batch, time, num_classes) with
