@@ -58,8 +58,9 @@ def add_numbers(parser, *numbers):
         )
 
 
-def whole_number(least, most=2**31 - 1):
-    """The type of an option that is a number in a range."""
+def whole_number(least):
+    """The type of an option that is a number from there to the largest."""
+    most = 2**31 - 1
 
     def number(text):
         value = int(text)
@@ -209,6 +210,13 @@ def lstm(units, **arguments):
     if keras.backend.backend() == "torch":
         arguments["use_cudnn"] = False
     return keras.layers.LSTM(units, **arguments)
+
+
+def draw_dropout(model, seed, epoch):
+    """Make dropout depend on a seed and the epoch, so that it can resume."""
+    for place, variable in enumerate(model.non_trainable_variables):
+        if variable.name == "seed_generator_state":
+            variable.assign([1000 * seed + place, epoch])
 
 
 def widest(parameters, count):

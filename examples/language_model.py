@@ -34,6 +34,7 @@ import numpy as np
 from common import add_models
 from common import add_numbers
 from common import add_plot
+from common import draw_dropout
 from common import lstm
 from common import make_folder
 from common import prepare_backend
@@ -312,10 +313,7 @@ class Progress(keras.callbacks.Callback):
         # The first round is a warmup.
         rate = max(rate, 0.02) * (0.25 if epoch == 0 else 1.0)
         self.model.optimizer.learning_rate = rate * options.learning_rate
-        # Make dropout depend only on the round, so that training can resume.
-        for variable in self.model.non_trainable_variables:
-            if variable.name == "seed_generator_state":
-                variable.assign([options.seed, epoch])
+        draw_dropout(self.model, options.seed, epoch)
         self.begin = time.perf_counter()
 
     def on_epoch_end(self, epoch, logs=None):

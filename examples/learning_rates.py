@@ -21,6 +21,7 @@ from common import add_output
 from common import lstm
 from common import make_folder
 from common import prepare_backend
+from common import real_number
 
 prepare_backend()
 
@@ -81,7 +82,7 @@ def parse(arguments):
     parser.add_argument(
         "--rates",
         nargs="+",
-        type=float,
+        type=real_number(may_be_zero=False),
         default=list(RATES),
         metavar="RATE",
         help=f"of Adam (default: {' '.join(f'{rate:g}' for rate in RATES)})",

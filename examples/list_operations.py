@@ -41,6 +41,7 @@ from common import lstm
 from common import prepare_backend
 from common import save_plot
 from common import widest
+from recipes.recipe import muon
 
 prepare_backend()
 
@@ -330,13 +331,8 @@ def build_lstm(count, options):
 def compiled(model):
     # With Muon, RotRNN needs fewer expressions than with AdamW, the LSTM as
     # many.
-    optimizer = keras.optimizers.Muon(
-        weight_decay=0.01,
-        adam_weight_decay=0.01,
-        adam_lr_ratio=0.5,
-        global_clipnorm=1.0,
-        exclude_layers=["logits"],
-    )
+    name, arguments = muon("logits")
+    optimizer = getattr(keras.optimizers, name)(**arguments)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     return model

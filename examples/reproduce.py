@@ -32,8 +32,8 @@ writes the tables and the plots of `docs/results.md` from all JSON files.
 
 What `--data` takes:
 
-- `pixels-*`, `permuted-*`, `norms-*`, `robust-*`: MNIST as Keras' mnist.npz,
-  which `keras.datasets.mnist.load_data()` stores in ~/.keras/datasets;
+- `pixels-*`, `permuted-*`, `robust-*`: MNIST as Keras' mnist.npz, which
+  `keras.datasets.mnist.load_data()` stores in ~/.keras/datasets;
 - `speech-*`, `speaker-*`: the folder `recordings` of the Free Spoken Digit
   Dataset (github.com/Jakobovski/free-spoken-digit-dataset, CC BY-SA 4.0), or
   its recordings one after another in the array `samples` of a NumPy file, with
@@ -42,7 +42,7 @@ What `--data` takes:
   (`pip install --no-deps aeon`), which ships Japanese Vowels, or its folder;
 - `text-*`: Tiny Shakespeare as a text file, the input.txt of
   github.com/karpathy/char-rnn in data/tinyshakespeare;
-- the others draw their data themselves, `lists-rotrnn` with KerasHub.
+- the others draw their data themselves, `lists-*` and `norms-*` with KerasHub.
 """
 
 import argparse
@@ -55,6 +55,7 @@ from common import BACKENDS
 from common import add_numbers
 from common import make_folder
 from common import prepare_backend
+from common import whole_number
 from recipes import page
 from recipes.studies import STUDIES
 from recipes.studies import measure
@@ -111,7 +112,10 @@ def parse(arguments):
         help="where KERAS_BACKEND is not set (default: the recipe's)",
     )
     parser.add_argument(
-        "--seeds", type=int, nargs="+", help="the runs (default: the recipe's)"
+        "--seeds",
+        type=whole_number(0),
+        nargs="+",
+        help="the runs (default: the recipe's)",
     )
     add_numbers(
         parser,

@@ -201,7 +201,10 @@ async def next_line(reader):
 
 def parsed(line, features):
     """The numbers of a line."""
-    numbers = [float(part) for part in line.decode().split(",")]
+    try:
+        numbers = [float(part) for part in line.decode().split(",")]
+    except ValueError:
+        numbers = []
     # The model computes in float32, of which 1e39 is infinity.
     with np.errstate(over="ignore"):
         is_finite = np.isfinite(np.array(numbers, "float32")).all()

@@ -23,7 +23,9 @@ import time
 import numpy as np
 from common import add_numbers
 from common import add_plot
+from common import lstm
 from common import prepare_backend
+from common import real_number
 from common import save_plot
 from matplotlib.figure import Figure
 
@@ -81,14 +83,13 @@ def parse(arguments):
     )
     parser.add_argument(
         "--learning-rate",
-        type=float,
+        type=real_number(may_be_zero=False),
         default=1e-3,
         help="learning rate of Adam (default: %(default)s)",
     )
     parser.add_argument(
         "--activation",
-        default="leaky_relu",
-        help="activation of OrthogonalRNN (default: %(default)s, slope 0.1)",
+        help="activation of OrthogonalRNN (default: the layer's own)",
     )
     add_plot(parser, "each network's output for the first piece")
     return parser.parse_args(arguments)
@@ -146,7 +147,7 @@ def build_model(kind, units, options):
 
 def build_layer(kind, units, options):
     if kind == "LSTM":
-        return keras.layers.LSTM(
+        return lstm(
             units,
             return_sequences=True,
             unit_forget_bias=False,
@@ -154,13 +155,14 @@ def build_layer(kind, units, options):
         )
     if kind == "SimpleRNN":
         return keras.layers.SimpleRNN(units, return_sequences=True)
+    given = {"activation": options.activation} if options.activation else {}
     return OrthogonalRNN(
         units,
         reflections=units,
-        activation=options.activation,
         # A sound needs rotations by all angles rather than the identity.
         reflector_initializer=keras.initializers.RandomUniform(-1, 1),
         return_sequences=True,
+        **given,
     )
 
 

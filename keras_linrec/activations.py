@@ -106,12 +106,14 @@ def modrelu(x, bias):
     return ops.concatenate([scale * real, scale * imag], axis=-1)
 
 
-def get(identifier):
+def get(identifier, name="activation"):
     """Return the activation for a name, a configuration or a function.
 
     Args:
         identifier: `"oplu"`, `"modrelu"`, or anything that
             `keras.activations.get` accepts.
+        name: string, what an error calls the argument. Defaults to
+            `"activation"`.
 
     Raises:
         ValueError: if there is no such activation.
@@ -128,9 +130,9 @@ def get(identifier):
         return keras.activations.get(identifier)
     except (TypeError, ValueError) as failure:
         raise ValueError(
-            "`activation` should be the name of an activation, its "
+            f"`{name}` should be the name of an activation, its "
             "configuration, a function or None. "
-            f"Received: activation={identifier}"
+            f"Received: {name}={identifier}"
         ) from failure
 
 
@@ -164,13 +166,24 @@ def serialize(activation):
     return keras.activations.serialize(activation)
 
 
-def require_unary(activation):
-    """Raise for an activation that takes a second argument."""
+def get_unary(identifier, name="activation"):
+    """As `get`, for a function of one argument.
+
+    Args:
+        identifier: as in `get`.
+        name: as in `get`.
+
+    Raises:
+        ValueError: if there is no such activation, or it takes a second
+            argument.
+    """
+    activation = get(identifier, name)
     if activation is modrelu:
         raise ValueError(
             "'modrelu' has a bias of its own, for which there is "
-            "`OrthogonalRNN`. Received: activation=modrelu"
+            f"`OrthogonalRNN`. Received: {name}=modrelu"
         )
+    return activation
 
 
 def require_even_units(activation, units):

@@ -152,6 +152,11 @@ class ReflectorPairs(keras.initializers.Initializer):
         self.seed = _checked_seed(seed)
 
     def __call__(self, shape, dtype=None):
+        if len(shape) != 2:
+            raise ValueError(
+                "`shape` should be (rows, columns). "
+                f"Received: shape={tuple(shape)}"
+            )
         rows, columns = shape
         dtype = keras.backend.standardize_dtype(dtype)
         normal = keras.initializers.RandomNormal(stddev=1.0, seed=self.seed)

@@ -34,7 +34,8 @@ class ParameterGroups(keras.optimizers.Optimizer):
             `"sequence_classifier/block_0/lssl/log_timescale"`; a weight belongs
             to the first group whose expression occurs in its path. The values
             are the groups' multiples of the learning rate, floats of at
-            least 0. With 0, the weights stay as they are.
+            least 0. With 0, the weights stay as they are, unless a constraint
+            changes them.
         name: string, the name of the optimizer. Defaults to
             `"parameter_groups"`.
 
@@ -46,9 +47,10 @@ class ParameterGroups(keras.optimizers.Optimizer):
     | `RotRNN` | `theta`, `gamma_log`, `rotation_kernel` |
     | `LRU` | `nu_log`, `theta_log`, `gamma_log` |
     | `LinearDynamicalSystem`, `LDStack` | `eigenvalue_`, `angle`, `log_` |
-    | `OrthogonalRNN` | `reflectors` |
-    | `LipschitzRNN` | `linear_kernel`, `recurrent_kernel` |
-    | `AntisymmetricRNN` | `recurrent_kernel` |
+    | `LDStack` with `basis="learned"` | `state_basis` |
+    | `OrthogonalRNN` | `reflectors`, `phases`, `sign` |
+    | `LipschitzRNN` | `linear_kernel`, `recurrent_kernel`, `log_step_size` |
+    | `AntisymmetricRNN` | `recurrent_kernel`, `log_step_size` |
 
     Raises:
         ValueError: if an argument is not as described, if `optimizer` has both
@@ -160,25 +162,40 @@ class ParameterGroups(keras.optimizers.Optimizer):
         grads, trainable_variables = self._filter_empty_gradients(
             grads, trainable_variables
         )
-        grads = self._clipped(grads)
-        members = {}
+        grads = self._clipped(grads, trainable_variables)
+        multiples = [1.0, *self.groups.values()]
+        members = [[] for _ in multiples]
         for gradient, variable in zip(grads, trainable_variables):
             number = self._group_of[self._get_variable_index(variable)]
-            members.setdefault(number, []).append((gradient, variable))
-        for number, pairs in members.items():
-            self._optimizers[number].apply(*zip(*pairs))
+            if multiples[number] == 0 and not _is_value(variable):
+                # An infinite one would become NaN.
+                gradient = ops.zeros_like(ops.convert_to_tensor(variable))
+            members[number].append((gradient, variable))
+        for optimizer, pairs in zip(self._optimizers, members):
+            if pairs:
+                optimizer.apply(*zip(*pairs))
+            else:
+                _pass_over(optimizer)
         self._iterations.assign_add(1)
 
-    def _clipped(self, grads):
+    def _clipped(self, grads, variables):
         """Gradients whose norm, over all groups, is at most the given one."""
-        if not self.global_clipnorm:
+        are_values = [*map(_is_value, variables)]
+        if not self.global_clipnorm or all(are_values):
             return grads
-        squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in grads]
+        squares = [
+            ops.sum(ops.square(ops.cast(gradient, "float32")))
+            for gradient, is_value in zip(grads, are_values)
+            if not is_value
+        ]
         norm = ops.sqrt(sum(squares))
         # The gradients of a scaled loss are unscaled later.
         limit = self.global_clipnorm * (self.loss_scale_factor or 1.0)
         scale = limit / ops.maximum(norm, limit)
-        return [ops.multiply(g, ops.cast(scale, g.dtype)) for g in grads]
+        return [
+            g if is_value else ops.multiply(g, ops.cast(scale, g.dtype))
+            for g, is_value in zip(grads, are_values)
+        ]
 
     @property
     def learning_rate(self):
@@ -217,7 +234,8 @@ class ParameterGroups(keras.optimizers.Optimizer):
         if not self.built:
             raise ValueError(
                 "An optimizer should be built before `set_weights`: call "
-                "`build(trainable_variables)`"
+                "`build(trainable_variables)`. Received: the optimizer "
+                f"'{self.name}', not built"
             )
         expected = [tuple(v.shape) for v in self.variables]
         shapes = [tuple(w.shape) for w in weights]
@@ -280,6 +298,13 @@ class ParameterGroups(keras.optimizers.Optimizer):
         return optimizer
 
 
+# Keras has the second since 3.15.
+_OF_SEVERAL = (
+    keras.optimizers.LossScaleOptimizer,
+    getattr(keras.optimizers, "MultiOptimizer", ()),
+)
+
+
 class _Multiple(keras.optimizers.schedules.LearningRateSchedule):
     """A multiple of the learning rate that another optimizer has now.
 
@@ -299,6 +324,27 @@ class _Multiple(keras.optimizers.schedules.LearningRateSchedule):
         elif callable(rate):
             rate = rate()
         return self.multiple * ops.convert_to_tensor(rate)
+
+
+def _is_value(variable):
+    """Whether a variable's gradient is its next value, as in float8."""
+    return getattr(variable, "overwrite_with_gradient", False)
+
+
+def _pass_over(optimizer):
+    """Count an update in which no weight of an optimizer has a gradient.
+
+    As in an optimizer of all weights, schedules go on, and what has been
+    accumulated for them is dropped where the others are updated.
+    """
+    steps = optimizer.gradient_accumulation_steps
+    if steps:
+        is_update = ops.equal(ops.mod(optimizer._iterations + 1, steps), 0)
+        for sum_ in optimizer._accumulated_gradients:
+            if sum_ is not None:
+                value = ops.convert_to_tensor(sum_)
+                sum_.assign(ops.where(is_update, ops.zeros_like(value), value))
+    optimizer._iterations.assign_add(1)
 
 
 def _is_same_but_longer(path, other):
@@ -362,10 +408,10 @@ def _require_optimizer(optimizer):
             "`optimizer` should not have groups of its own: `groups` may have "
             f"any number of them. Received: optimizer={optimizer}"
         )
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    if isinstance(optimizer, _OF_SEVERAL):
         raise ValueError(
             "`optimizer` should have a learning rate of its own. Give the "
-            "`ParameterGroups` to the `LossScaleOptimizer` instead. "
+            f"`ParameterGroups` to the `{type(optimizer).__name__}` instead. "
             f"Received: optimizer={optimizer}"
         )
     if optimizer.gradient_accumulation_steps and optimizer.global_clipnorm:

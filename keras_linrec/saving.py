@@ -18,6 +18,8 @@ from keras_linrec import settings
 from keras_linrec.files import naming
 from keras_linrec.files import replacing
 from keras_linrec.validation import is_finite
+from keras_linrec.validation import require_bool
+from keras_linrec.validation import require_bools
 from keras_linrec.validation import require_count
 
 
@@ -59,6 +61,7 @@ def save_model(model, filepath, overwrite=True):
     >>> loaded.layers[0].units
     4
     """
+    require_bool("overwrite", overwrite)
     with replacing(filepath, overwrite) as path:
         keras.saving.save_model(model, path)
 
@@ -89,6 +92,7 @@ def save_weights(model, filepath, overwrite=True):
     ...     saving.save_weights(model, path)
     ...     saving.load_weights(model, path)
     """
+    require_bool("overwrite", overwrite)
     with replacing(filepath, overwrite) as path:
         keras.saving.save_weights(model, path)
 
@@ -119,6 +123,9 @@ def load_model(
 
     Example: see `save_model`.
     """
+    require_bools(
+        compile=compile, safe_mode=safe_mode, require_finite=require_finite
+    )
     with _loading(filepath, require_finite):
         return keras.saving.load_model(
             filepath, custom_objects, compile, safe_mode
@@ -142,6 +149,7 @@ def load_weights(model, filepath, skip_mismatch=False, require_finite=True):
 
     Example: see `save_weights`.
     """
+    require_bools(skip_mismatch=skip_mismatch, require_finite=require_finite)
     with _loading(filepath, require_finite):
         keras.saving.load_weights(model, filepath, skip_mismatch)
 
@@ -204,8 +212,14 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def __init__(self, backup_dir, save_freq="epoch", delete_checkpoint=True):
         super().__init__()
-        if save_freq != "epoch":
+        if not (isinstance(save_freq, str) and save_freq == "epoch"):
             require_count("save_freq", save_freq)
+        require_bool("delete_checkpoint", delete_checkpoint)
+        if not isinstance(backup_dir, (str, os.PathLike)):
+            raise ValueError(
+                "`backup_dir` should be a string or a path. "
+                f"Received: backup_dir={backup_dir}"
+            )
         self.backup_dir = Path(backup_dir)
         self.save_freq = save_freq
         self.delete_checkpoint = delete_checkpoint

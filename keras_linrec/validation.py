@@ -145,6 +145,14 @@ def checked_seed(seed):
     return int(seed)
 
 
+def require_dictionary(name, value):
+    """Raise unless `value` is a dictionary or `None`."""
+    if not isinstance(value, (dict, type(None))):
+        raise ValueError(
+            f"`{name}` should be a dictionary or None. Received: {name}={value}"
+        )
+
+
 def require_choice(name, value, choices):
     """Raise unless `value` is one of `choices`, strings or `None`."""
     if not isinstance(value, (str, type(None))) or value not in choices:
@@ -341,14 +349,16 @@ def require_durations(name, values, counts=None):
         )
 
 
+def agree(shape, expected):
+    """Whether two shapes are equal where both are known."""
+    return len(shape) == len(expected) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(shape, expected)
+    )
+
+
 def check_mask(name, mask, sequences):
     """Raise unless a mask has the batch and time of the sequences."""
-    known = zip(mask.shape, sequences.shape[:2])
-    if len(mask.shape) != 2 or any(
-        one != other
-        for one, other in known
-        if one is not None and other is not None
-    ):
+    if not agree(mask.shape, sequences.shape[:2]):
         raise ValueError(
             f"`{name}` should have the shape (batch, time) of the sequences. "
             f"Received: {name}.shape={tuple(mask.shape)}, "
@@ -358,9 +368,7 @@ def check_mask(name, mask, sequences):
 
 def check_time_deltas(shape, expected):
     """Raise unless a call's `time_deltas` have the expected shape."""
-    if len(shape) != len(expected) or any(
-        None not in pair and pair[0] != pair[1] for pair in zip(shape, expected)
-    ):
+    if not agree(shape, expected):
         names = "(batch, time) of the sequences"
         if len(expected) == 1:
             names = "(batch,) of the inputs"

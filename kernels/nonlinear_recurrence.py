@@ -64,8 +64,8 @@ def recurrence(loop, dynamics, operands):
         dynamics: `Dynamics`.
         operands: `Operands`.
     """
-    inputs, input_kernel, bias, *weights = operands[:5]
-    drive = double_precision.product(inputs, input_kernel) + bias
+    inputs, weights = operands.inputs, operands[3:5]
+    drive = drive_of(operands)
     sequences = [drive]
     varying = operands.step_size.shape[1] != 1 or inputs.shape[1] == 1
     if varying:
@@ -111,24 +111,14 @@ def next_state(dynamics, state, drive, weights, step_size, modulus_bias):
         step_size: (1, 1) or (batch, 1).
         modulus_bias: as in `Operands`.
     """
-
-    def activate(numbers):
-        if modulus_bias.shape[0]:
-            return dynamics.activation(numbers, modulus_bias)
-        return double_precision.activate(dynamics.activation, numbers)
-
-    if dynamics.solver is None:
-        product, _ = _products(state, weights)
-        return activate(product + drive)
+    drives = ops.split(drive, 2, axis=-1) if dynamics.gated else [drive]
 
     def slope(state):
-        product, linear = _products(state, weights)
-        if not dynamics.gated:
-            return linear + activate(product + drive)
-        plain, gate = ops.split(drive, 2, axis=-1)
-        change = linear + activate(product + plain)
-        return ops.sigmoid(product + gate) * change
+        products = _products(state, weights)
+        return slope_of(dynamics, drives, products, modulus_bias)
 
+    if dynamics.solver is None:
+        return slope(state)
     shifts, shares = METHODS[dynamics.solver]
     total, last = 0.0, None
     for shift, share in zip(shifts, shares):
@@ -139,12 +129,62 @@ def next_state(dynamics, state, drive, weights, step_size, modulus_bias):
 
 
 def _products(state, weights):
-    """W h and A h as rows; A h is zero if there is no A."""
+    """A h, if there is an A, and W h, as rows."""
     recurrent_kernel, expansion = weights
     product = matmul(state, recurrent_kernel)
     if expansion.shape[0]:
-        return state - matmul(product, expansion), 0.0
+        return [state - matmul(product, expansion)]
     if recurrent_kernel.shape[1] == state.shape[1]:
-        return product, 0.0
-    linear, product = ops.split(product, 2, axis=-1)
-    return product, linear
+        return [product]
+    return ops.split(product, 2, axis=-1)
+
+
+def slope_of(dynamics, drives, products, modulus_bias=None):
+    """The derivative of a state by time; without a solver, the next state.
+
+    Args:
+        dynamics: `Dynamics`.
+        drives: list, that of the state, followed by the gate's if there is
+            one.
+        products: list, A h, if there is an A, and W h.
+        modulus_bias: as in `Operands`, or `None`: without rows.
+    """
+    *linear, product = products
+    argument = product + drives[0]
+    if modulus_bias is not None and modulus_bias.shape[0]:
+        change = dynamics.activation(argument, modulus_bias)
+    else:
+        change = double_precision.activate(dynamics.activation, argument)
+    for part in linear:
+        change = part + change
+    if not dynamics.gated:
+        return change
+    return ops.sigmoid(product + drives[1]) * change
+
+
+# For gradients that compute all steps at once, since their states are known.
+
+
+def states_before(operands, outputs):
+    """The state from which each step starts, (batch, time, units)."""
+    start = ops.expand_dims(operands.initial_state, 1)
+    before = ops.concatenate([start, outputs[:, :-1]], axis=1)
+    if not resets.are_given(operands.resets):
+        return before
+    is_reset = ops.expand_dims(operands.resets, -1) != 0
+    return ops.where(is_reset, ops.zeros_like(before), before)
+
+
+def drive_of(operands):
+    product = double_precision.product(operands.inputs, operands.input_kernel)
+    return product + operands.bias
+
+
+def matrices_of(operands):
+    """A, if there is one, and W, each of which a row of states multiplies."""
+    kernel, expansion = operands.recurrent_kernel, operands.expansion
+    if expansion.shape[0]:
+        product = matmul(kernel, expansion)
+        return [ops.eye(expansion.shape[1], dtype=product.dtype) - product]
+    units = operands.initial_state.shape[1]
+    return ops.split(kernel, kernel.shape[1] // units, axis=1)

@@ -24,6 +24,7 @@ from keras_linrec import layers
 from keras_linrec import models
 from keras_linrec import nlp
 from keras_linrec import ops
+from keras_linrec import saving
 
 # A value that works may deserve a warning.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -81,7 +82,8 @@ class Public:
 
     def names(self):
         # Keras checks its own arguments, and has its own words for them.
-        of_keras = {"name", "dtype", "kwargs", "options", "trainable"}
+        of_keras = {"name", "dtype", "head_dtype", "trainable"}
+        of_keras |= {"kwargs", "options"}
         suffixes = ("initializer", "regularizer", "constraint")
         return [
             name
@@ -95,7 +97,14 @@ def of_layer(cls, **arguments):
 
 
 SMALL = {"unit": "rotrnn", "unit_arguments": {"state_size": 4}}
-BLOCK_ACTIVATION = {"block_activation": "activation"}
+BACKBONE = partial(
+    nlp.LinRecBackbone,
+    unit_arguments={"state_size": 4},
+    vocabulary_size=20,
+    num_layers=1,
+    hidden_dim=4,
+    intermediate_dim=4,
+)
 PUBLIC = [
     *(of_layer(u.layer, **{"units": 4, **u.arguments}) for u in UNITS.values()),
     *(
@@ -109,23 +118,14 @@ PUBLIC = [
     of_layer(models.ResidualBlock, **SMALL),
     of_layer(
         models.SequenceClassifier,
-        others=BLOCK_ACTIVATION,
         **{"num_classes": 2, "num_layers": 2, "units": 4, **SMALL},
     ),
     of_layer(
         models.SequenceRegressor,
-        others=BLOCK_ACTIVATION,
         **{"output_dim": 2, "num_layers": 2, "units": 4, **SMALL},
     ),
     of_layer(nlp.GatedFeedforward, intermediate_dim=4),
-    Public(
-        nlp.LinRecBackbone,
-        unit_arguments={"state_size": 4},
-        vocabulary_size=20,
-        num_layers=1,
-        hidden_dim=4,
-        intermediate_dim=4,
-    ),
+    Public(BACKBONE.func, **BACKBONE.keywords),
     Public(initializers.DecayLog, lambda made: made((4,))),
     Public(initializers.FanInNormal, lambda made: made((4, 4))),
     Public(initializers.HiPPO, lambda made: made((4, 4))),
@@ -167,11 +167,15 @@ PUBLIC = [
     ),
     Public(analysis.real_parts, matrix=np.eye(3)),
     Public(analysis.spectrum_bounds, matrix=np.eye(3), beta=0.5, gamma=0.1),
+    Public(analysis.orthogonality_defect, layer_or_matrix=np.eye(3)),
     Public(
-        analysis.orthogonality_defect,
-        others={"layer_or_matrix": "matrix"},
-        layer_or_matrix=np.eye(3),
+        analysis.stability_certificate,
+        layer_or_matrices=(-np.eye(3), np.eye(3)),
     ),
+    Public(analysis.StabilityMonitor),
+    Public(saving.BackupAndRestore, backup_dir="backup"),
+    Public(nlp.LinRecTextClassifier, backbone=BACKBONE(), num_classes=2),
+    Public(nlp.LinRecCausalLM, backbone=BACKBONE()),
 ]
 
 
@@ -362,3 +366,69 @@ def test_numpy_scalars_are_numbers():
     outputs, _ = layer(INPUTS, training=True)
     assert tuple(outputs.shape) == (2, 5, 4)
     json.dumps(keras.saving.serialize_keras_object(layer))
+
+
+MODEL = partial(keras.Sequential, [keras.Input((2,)), keras.layers.Dense(2)])
+TASK = {"model": MODEL, "inputs": ones(4, 2), "labels": [0, 1, 0, 1]}
+TASK["loss"] = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@UNDER_PYTORCH
+@pytest.mark.parametrize(
+    ("function", "name", "values"),
+    [
+        (analysis.pgd, "radius", ["a", 0, np.nan]),
+        (analysis.pgd, "step_size", [None, "a", -1]),
+        (analysis.deepfool, "overshoot", [None, "a", -1, np.nan]),
+        (analysis.salt_and_pepper_response, "low", ["a", np.nan]),
+        (analysis.salt_and_pepper_response, "seed", ["a", -1, 1.5]),
+    ],
+)
+def test_wrong_arguments_of_an_analysis_are_named(function, name, values):
+    task = {**TASK, "model": MODEL()}
+    if function is analysis.salt_and_pepper_response:
+        task["levels"] = [0.1]
+    for value in values:
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            function(**task, **{name: value})
+
+
+@UNDER_PYTORCH
+@pytest.mark.parametrize("name", ["tolerance", "seed"])
+def test_wrong_arguments_of_a_hessian_are_named(name):
+    model = MODEL()
+    hessian = analysis.Hessian(
+        model, TASK["inputs"], TASK["labels"], loss=TASK["loss"]
+    )
+    with pytest.raises(ValueError, match=f"`{name}`.* Received: {name}=-1"):
+        hessian.extreme_eigenvalues(**{name: -1})
+
+
+@UNDER_PYTORCH
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (nlp.LinRecCausalLMPreprocessor, {"sequence_length": 0}),
+        (nlp.LinRecTextClassifierPreprocessor, {"sequence_length": -3}),
+        (nlp.LinRecTextClassifierPreprocessor, {"truncate": "x"}),
+    ],
+)
+def test_wrong_arguments_of_a_preprocessor_are_named(make, arguments):
+    ((name, value),) = arguments.items()
+    with pytest.raises(ValueError, match=f"Received: {name}={value}"):
+        make(nlp.LinRecByteTokenizer(), **arguments)
+
+
+def test_a_step_takes_no_unknown_argument():
+    block = models.ResidualBlock(**SMALL)
+    block.build((2, None, 3))
+    states = block.get_initial_state(2)
+    with pytest.raises(TypeError, match="no call argument `other`"):
+        block.step(INPUTS[:, 0], states, other=1)
+    with pytest.raises(ValueError, match="Received: states=None"):
+        block.step(INPUTS[:, 0], None)
+
+
+def test_sizes_of_a_unit_are_a_dictionary():
+    with pytest.raises(ValueError, match="Received: unit_arguments=.1."):
+        models.SequenceClassifier.from_size("small", 3, unit_arguments=[1])

@@ -12,7 +12,7 @@ from units import sequences
 
 from keras_linrec.layers import Bidirectional
 
-TIME, FIRSTS = 12, (0, 4, 8)
+TIME = 12
 RESETS = np.zeros((2, TIME), bool)
 RESETS[:, [0, 4, 8]] = True
 MASK = np.random.default_rng(0).random((2, TIME)) < 0.7

@@ -275,6 +275,56 @@ def test_what_cannot_stream_is_named(make, reason):
         export_step(keras.Model(inputs, hidden))
 
 
+def inner(signal):
+    return keras.Model(signal, UNITS["lru"](4)(signal))
+
+
+CLASSIFIER = partial(
+    *(SequenceClassifier, 3, 1, 4, "rotrnn"), unit_arguments={"state_size": 4}
+)
+LENGTHS = np.ones((1, 5), "float32")
+# Calls that take more than a sequence, and what is refused.
+CALLS = {
+    "a mask": (lambda x, mask, _: CLASSIFIER()(x, mask), "`mask`"),
+    "a state": (lambda x, _, h: UNITS["lipschitz_rnn"](4)(x, h), "`initial_st"),
+    "two": (lambda x, mask, _: UNITS["lru"](4)(x, None, mask), "`mask`"),
+    "a state of Keras": (
+        lambda x, _, h: layers.GRU(4)(x, h),
+        "`initial_state`",
+    ),
+    "a pooling's": (
+        lambda x, mask, _: layers.GlobalAveragePooling1D()(x, mask),
+        "`mask`",
+    ),
+    "by name": (
+        lambda x, mask, _: layers.GlobalAveragePooling1D()(x, mask=mask),
+        "`mask`",
+    ),
+    "a model's": (lambda x, mask, _: inner(x)(x, mask=mask), "`mask`"),
+    "a sequential model's": (
+        lambda x, mask, _: keras.Sequential([UNITS["lru"](4)])(x, mask=mask),
+        "`mask`",
+    ),
+    "lengths": (
+        lambda x, *_: UNITS["lssl"](4)(x, time_deltas=LENGTHS),
+        "`time_deltas` are constant",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*destroy the mask information")
+@pytest.mark.parametrize(("call", "reason"), CALLS.values(), ids=CALLS)
+def test_what_a_call_takes_beside_its_inputs_is_named(call, reason):
+    shapes = {(5, 3): "float32", (5,): "bool", (4,): "float32"}
+    inputs = [
+        keras.Input(shape, batch_size=1, dtype=dtype)
+        for shape, dtype in shapes.items()
+    ]
+    model = keras.Model(inputs, call(*inputs))
+    with pytest.raises(ValueError, match=f"one step at a time.*{reason}"):
+        export_step(model)
+
+
 def test_an_activation_of_the_users_streams():
     model = small(layers.Activation(lambda x: x * x), UNITS["rotrnn"]())
     (outputs,), _ = streamed(export_step(model), sequences(4))

@@ -194,10 +194,10 @@ def test_averages_of_steps_keep_float64():
         assert_float64(got, expected)
 
 
-def normalized(normalization, x, axis=-1, epsilon=1e-5):
+def normalized(normalization, x, axis=-1):
     mean = 0.0 if normalization == "rms" else x.mean(axis, keepdims=True)
     variance = np.square(x - mean).mean(axis, keepdims=True)
-    return (x - mean) / np.sqrt(variance + epsilon)
+    return (x - mean) / np.sqrt(variance + 1e-5)
 
 
 @pytest.mark.parametrize("normalization", ["batch", "layer", "rms"])

@@ -27,9 +27,9 @@ EXPONENTS = [
 ]
 
 
-def projection(function, size, alpha, beta, points=60):
+def projection(function, size, alpha, beta):
     """The coefficients of the best approximation, and its error."""
-    z, weights = roots_jacobi(points, alpha, beta)
+    z, weights = roots_jacobi(60, alpha, beta)
     weights = weights / weights.sum()
     values = function((1 - z) / 2)
     basis = jacobi(z, size, alpha, beta)

@@ -502,7 +502,7 @@ def test_steps_of_two_lengths_are_those_of_a_slower_and_a_faster_model():
             "Received: output_dim=1.5",
         ),
         ({"activation": "modrelu"}, "Received: activation=modrelu"),
-        ({"block_activation": "modrelu"}, "Received: activation=modrelu"),
+        ({"block_activation": "modrelu"}, "Received: block_activation=modrelu"),
         ({"num_layers": 0}, "Received: num_layers=0"),
         ({"units": -1}, "Received: units=-1"),
         ({"dropout": 1.0}, "Received: dropout=1.0"),

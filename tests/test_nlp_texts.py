@@ -427,7 +427,7 @@ BOTH_WAYS = RotRNN(8, state_size=8, num_heads=2, bidirectional=True)
 def test_a_unit_that_does_not_read_forwards_makes_no_language_model(unit):
     backbone = make_backbone(num_layers=1, unit=unit)
     assert not backbone.can_stream
-    with pytest.raises(ValueError, match="Received: unit_arguments"):
+    with pytest.raises(ValueError, match="as the backbone.s `unit`"):
         nlp.LinRecCausalLM(backbone)
 
 

@@ -1,6 +1,7 @@
 """Optimizers with a learning rate of its own for chosen weights."""
 
 import re
+import warnings
 
 import keras
 import numpy as np
@@ -152,7 +153,9 @@ def test_rates_that_cannot_be_saved_apply_to_every_group(rate):
     ratio = float(group.learning_rate) / float(optimizer.learning_rate)
     assert ratio == pytest.approx(0.1)
     start = weights_of(small_model())
-    assert all((end[p] != start[p]).any() for p in end if is_in_group(p))
+    of_group = [path for path in end if is_in_group(path)]
+    assert of_group
+    assert all((end[path] != start[path]).any() for path in of_group)
 
 
 def test_a_schedule_applies_to_every_group():
@@ -325,6 +328,61 @@ def test_gradients_that_do_not_fit_are_refused_as_by_keras():
         )
 
 
+def variables(*names):
+    made = [keras.Variable(np.ones(2, "float32"), name=n) for n in names]
+    return made, [keras.ops.full((2,), 0.3) for _ in made]
+
+
+def decaying(rate, **arguments):
+    schedule = keras.optimizers.schedules.ExponentialDecay(rate, 1, 0.5)
+    return keras.optimizers.Adam(schedule, **arguments)
+
+
+@pytest.mark.parametrize("missing", [0, 1], ids=["of the rest", "of a group"])
+@pytest.mark.parametrize("steps", [None, 2], ids=["", "accumulated"])
+def test_missing_gradients_change_nothing_else(missing, steps):
+    results = []
+    for grouped in (False, True):
+        weights, grads = variables("kernel", "theta")
+        optimizer = decaying(0.1, gradient_accumulation_steps=steps)
+        if grouped:
+            optimizer = ParameterGroups(optimizer, {"theta": 1.0})
+        optimizer.build(weights)
+        partial = list(grads)
+        partial[missing] = None
+        for given in (grads, partial, partial, partial, grads, grads):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                optimizer.apply(given, weights)
+        results.append([np.array(w) for w in weights])
+        results[-1].append(float(optimizer.learning_rate))
+    for got, expected in zip(*results):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_gradients_that_are_values_are_not_clipped():
+    weights, grads = variables("kernel", "theta", "scale")
+    weights[2].overwrite_with_gradient = True
+    grads[2] = keras.ops.full((2,), 448.0)
+    optimizer = ParameterGroups(
+        keras.optimizers.SGD(1.0, global_clipnorm=1.0), {"theta": 1.0}
+    )
+    optimizer.build(weights)
+    optimizer.apply(grads, weights)
+    for weight, expected in zip(weights, (0.7, 0.7, 448.0)):
+        np.testing.assert_allclose(weight, np.full(2, expected), rtol=1e-6)
+
+
+def test_at_multiple_zero_no_gradient_counts():
+    weights, grads = variables("kernel", "theta")
+    grads[1] = keras.ops.full((2,), np.inf)
+    optimizer = ParameterGroups(keras.optimizers.Adam(0.1), {"theta": 0.0})
+    optimizer.build(weights)
+    optimizer.apply(grads, weights)
+    np.testing.assert_array_equal(weights[1], np.ones(2))
+    assert (np.array(weights[0]) < 1).all()
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="groups of its own"):
         grouped = ParameterGroups(keras.optimizers.Adam(), GROUPS)
@@ -346,6 +404,12 @@ def test_wrong_arguments_are_refused():
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
     with pytest.raises(ValueError, match="to the `LossScaleOptimizer`"):
         ParameterGroups(scaled, GROUPS)
+    if hasattr(keras.optimizers, "MultiOptimizer"):
+        several = keras.optimizers.MultiOptimizer(
+            lambda variable: keras.optimizers.Adam()
+        )
+        with pytest.raises(ValueError, match="to the `MultiOptimizer`"):
+            ParameterGroups(several, GROUPS)
     with pytest.raises(ValueError, match=r"regular expressions.*'\('"):
         ParameterGroups(keras.optimizers.Adam(), {"(": 0.5})
     both = {"global_clipnorm": 1.0, "gradient_accumulation_steps": 2}
@@ -362,10 +426,17 @@ FORMS = {
         layers.LinearDynamicalSystem(4, eigenvalues=kind)
         for kind in EIGENVALUES
     ],
-    "LDStack": [layers.LDStack(4, eigenvalues=kind) for kind in EIGENVALUES],
-    "OrthogonalRNN": [layers.OrthogonalRNN(4)],
-    "LipschitzRNN": [layers.LipschitzRNN(4)],
-    "AntisymmetricRNN": [layers.AntisymmetricRNN(4)],
+    "LDStack": [
+        *(layers.LDStack(4, eigenvalues=kind) for kind in EIGENVALUES),
+        layers.LDStack(4, basis="learned"),
+    ],
+    "OrthogonalRNN": [
+        layers.OrthogonalRNN(4),
+        layers.OrthogonalRNN(4, reflections=4),
+        layers.OrthogonalRNN(4, field="complex"),
+    ],
+    "LipschitzRNN": [layers.LipschitzRNN(4, trainable_step_size=True)],
+    "AntisymmetricRNN": [layers.AntisymmetricRNN(4, trainable_step_size=True)],
 }
 
 
@@ -375,7 +446,7 @@ def test_the_table_of_weights_names_those_that_exist():
         for line in ParameterGroups.__doc__.splitlines()
         if line.strip().startswith("| `")
     ]
-    assert len(rows) == len(FORMS) - 1
+    assert set(re.findall(r"`(\w+)`", str([u for u, _ in rows]))) == set(FORMS)
     for units, names in rows:
         for unit in re.findall(r"`(\w+)`", units):
             paths = [path for form in FORMS[unit] for path in paths_of(form)]
@@ -384,7 +455,8 @@ def test_the_table_of_weights_names_those_that_exist():
 
 
 def paths_of(layer):
-    layer.build((None, None, 4))
+    if not layer.built:
+        layer.build((None, None, 4))
     return [weight.path for weight in layer.trainable_weights]
 
 

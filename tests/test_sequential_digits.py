@@ -18,11 +18,11 @@ import sequential_digits as example
 SIDE = 3
 
 
-def arrays(train_size=180, test_size=90):
+def arrays():
     """Images of nine classes: the label is the position of the bright pixel."""
     generator = np.random.default_rng(0)
     data = {}
-    for part, size in (("train", train_size), ("test", test_size)):
+    for part, size in (("train", 180), ("test", 90)):
         labels = np.arange(size) % SIDE**2
         images = generator.integers(0, 50, (size, SIDE**2))
         images[np.arange(size), labels] = 255

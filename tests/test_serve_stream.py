@@ -41,7 +41,7 @@ def test_streams_that_come_and_go_keep_to_themselves(model):
 
 @pytest.mark.parametrize("line", [b"", b"x", b"1,2", b"nan", b"1e39", b"\xff"])
 def test_a_line_that_is_not_a_step_is_refused(line):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="expected 1 finite numbers"):
         serve_stream.parsed(line, 1)
 
 

@@ -301,10 +301,10 @@ def randomise(layer, seed=0):
     return layer
 
 
-def time_deltas_of(time, batch=2):
-    """Lengths of steps between 0 and 2, (batch, time)."""
+def time_deltas_of(time):
+    """Lengths of steps between 0 and 2, (2, time)."""
     generator = np.random.default_rng(5)
-    return generator.uniform(0, 2, (batch, time)).astype("float32")
+    return generator.uniform(0, 2, (2, time)).astype("float32")
 
 
 def sequences(time, batch=2, features=3, seed=0):

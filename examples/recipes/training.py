@@ -6,6 +6,7 @@ import time
 
 import keras
 from common import cosine_schedule
+from common import draw_dropout
 from common import require_same_run
 from recipes import networks
 from recipes import record
@@ -136,10 +137,7 @@ class Progress(keras.callbacks.Callback):
         del self.history[epoch:]
         if self.recipe.schedule == "error":
             self.model.optimizer.learning_rate = self._rate_by_error()
-        # Dropout too depends on the round alone.
-        for place, variable in enumerate(self.model.non_trainable_variables):
-            if variable.name == "seed_generator_state":
-                variable.assign([1000 * self.rounds.seed + place, epoch])
+        draw_dropout(self.model, self.rounds.seed, epoch)
         self.clocks = time.perf_counter(), time.process_time()
 
     def _rate_by_error(self):

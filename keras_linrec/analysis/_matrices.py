@@ -12,7 +12,10 @@ def unit_matrices(layer_or_matrices):
                 "`layer_or_matrices` should be a layer or a pair (A, W). "
                 f"Received: {len(layer_or_matrices)} matrices"
             )
-        linear, recurrent = map(real_matrix, layer_or_matrices)
+        linear, recurrent = (
+            real_matrix(matrix, "layer_or_matrices")
+            for matrix in layer_or_matrices
+        )
     else:
         linear, recurrent = _matrices_of(layer_or_matrices)
     if linear.shape != recurrent.shape:
@@ -35,19 +38,19 @@ def _matrices_of(layer):
             "`recurrent_matrix`, such as LipschitzRNN, or a pair of matrices "
             f"(A, W). Received: layer_or_matrices={layer}"
         )
-    require_built(layer)
+    require_built(layer, "layer_or_matrices")
     recurrent = real_matrix(layer.recurrent_matrix())
     if not getattr(layer, "alpha", 0):
         return np.zeros_like(recurrent), recurrent
     return layer.alpha * real_matrix(layer.linear_matrix()), recurrent
 
 
-def require_built(layer):
-    """Raise unless a layer is built."""
+def require_built(layer, name="layer"):
+    """Raise unless a layer, an argument called `name`, is built."""
     if not getattr(layer, "built", True):
         raise ValueError(
-            "`layer` should be built: call the layer or its model once. "
-            f"Received: layer={layer}"
+            f"`{name}` should be built: call the layer or its model once. "
+            f"Received: {name}={layer}"
         )
 
 
@@ -56,12 +59,12 @@ def has_transition_matrix(layer):
     return callable(getattr(layer, "transition_matrix", None))
 
 
-def square_matrix(matrix):
-    """A square matrix in float64 or complex128."""
+def square_matrix(matrix, name="matrix"):
+    """A square matrix in float64 or complex128, an argument called `name`."""
     if isinstance(matrix, keras.layers.Layer):
         raise ValueError(
-            "`matrix` should be square, or a layer with the method that "
-            f"returns it. Received: {matrix}"
+            f"`{name}` should be square, or a layer with the method that "
+            f"returns it. Received: {name}={matrix}"
         )
     if not isinstance(matrix, (np.ndarray, list)) and hasattr(matrix, "shape"):
         matrix = keras.ops.convert_to_numpy(matrix)
@@ -71,25 +74,25 @@ def square_matrix(matrix):
         matrix = np.zeros(0)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
-            f"`matrix` should be square. Received: matrix.shape={matrix.shape}"
+            f"`{name}` should be square. Received: {name}.shape={matrix.shape}"
         )
     if matrix.dtype.kind not in "biufc":
         raise ValueError(
-            "`matrix` should be of numbers. "
-            f"Received: matrix.dtype={matrix.dtype}"
+            f"`{name}` should be of numbers. "
+            f"Received: {name}.dtype={matrix.dtype}"
         )
     is_complex = np.iscomplexobj(matrix)
     matrix = matrix.astype("complex128" if is_complex else "float64")
     return matrix
 
 
-def real_matrix(matrix):
+def real_matrix(matrix, name="matrix"):
     """A square matrix in float64 that has entries."""
-    matrix = square_matrix(matrix)
+    matrix = square_matrix(matrix, name)
     if np.iscomplexobj(matrix) or not matrix.size:
         raise ValueError(
-            "`matrix` should be real and have entries. Received: "
-            f"matrix.dtype={matrix.dtype}, matrix.shape={matrix.shape}"
+            f"`{name}` should be real and have entries. Received: "
+            f"{name}.dtype={matrix.dtype}, {name}.shape={matrix.shape}"
         )
     return matrix
 

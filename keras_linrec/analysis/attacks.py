@@ -1,5 +1,6 @@
 """White-box adversarial attacks on classifiers."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from keras_linrec.analysis._classifier import batches
 from keras_linrec.analysis._classifier import class_numbers
 from keras_linrec.analysis._classifier import classification_task
 from keras_linrec.ops import differentiation
+from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
 
 
@@ -100,7 +102,8 @@ def pgd(
     >>> attacked.clean_accuracy, attacked.accuracy
     (1.0, 0.5)
     """
-    _require_attack(radius, step_size, iterations, clip)
+    _require_attack(radius, iterations, clip)
+    require_between("step_size", step_size, 0, math.inf, "()")
     classifier, inputs, labels = classification_task(
         model, inputs, labels, loss, batch_size
     )
@@ -193,7 +196,8 @@ def deepfool(
     >>> attacked.accuracy, round(float(attacked.l2_norms[0]), 2)
     (0.0, 1.44)
     """
-    _require_attack(radius, 1.0, iterations, clip)
+    _require_attack(radius, iterations, clip)
+    require_between("overshoot", overshoot, 0, math.inf, "[)")
     require_count("max_classes", max_classes)
     if max_classes < 2:
         raise ValueError(
@@ -306,13 +310,10 @@ def _like(values, arrays):
     )
 
 
-def _require_attack(radius, step_size, iterations, clip):
+def _require_attack(radius, iterations, clip):
     require_count("iterations", iterations)
-    for name, value in (("radius", radius), ("step_size", step_size)):
-        if value is not None and not value > 0:
-            raise ValueError(
-                f"`{name}` should be positive. Received: {name}={value}"
-            )
+    if radius is not None:
+        require_between("radius", radius, 0, math.inf, "()")
     if clip is not None and (np.shape(clip) != (2,) or clip[0] >= clip[1]):
         raise ValueError(
             f"`clip` should be a pair (low, high). Received: clip={clip}"

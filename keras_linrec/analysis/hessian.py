@@ -1,5 +1,6 @@
 """The curvature of a classifier's loss, from Hessian-vector products."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,8 @@ from keras import ops
 from keras_linrec.analysis._classifier import batches
 from keras_linrec.analysis._classifier import classification_task
 from keras_linrec.ops import differentiation
+from keras_linrec.validation import checked_seed
+from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
 
 
@@ -192,7 +195,8 @@ class Hessian:
                 integer.
         """
         require_count("iterations", iterations)
-        generator = np.random.default_rng(seed)
+        require_between("tolerance", tolerance, 0, math.inf, "()")
+        generator = np.random.default_rng(checked_seed(seed))
         return lanczos(
             self.product,
             generator.standard_normal(self.size),
@@ -216,7 +220,7 @@ class Hessian:
                 integer.
         """
         require_count("samples", samples)
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(checked_seed(seed))
         values = []
         for _ in range(samples):
             signs = generator.choice([-1.0, 1.0], size=self.size)

@@ -6,6 +6,8 @@ import numpy as np
 
 from keras_linrec.analysis._classifier import class_numbers
 from keras_linrec.analysis._classifier import classification_task
+from keras_linrec.validation import checked_seed
+from keras_linrec.validation import require_finite
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,16 @@ def salt_and_pepper_response(
     >>> [float(accuracy) for accuracy in curve.accuracies]
     [1.0]
     """
-    low = np.min(inputs) if low is None else low
-    high = np.max(inputs) if high is None else high
+    for name, value in (("low", low), ("high", high)):
+        if value is not None:
+            require_finite(name, value)
 
     def perturb(inputs, level, generator):
+        least = np.min(inputs) if low is None else low
+        most = np.max(inputs) if high is None else high
         replaced = generator.random(inputs.shape, "float32") < level
         salt = generator.random(inputs.shape, "float32") < 0.5
-        grains = np.where(salt, np.float32(high), np.float32(low))
+        grains = np.where(salt, np.float32(most), np.float32(least))
         return np.where(replaced, grains, inputs)
 
     _require_levels(levels, 1)
@@ -145,6 +150,7 @@ def _response(model, inputs, labels, levels, perturb, seed, loss, batch_size):
         model, inputs, labels, loss, batch_size
     )
     labels = class_numbers(labels)
+    seed = checked_seed(seed)
     if seed is None:
         seed = np.random.SeedSequence().entropy
     accuracies = []

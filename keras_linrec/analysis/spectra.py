@@ -218,11 +218,16 @@ def orthogonality_defect(layer_or_matrix):
     """
     matrix = layer_or_matrix
     if has_transition_matrix(layer_or_matrix):
-        require_built(layer_or_matrix)
+        require_built(layer_or_matrix, "layer_or_matrix")
         matrix = layer_or_matrix.transition_matrix()
     if isinstance(matrix, tuple):
-        real, imag = map(square_matrix, matrix)
+        real, imag = (square_matrix(part, "layer_or_matrix") for part in matrix)
         matrix = real + 1j * imag
-    matrix = square_matrix(matrix)
+    matrix = square_matrix(matrix, "layer_or_matrix")
+    if not matrix.size:
+        raise ValueError(
+            "`layer_or_matrix` should have entries. "
+            f"Received: layer_or_matrix.shape={matrix.shape}"
+        )
     product = matrix.conj().T @ matrix
     return float(np.abs(product - np.eye(len(matrix))).max())

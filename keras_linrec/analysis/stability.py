@@ -12,6 +12,8 @@ from keras_linrec.analysis._matrices import unit_matrices
 from keras_linrec.analysis.spectra import real_parts
 from keras_linrec.layers.lipschitz_stability import LIPSCHITZ_CONSTANTS
 from keras_linrec.layers.lipschitz_stability import ROOM
+from keras_linrec.validation import require_between
+from keras_linrec.validation import require_bool
 
 # In float32, numbers below this share of the largest are rounding.
 _ROUNDING = 1e-6
@@ -49,7 +51,7 @@ class StabilityCertificate:
             the same inputs by at most this factor. `None` for other solvers,
             and for the midpoint method if sigma is not monotone.
         gated: whether h' is multiplied by a gate. The theorem does not cover
-            gates, so neither case holds then.
+            gates, so no case holds then.
     """
 
     largest_symmetric_eigenvalue: float
@@ -382,7 +384,17 @@ def _smallest_multiple(function, vector, low=-7.0, high=7.0):
     return float(min(values))
 
 
+def require_activation_facts(lipschitz_constant, monotone):
+    """Raise unless they can be what a user knows of an activation."""
+    require_bool("monotone", monotone, optional=True)
+    if lipschitz_constant is not None:
+        require_between(
+            "lipschitz_constant", lipschitz_constant, 0, math.inf, "()"
+        )
+
+
 def _activation_facts(layer_or_matrices, lipschitz_constant, monotone):
+    require_activation_facts(lipschitz_constant, monotone)
     known = 1.0, True
     if hasattr(layer_or_matrices, "activation"):
         name = getattr(layer_or_matrices.activation, "__name__", None)
@@ -395,11 +407,6 @@ def _activation_facts(layer_or_matrices, lipschitz_constant, monotone):
         )
     if lipschitz_constant is None:
         lipschitz_constant = known[0]
-    if not 0 < lipschitz_constant < math.inf:
-        raise ValueError(
-            "`lipschitz_constant` should be a positive number. Received: "
-            f"lipschitz_constant={lipschitz_constant}"
-        )
     monotone = known[1] if monotone is None else monotone
     return float(lipschitz_constant), bool(monotone)
 

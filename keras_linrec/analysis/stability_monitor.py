@@ -8,6 +8,7 @@ from keras_linrec.analysis._matrices import has_transition_matrix
 from keras_linrec.analysis._matrices import has_unit_matrices
 from keras_linrec.analysis._matrices import unit_matrices
 from keras_linrec.analysis.spectra import orthogonality_defect
+from keras_linrec.analysis.stability import require_activation_facts
 from keras_linrec.analysis.stability import stability_certificate
 
 _LOGGED = (
@@ -45,8 +46,9 @@ class StabilityMonitor(keras.callbacks.Callback):
         monotone: boolean, likewise. Defaults to `None`.
 
     Raises:
-        ValueError: at the start of training, if the model has no such layer;
-            at the end of an epoch, as `stability_certificate`.
+        ValueError: for an argument that is not as described; at the start of
+            training, if the model has no such layer; at the end of an epoch,
+            as `stability_certificate`.
 
     Reference:
         [Lipschitz Recurrent Neural Networks](
@@ -63,6 +65,7 @@ class StabilityMonitor(keras.callbacks.Callback):
 
     def __init__(self, lipschitz_constant=None, monotone=None):
         super().__init__()
+        require_activation_facts(lipschitz_constant, monotone)
         self.lipschitz_constant = lipschitz_constant
         self.monotone = monotone
 

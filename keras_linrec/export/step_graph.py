@@ -20,6 +20,7 @@ from keras_linrec.export.position_wise import masks
 from keras_linrec.export.position_wise import mixes_steps
 from keras_linrec.export.position_wise import reason_against
 from keras_linrec.layers.streaming import Streaming
+from keras_linrec.validation import by_name
 
 _POOLINGS = {
     keras.layers.GlobalAveragePooling1D: "mean",
@@ -94,33 +95,32 @@ class StepGraph:
             if masks(layer) and not self.drop_masks:
                 self._refuse(layer, reason_against(layer))
         if isinstance(operation, keras.Sequential):
-            (outputs,) = args
+            outputs = self._inputs_alone(operation, args, kwargs)
             for layer in operation.layers:
                 outputs = self._apply(layer, outputs)
             return outputs
         if isinstance(operation, keras.Function):
-            return run_through(operation, args[0], self._apply)
+            inputs = self._inputs_alone(operation, args, kwargs)
+            return run_through(operation, inputs, self._apply)
         pool = _POOLINGS.get(type(operation))
         if pool is not None:
             self._require_plain_pooling(operation)
-            return self._step(operation, *args, kind=pool)
+            return self._step(operation, args, kwargs, pool)
         if has_states(operation):
-            return self._step(operation, *args, **kwargs)
+            return self._step(operation, args, kwargs)
         if is_last_step(operation, args):
             return self._call(operation, args[0].tensor, *args[1:])
         return self._position_wise(operation, *args, **kwargs)
 
-    def _step(self, layer, inputs, kind=None, **options):
+    def _step(self, layer, args, kwargs, kind=None):
         self._require_streaming(layer)
-        options = {
-            name: value
-            for name, value in options.items()
-            if value is not None and name != "training"
-        }
+        inputs, options = _inputs_and_options(layer, args, kwargs)
         for name in set(options) - {"time_deltas", "step_rescale"}:
             self._refuse(layer, f"it is called with `{name}`")
-        if not isinstance(inputs, _Timed):
+        if not _has_time(inputs):
             self._refuse(layer, "its inputs have no time axis")
+        if not _has_time(options.get("time_deltas", inputs)):
+            self._refuse(layer, "its `time_deltas` are constant")
         step = self._one_step(layer, kind, inputs.tensor.shape)
         states = self._new_inputs(layer, step.layer)
         outputs, *new_states = step(
@@ -135,6 +135,13 @@ class StepGraph:
         if getattr(layer, "return_state", False):
             return (outputs, *new_states)
         return outputs
+
+    def _inputs_alone(self, model, args, kwargs):
+        """The inputs of a nested model, which takes nothing beside them."""
+        inputs, options = _inputs_and_options(model, args, kwargs)
+        for name in options:
+            self._refuse(model, f"it is called with `{name}`")
+        return inputs
 
     def _one_step(self, layer, kind, shape):
         # One pooling may have inputs of several widths.
@@ -306,6 +313,20 @@ def _parts(layer):
     for inner in (*getattr(layer, "blocks", ()), getattr(layer, "unit", None)):
         if isinstance(inner, keras.layers.Layer):
             yield from _parts(inner)
+
+
+def _inputs_and_options(layer, args, kwargs):
+    """The inputs of a call, and its further arguments by name.
+
+    Without those that are `None`, and `training`.
+    """
+    given = by_name(type(layer).call, args, kwargs)
+    inputs = given.pop(next(iter(given)))
+    return inputs, {
+        name: value
+        for name, value in given.items()
+        if value is not None and name != "training"
+    }
 
 
 def _leaves(args, kwargs):

@@ -136,8 +136,7 @@ class DiagonalLayer(SequenceLayer):
         **kwargs,
     ):
         super().__init__(units, **kwargs)
-        self.activation = activations.get(activation)
-        activations.require_unary(self.activation)
+        self.activation = activations.get_unary(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.feedthrough_initializer = keras.initializers.get(
             feedthrough_initializer or FanInNormal()

@@ -62,7 +62,7 @@ class LipschitzUnit:
             bias_constraint=bias_constraint,
             **kwargs,
         )
-        activations.require_unary(self.activation)
+        activations.get_unary(self.activation)
         self.beta = pair_of_numbers("beta", beta, 0, 1)
         self.gamma = pair_of_numbers("gamma", gamma, 0, math.inf, "[)")
         require_between("step_size", step_size, 0, math.inf, "()")

@@ -255,8 +255,7 @@ subdiagonal (last entry 0) |
         self.stable_transition = stable_transition
         self._step_rescale = float(step_rescale)
         self._step_rescale_variable = None
-        self.activation = activations.get(activation)
-        activations.require_unary(self.activation)
+        self.activation = activations.get_unary(activation)
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)

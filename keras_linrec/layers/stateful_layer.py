@@ -4,6 +4,7 @@ from keras import ops
 
 from keras_linrec.layers.precise_layer import NamedWeights
 from keras_linrec.layers.precise_layer import PreciseLayer
+from keras_linrec.validation import agree
 from keras_linrec.validation import require_array
 
 
@@ -66,9 +67,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             require_array(name, state)
         shapes = self.state_shapes
         fits = len(states) == len(shapes) and all(
-            len(state.shape) == len(shape) + 1
-            and tuple(state.shape[1:]) == tuple(shape)
-            and (None in (batch, state.shape[0]) or state.shape[0] == batch)
+            agree(tuple(state.shape), (batch, *shape))
             for state, shape in zip(states, shapes)
         )
         if not fits:

@@ -28,8 +28,12 @@ from keras_linrec.validation import checked_seed
 from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool
+from keras_linrec.validation import require_call_arguments
 
 GATE_PARTS = ("value_dense", "gate_dense")
+
+# The arguments of a call that some units take.
+_OF_SOME_UNITS = ("time_deltas", "step_rescale", "reset_mask")
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -160,8 +164,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         if activation is None:
             activation = "gelu" if is_linear(unit) else "linear"
         self.unit = unit
-        self.activation = activations.get(activation)
-        activations.require_unary(self.activation)
+        self.activation = activations.get_unary(activation)
         self.gated = is_linear(unit) if gated is None else gated
         self.dropout = dropout
         self.normalization = normalization
@@ -185,12 +188,15 @@ class ResidualBlock(Streaming, keras.layers.Layer):
     @property
     def is_linear(self):
         """Whether nothing in the block is nonlinear outside training."""
-        has_activation = self.activation is not activations.get("linear")
         return (
             is_linear(self.unit)
             and self.normalization == "batch"
-            and not (has_activation or self.gated)
+            and not (self._is_activated or self.gated)
         )
+
+    @property
+    def _is_activated(self):
+        return self.activation is not keras.activations.linear
 
     def build(self, sequences_shape):
         features = sequences_shape[-1]
@@ -288,7 +294,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         # Keras hands on an earlier layer's mask under this name where there
         # are time_deltas too.
         mask = sequences_mask if mask is None else mask
-        arguments = self._unit_arguments(
+        arguments = self._call_arguments(
             time_deltas=time_deltas,
             step_rescale=step_rescale,
             reset_mask=reset_mask,
@@ -321,10 +327,9 @@ class ResidualBlock(Streaming, keras.layers.Layer):
 
     def _position_wise(self, outputs, training):
         """What follows the unit, at each step separately."""
-        is_activated = self.activation is not keras.activations.linear
-        if is_activated:
+        if self._is_activated:
             outputs = activate(self.activation, outputs)
-        if is_activated or not self.gated:
+        if self._is_activated or not self.gated:
             outputs = self._drop(outputs, training)
         if not self.gated:
             return outputs
@@ -338,8 +343,9 @@ class ResidualBlock(Streaming, keras.layers.Layer):
             return outputs
         return self.dropout_layer(outputs, training=training)
 
-    def _unit_arguments(self, **given):
+    def _call_arguments(self, **given):
         """Those that are not `None`, if the unit takes them."""
+        require_call_arguments(self, given, _OF_SOME_UNITS)
         given = {k: v for k, v in given.items() if v is not None}
         for name, value in given.items():
             if name not in _arguments_of(self.unit):
@@ -373,13 +379,13 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         return self.unit.step_constants()
 
     def stream_step(self, inputs, states, constants, **options):
-        options = self._unit_arguments(**options)
+        options = self._call_arguments(**options)
         if constants is not None:
             options["constants"] = constants
         return self._stream(self.unit.step, inputs, states, options)
 
     def stream_part(self, sequences, states, mask, **options):
-        options = {"mask": mask, **self._unit_arguments(**options)}
+        options = {"mask": mask, **self._call_arguments(**options)}
         if mask is not None:
             sequences = zero_masked(sequences, mask)
         return self._stream(

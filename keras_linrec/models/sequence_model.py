@@ -38,6 +38,7 @@ from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
+from keras_linrec.validation import require_dictionary
 
 POOLINGS = (*pooling_over_time.POOLINGS, None)
 
@@ -93,8 +94,9 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         self.norm_first = norm_first
         self.pool_size, self._pool_sizes = _pool_sizes(pool_size, num_layers)
         self.pooling = pooling
-        self.activation = activations.get(activation)
-        activations.require_unary(self.activation)
+        self.activation = activations.get_unary(activation)
+        if block_activation is not None:
+            activations.get_unary(block_activation, "block_activation")
         self.seed = seed
         self.supports_masking = True
         policy = self.dtype_policy
@@ -151,6 +153,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
                 "constructor `num_layers`, `units` and `unit`. "
                 f"Received: unit={unit}"
             )
+        require_dictionary("unit_arguments", unit_arguments)
         num_layers, units, sizes = SIZES[size]
         return cls(
             output_dim,

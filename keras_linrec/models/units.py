@@ -3,6 +3,7 @@
 import keras
 
 from keras_linrec import layers
+from keras_linrec.validation import require_dictionary
 
 UNITS = {
     "lssl": layers.LSSL,
@@ -39,11 +40,7 @@ def make_unit(unit, unit_arguments=None, units=None, dtype=None):
             f"`unit` should be a layer or one of {tuple(UNITS)}. "
             f"Received: unit={unit}"
         )
-    if not isinstance(unit_arguments, (dict, type(None))):
-        raise ValueError(
-            "`unit_arguments` should be a dictionary or None. "
-            f"Received: unit_arguments={unit_arguments}"
-        )
+    require_dictionary("unit_arguments", unit_arguments)
     arguments = {
         "name": unit,
         "dtype": dtype,

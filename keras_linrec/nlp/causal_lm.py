@@ -15,7 +15,7 @@ from keras_hub.samplers import SpeculativeSampler
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.causal_lm_preprocessor import LinRecCausalLMPreprocessor
 from keras_linrec.nlp.task import LinRecTask
-from keras_linrec.nlp.task import require_tokens_fit
+from keras_linrec.nlp.task import require_parts
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_count
 
@@ -93,13 +93,8 @@ class LinRecCausalLM(LinRecTask, CausalLM):
     preprocessor_cls = LinRecCausalLMPreprocessor
 
     def __init__(self, backbone, preprocessor=None, **kwargs):
-        if not backbone.can_stream:
-            raise ValueError(
-                "A language model's units should read forwards only: what "
-                "reads both ways has seen the token it is to predict. "
-                f"Received: unit_arguments={backbone.unit_arguments}"
-            )
-        require_tokens_fit(backbone, preprocessor)
+        require_parts(backbone, preprocessor)
+        _require_streaming(backbone)
         is_packed = getattr(preprocessor, "packed", backbone.packed)
         if is_packed != backbone.packed:
             raise ValueError(
@@ -492,6 +487,19 @@ def _checked_stops(stop_token_ids, vocabulary_size):
             f"Received: stop_token_ids={stop_token_ids}"
         )
     return tuple(values.tolist())
+
+
+def _require_streaming(backbone):
+    block = backbone.unit_blocks[0]
+    try:
+        block.require_streaming()
+    except ValueError as failure:
+        raise ValueError(
+            "A language model's units should run step by step and read "
+            "forwards only: what reads both ways has seen the token it is to "
+            f"predict. Received: {type(block.unit).__name__} as the backbone's "
+            "`unit`"
+        ) from failure
 
 
 def _are_tokens(values, vocabulary_size):

@@ -9,6 +9,7 @@ from keras_linrec.nlp.byte_tokenizer import LinRecByteTokenizer
 from keras_linrec.nlp.byte_tokenizer import require_special_tokens
 from keras_linrec.nlp.preset import NamedPreset
 from keras_linrec.validation import require_bool
+from keras_linrec.validation import require_count
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -80,6 +81,9 @@ class LinRecCausalLMPreprocessor(NamedPreset, CausalLMPreprocessor):
 
     def __init__(self, tokenizer, packed=False, **kwargs):
         require_bool("packed", packed)
+        require_count(
+            "sequence_length", kwargs.get("sequence_length"), optional=True
+        )
         super().__init__(tokenizer, **kwargs)
         require_special_tokens(tokenizer)
         self.packed = packed

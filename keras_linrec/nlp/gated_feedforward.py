@@ -60,7 +60,7 @@ class GatedFeedforward(Streaming, keras.layers.Layer):
         require_count("intermediate_dim", intermediate_dim)
         # Keras takes no NumPy integer.
         self.intermediate_dim = int(intermediate_dim)
-        self.activation = activations.get(activation)
+        self.activation = activations.get_unary(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
 

@@ -3,6 +3,7 @@
 import keras
 
 from keras_linrec.models.saved_whole import SavedWhole
+from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.preset import NamedPreset
 
 
@@ -29,11 +30,21 @@ class LinRecTask(NamedPreset, SavedWhole):
             self.optimizer.build(self.trainable_variables)
 
 
-def require_tokens_fit(backbone, preprocessor):
-    """Raise if a tokenizer has tokens that a backbone does not know.
+def require_parts(backbone, preprocessor):
+    """Raise unless a task can be made of a backbone and a preprocessor.
 
-    JAX would train on them to weights that are NaN.
+    On tokens that a backbone does not know, JAX would train to weights that
+    are NaN.
     """
+    if not isinstance(backbone, LinRecBackbone):
+        raise ValueError(
+            f"`backbone` should be a `LinRecBackbone`. Received: {backbone}"
+        )
+    if not isinstance(preprocessor, (keras.layers.Layer, type(None))):
+        raise ValueError(
+            "`preprocessor` should be a preprocessor of KerasHub or None. "
+            f"Received: preprocessor={preprocessor}"
+        )
     count = _vocabulary_size(getattr(preprocessor, "tokenizer", None))
     if count is not None and count > backbone.vocabulary_size:
         raise ValueError(

@@ -8,7 +8,7 @@ from keras_linrec import activations
 from keras_linrec.files import replacing
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.task import LinRecTask
-from keras_linrec.nlp.task import require_tokens_fit
+from keras_linrec.nlp.task import require_parts
 from keras_linrec.nlp.text_classifier_preprocessor import (
     LinRecTextClassifierPreprocessor,
 )
@@ -102,14 +102,15 @@ class LinRecTextClassifier(LinRecTask, TextClassifier):
         num_classes = int(num_classes)
         require_between("dropout", dropout, 0, 1, "[)")
         require_choice("pooling", pooling, POOLINGS)
+        require_parts(backbone, preprocessor)
         if backbone.packed:
             raise ValueError(
                 "`backbone` should have one text in a row to pool over. "
                 "Received: backbone.packed=True"
             )
-        require_tokens_fit(backbone, preprocessor)
         self.backbone = backbone
         self.preprocessor = preprocessor
+        self.activation = activations.get_unary(activation)
         policy = backbone.dtype_policy
         self.pooler = TextPooling(pooling, dtype=policy, name="pooler")
         self.output_dropout = keras.layers.Dropout(
@@ -117,7 +118,7 @@ class LinRecTextClassifier(LinRecTask, TextClassifier):
         )
         self.output_dense = keras.layers.Dense(
             num_classes,
-            activation=activation,
+            activation=self.activation,
             dtype=head_dtype or policy,
             name="logits",
         )
@@ -128,7 +129,6 @@ class LinRecTextClassifier(LinRecTask, TextClassifier):
 
         self.num_classes = num_classes
         self.pooling = pooling
-        self.activation = keras.activations.get(activation)
         self.dropout = dropout
 
     # KerasHub keeps the optimizer's numbers with the head's weights, and then

@@ -7,6 +7,11 @@ from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.byte_tokenizer import LinRecByteTokenizer
 from keras_linrec.nlp.byte_tokenizer import require_special_tokens
 from keras_linrec.nlp.preset import NamedPreset
+from keras_linrec.validation import require_choice
+from keras_linrec.validation import require_count
+
+# How several segments that are too long share a row, as in KerasHub.
+_CUTS = ("round_robin", "waterfall")
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -54,6 +59,10 @@ class LinRecTextClassifierPreprocessor(NamedPreset, TextClassifierPreprocessor):
     tokenizer_cls = LinRecByteTokenizer
 
     def __init__(self, tokenizer, **kwargs):
+        require_count(
+            "sequence_length", kwargs.get("sequence_length"), optional=True
+        )
+        require_choice("truncate", kwargs.get("truncate", _CUTS[0]), _CUTS)
         super().__init__(tokenizer, **kwargs)
         require_special_tokens(tokenizer)
         pad = tokenizer.pad_token_id

@@ -63,7 +63,7 @@ def causal_convolution(inputs, response, activation=None):
     run = kernel_for(
         "causal_convolution", inputs, channels=inputs.shape[-1], not_time=True
     )
-    activation = activations.get(activation)
+    activation = activations.get_unary(activation)
     known = activation_flags(activation)
     if known is None or activation in activations.OF_PAIRS:
         outputs = run(inputs, response, keras.activations.linear)

@@ -2,6 +2,7 @@
 
 from keras_linrec import activations
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
+from keras_linrec.validation import agree
 from keras_linrec.validation import require_array
 from keras_linrec.validation import require_choice
 
@@ -111,13 +112,6 @@ def require_alike(name, parts):
             f"The real and the imaginary part of `{name}` should have the "
             f"same shape. Received: {shapes[0]} and {shapes[1]}"
         )
-
-
-def agree(one, other):
-    """Whether two shapes are equal where both are known."""
-    return len(one) == len(other) and all(
-        a == b for a, b in zip(one, other) if a is not None and b is not None
-    )
 
 
 def require_kernels(input_kernel, output_kernel, features):

@@ -18,16 +18,16 @@ from keras_linrec.kernels.jax.native_scans import scan as scan
 from keras_linrec.kernels.jax.native_systems import (
     impulse_response as impulse_response,
 )
-from keras_linrec.kernels.jax.pallas_nonlinear import drive_of
 from keras_linrec.kernels.jax.pallas_nonlinear import factors_of
 from keras_linrec.kernels.jax.pallas_nonlinear import gradients_of_steps
-from keras_linrec.kernels.jax.pallas_nonlinear import matrices_of
-from keras_linrec.kernels.jax.pallas_nonlinear import states_before
 from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.nonlinear_recurrence import drive_of
+from keras_linrec.kernels.nonlinear_recurrence import matrices_of
+from keras_linrec.kernels.nonlinear_recurrence import states_before
 
 cuda.core()
 

@@ -23,6 +23,10 @@ from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.nonlinear_recurrence import drive_of
+from keras_linrec.kernels.nonlinear_recurrence import matrices_of
+from keras_linrec.kernels.nonlinear_recurrence import slope_of
+from keras_linrec.kernels.nonlinear_recurrence import states_before
 from keras_linrec.kernels.resets import are_given
 
 # Bytes of the matrices that a thread holds: half of its registers.
@@ -92,15 +96,6 @@ def _backward(dynamics, interpret, kept, cotangents):
     return (*gradients[:-1], d_initial_state)
 
 
-def states_before(operands, outputs):
-    """The state from which each step starts, (batch, time, units)."""
-    state = operands.initial_state
-    before = jnp.concatenate([state[:, None], outputs[:, :-1]], axis=1)
-    if not are_given(operands.resets):
-        return before
-    return jnp.where(operands.resets[..., None] != 0, 0.0, before)
-
-
 def gradients_of_steps(dynamics, operands, before, d_states):
     """Cotangents of the operands, given all states and their cotangents.
 
@@ -150,49 +145,12 @@ def factors_of(dynamics, operands, before):
         start = before + shift * step_size * slope
         # Elementwise, so that the pull-back of ones gives each derivative.
         slope, pull_back = jax.vjp(
-            lambda *products: _slope(dynamics, drive, products),
+            lambda *products: slope_of(dynamics, drive, products),
             *(matmul(start, matrix) for matrix in matrices),
         )
         slopes = pull_back(jnp.ones_like(slope))
         factors.append(jnp.stack([step_size * s for s in slopes], axis=2))
     return jnp.stack(factors, axis=1)
-
-
-def _slope(dynamics, drive, products):
-    """The derivative of a state by time.
-
-    Args:
-        drive: inputs @ input_kernel + bias, followed by the gate's if there
-            is one; a sequence.
-        products: h A, if there is an A, and h R.
-    """
-    *linear, product = products
-    argument = product + drive[0]
-    # On JAX Keras computes the tanh of a float64 tensor in float32.
-    change = dynamics.activation(argument).astype(argument.dtype)
-    change = sum(linear, change)
-    if not dynamics.gated:
-        return change
-    return jax.nn.sigmoid(product + drive[1]) * change
-
-
-def drive_of(operands):
-    return operands.inputs @ operands.input_kernel + operands.bias
-
-
-def _parts(operands):
-    """The number of matrices: A, if there is one, and R."""
-    if operands.expansion.shape[0]:
-        return 1
-    return operands.recurrent_kernel.shape[1] // operands.initial_state.shape[1]
-
-
-def matrices_of(operands):
-    recurrent_kernel, expansion = operands[3:5]
-    if expansion.shape[0]:
-        product = matmul(recurrent_kernel, expansion)
-        return [jnp.eye(len(product), dtype=product.dtype) - product]
-    return jnp.split(recurrent_kernel, _parts(operands), axis=1)
 
 
 def _width(operands):
@@ -292,7 +250,7 @@ def _scan_kernel(dynamics, matrices, drive, steps, *references):
             products = [
                 jnp.sum(start[:, None] * matrix, axis=0) for matrix in matrices
             ]
-            slope = _slope(dynamics, drive, products)
+            slope = slope_of(dynamics, drive, products)
             total = total + share * slope
             start = state + shift * length * slope
         state = state + length * total if dynamics.solver else slope

@@ -9,15 +9,16 @@ operations of the CUDA core take the arguments of those for the CPU, and
 from functools import partial
 
 import tensorflow as tf
-from keras import ops
 
-from keras_linrec import double_precision
 from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels.full_precision import matmul
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
-from keras_linrec.kernels.resets import are_given
+from keras_linrec.kernels.nonlinear_recurrence import drive_of
+from keras_linrec.kernels.nonlinear_recurrence import matrices_of
+from keras_linrec.kernels.nonlinear_recurrence import slope_of
+from keras_linrec.kernels.nonlinear_recurrence import states_before
 from keras_linrec.kernels.tensorflow.loop import loop
 from keras_linrec.kernels.tensorflow.operations import library
 from keras_linrec.kernels.tensorflow.pull_back import pull_back
@@ -36,8 +37,8 @@ def nonlinear_scan(flags, dynamics, operands):
     def run(*operands):
         given = Operands(*operands)
         outputs, final_state = library.keras_linrec_cuda_nonlinear_scan(
-            _drive(given),
-            tf.concat(_matrices(given), axis=1),
+            drive_of(given),
+            tf.concat(matrices_of(given), axis=1),
             given.step_size,
             given.resets,
             given.initial_state,
@@ -93,11 +94,11 @@ def _plain(dynamics, given):
 
 def _gradients(flags, dynamics, given, outputs, cotangents):
     """The cotangents of the operands; only those of states are sequential."""
-    before = _states_before(given, outputs)
+    before = states_before(given, outputs)
     d_slopes, d_initial_state = (
         library.keras_linrec_cuda_nonlinear_scan_backward(
             _factors(dynamics, given, before),
-            tf.transpose(tf.concat(_matrices(given), axis=1)),
+            tf.transpose(tf.concat(matrices_of(given), axis=1)),
             given.resets,
             *cotangents,
             flags=flags[0],
@@ -113,7 +114,7 @@ def _gradients(flags, dynamics, given, outputs, cotangents):
         given = Operands(*operands)
         states, drive = (
             tf.reshape(part, (-1, part.shape[-1]))
-            for part in (before, _drive(given))
+            for part in (before, drive_of(given))
         )
         states = nonlinear_recurrence.next_state(
             dynamics,
@@ -129,21 +130,13 @@ def _gradients(flags, dynamics, given, outputs, cotangents):
     return *gradients, d_initial_state
 
 
-def _states_before(given, outputs):
-    """The state from which each step starts, (batch, time, units)."""
-    before = tf.concat([given.initial_state[:, None], outputs[:, :-1]], axis=1)
-    if not are_given(given.resets):
-        return before
-    return tf.where(given.resets[..., None] != 0, tf.zeros_like(before), before)
-
-
 def _factors(dynamics, given, before):
     """Derivatives of the slopes with respect to h A and h R, times the step.
 
     For all steps at once: (batch, stages, time, parts x units).
     """
-    matrices = _matrices(given)
-    drive = tf.split(_drive(given), 1 + dynamics.gated, axis=-1)
+    matrices = matrices_of(given)
+    drive = tf.split(drive_of(given), 1 + dynamics.gated, axis=-1)
     step_size = given.step_size[..., None] if dynamics.solver else 1.0
     slope, factors = 0.0, []
     for shift in METHODS[dynamics.solver or "euler"][0]:
@@ -151,40 +144,8 @@ def _factors(dynamics, given, before):
         products = [matmul(start, matrix) for matrix in matrices]
         with tf.GradientTape() as tape:
             tape.watch(products)
-            slope = _slope(dynamics, drive, products)
+            slope = slope_of(dynamics, drive, products)
         # Elementwise, so that the gradient of the sum has each derivative.
         slopes = tape.gradient(slope, products)
         factors.append(tf.concat([step_size * part for part in slopes], -1))
     return tf.stack(factors, axis=1)
-
-
-def _slope(dynamics, drive, products):
-    """The derivative of a state by time.
-
-    Args:
-        dynamics: `Dynamics`.
-        drive: that of the state, followed by the gate's if there is one.
-        products: h A, if there is an A, and h R.
-    """
-    *linear, product = products
-    change = double_precision.activate(dynamics.activation, product + drive[0])
-    for part in linear:
-        change = part + change
-    if not dynamics.gated:
-        return change
-    return ops.sigmoid(product + drive[1]) * change
-
-
-def _drive(given):
-    product = double_precision.product(given.inputs, given.input_kernel)
-    return product + given.bias
-
-
-def _matrices(given):
-    """A, if there is one, and R, which a row of states multiplies."""
-    kernel, expansion = given.recurrent_kernel, given.expansion
-    if expansion.shape[0]:
-        product = matmul(kernel, expansion)
-        return [tf.eye(expansion.shape[1], dtype=product.dtype) - product]
-    units = given.initial_state.shape[1]
-    return tf.split(kernel, kernel.shape[1] // units, axis=1)
