@@ -216,7 +216,7 @@ def draw_dropout(model, seed, epoch):
     """Make dropout depend on a seed and the epoch, so that it can resume."""
     for place, variable in enumerate(model.non_trainable_variables):
         if variable.name == "seed_generator_state":
-            variable.assign([1000 * seed + place, epoch])
+            variable.assign([(1000 * seed + place) % 2**31, epoch])
 
 
 def widest(parameters, count):

@@ -124,8 +124,9 @@ def get(identifier, name="activation"):
     >>> activations.get("oplu") is activations.oplu
     True
     """
-    if isinstance(identifier, str) and identifier in ("oplu", "modrelu"):
-        return {"oplu": oplu, "modrelu": modrelu}[identifier]
+    for activation in OF_PAIRS:
+        if isinstance(identifier, str) and identifier == activation.__name__:
+            return activation
     try:
         return keras.activations.get(identifier)
     except (TypeError, ValueError) as failure:

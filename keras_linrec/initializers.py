@@ -12,6 +12,7 @@ from keras_linrec.ops.hippo import hippo_matrices
 from keras_linrec.ops.hippo_measures import require_measure
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 from keras_linrec.validation import require_ordered
 
@@ -222,11 +223,7 @@ class HiPPO(keras.initializers.Initializer):
     """
 
     def __init__(self, measure="legs", part="transition", **parameters):
-        if not isinstance(part, str) or part not in ("transition", "input"):
-            raise ValueError(
-                "`part` should be 'transition' or 'input'. "
-                f"Received: part={part}"
-            )
+        require_choice("part", part, ("transition", "input"))
         self.measure = measure
         self.part = part
         self.parameters = require_measure(measure, parameters)

@@ -334,8 +334,8 @@ def _is_value(variable):
 def _pass_over(optimizer):
     """Count an update in which no weight of an optimizer has a gradient.
 
-    As in an optimizer of all weights, schedules go on, and what has been
-    accumulated for them is dropped where the others are updated.
+    Schedules go on, averages of the weights too, and what has been accumulated
+    for them is dropped where the others are updated.
     """
     steps = optimizer.gradient_accumulation_steps
     if steps:
@@ -344,6 +344,10 @@ def _pass_over(optimizer):
             if sum_ is not None:
                 value = ops.convert_to_tensor(sum_)
                 sum_.assign(ops.where(is_update, ops.zeros_like(value), value))
+    if optimizer.use_ema:
+        # Keras' average is zero before its first update.
+        weights = optimizer._trainable_variables
+        optimizer._update_model_variables_moving_average(weights)
     optimizer._iterations.assign_add(1)
 
 

@@ -184,6 +184,11 @@ def is_number(value):
     return isinstance(value, numbers.Real) and not _is_bool(value)
 
 
+def plain(value):
+    """A number that may be a tensor without axes, as Python's own."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def require_finite(name, value):
     """Raise unless `value` is a finite number."""
     require_between(name, value, -math.inf, math.inf, "()")

@@ -47,7 +47,7 @@ def installed():
 
     adapters = ["core"]
     adapters += [name for name in ("jax", "tensorflow") if find_spec(name)]
-    nvcc = builder.command("NVCC") or ("nvcc",)
+    nvcc = builder.nvcc()
     frameworks = map(find_spec, ("jax", "tensorflow", "torch"))
     if any(frameworks) and shutil.which(nvcc[0]):
         adapters.append("cuda")

@@ -6,7 +6,8 @@ import keras
 
 BACKENDS = ("jax", "tensorflow", "torch")
 
-# By name: PyTorch's compiler can trace a dictionary look-up but not an import.
+# The keys are the backend's name and, for modules, the backend's name and the
+# module's. PyTorch's compiler can trace a dictionary look-up but not an import.
 _folders = {}
 
 
@@ -25,3 +26,11 @@ def current():
             )
         _folders[name] = importlib.import_module(f"{__package__}.{name}")
     return _folders[name]
+
+
+def module(name):
+    """The module of that name in the current backend's package."""
+    key = keras.backend.backend(), name
+    if key not in _folders:
+        _folders[key] = importlib.import_module(f"{current().__name__}.{name}")
+    return _folders[key]

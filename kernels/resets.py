@@ -13,6 +13,11 @@ def are_given(resets):
     return tuple(resets.shape) != (0, 0)
 
 
+def or_none(resets):
+    """The resets, or `None` where a call has none."""
+    return resets if are_given(resets) else None
+
+
 def of_adjoint(resets, reverse):
     """The resets of the adjoint of a scan, which runs the other way."""
     if resets is None:

@@ -75,7 +75,8 @@ class Decision(NamedTuple):
 def resolve(case):
     """The `Decision` for a `Case`."""
     name, reason = _kernel(case)
-    form, form_reason = _form(case, registry.load(name))
+    choose = _CHOICES[case.operation]
+    form, form_reason = choose(case, registry.load(name))
     return Decision(case, name, form, form_reason or reason)
 
 
@@ -109,85 +110,114 @@ def _uses_pallas(case):
     return backends.current().uses_pallas(case.platform)
 
 
-def _form(case, kernel):
-    """The form of an operation; the reason, if it is not that of the kernel."""
-    # The products of the plain forms process all rows of a batch at once:
-    # forward and backward of a single step at (32, 1, 128) with 128 complex
-    # channels take 0.15 ms plain and 0.42 fused, on JAX. The native nonlinear
-    # scan rearranges the weights in every call, which does not pay for a few
-    # steps.
-    is_short = isinstance(case.time, int) and case.time < 4
-    is_short = is_short and not case.unrolled
+def _form_of_linear_scan(case, kernel):
+    return "scan", ""
 
-    if case.operation == "linear_scan":
-        return "scan", ""
 
-    if case.operation == "projected_scan":
-        if not (case.keep_all or case.per_step or _is_symbol(case.time)):
-            return "blocks", "only the final state is needed"
-        if is_short:
-            return "products", "a few steps"
-        if case.platform == "cuda" and _has_sections(case):
-            return "sections", "states of a section of time stay in the cache"
-        if case.platform != "cpu":
-            return "products", "no fused kernel for this device yet"
-        return "fused", ""
+def _form_of_projected_scan(case, kernel):
+    if not (case.keep_all or case.per_step or _is_symbol(case.time)):
+        return "blocks", "only the final state is needed"
+    if _is_short(case):
+        return "products", "a few steps"
+    if case.platform == "cuda" and _has_sections(case):
+        return "sections", "states of a section of time stay in the cache"
+    if case.platform != "cpu":
+        return "products", "no fused kernel for this device yet"
+    return "fused", ""
 
-    if case.operation == "impulse_response":
-        if not case.operators and isinstance(case.time, int):
-            return "scans", "the blocks have a custom gradient too"
-        # In CUDA the gradient has 24 numbers for each entry of the state in a
-        # block's memory, of which the smallest GPUs have 64 KiB.
-        if case.platform == "cuda" and case.channels > 256:
-            return "blocks", "the state is too large"
-        return _fused(
-            case,
-            kernel.impulse_response,
-            "blocks",
-            fixed=True,
-            on_gpus=not _uses_pallas(case),
-        )
 
-    if case.operation == "carried_response":
-        return _fused(case, kernel.carried_response, "blocks")
+def _form_of_impulse_response(case, kernel):
+    if not case.operators and isinstance(case.time, int):
+        return "scans", "the blocks have a custom gradient too"
+    # In CUDA the gradient has 24 numbers for each entry of the state in a
+    # block's memory, of which the smallest GPUs have 64 KiB.
+    if case.platform == "cuda" and case.channels > 256:
+        return "blocks", "the state is too large"
+    return _fused(
+        case,
+        kernel.impulse_response,
+        "blocks",
+        fixed=True,
+        on_gpus=not _uses_pallas(case),
+    )
 
-    if case.operation == "varying_response":
-        return _fused(case, kernel.varying_response, "blocks")
 
-    if case.operation == "causal_convolution":
-        reason = "the framework's transforms run on this device"
-        return _fused(case, kernel.causal_convolution, "transforms", reason)
+def _form_of_carried_response(case, kernel):
+    return _fused(case, kernel.carried_response, "blocks")
 
-    if case.operation == "move_steps":
-        reason = "gathers are fast on this device"
-        return _fused(case, kernel.move_steps, "gathers", reason)
 
+def _form_of_varying_response(case, kernel):
+    return _fused(case, kernel.varying_response, "blocks")
+
+
+def _form_of_causal_convolution(case, kernel):
+    reason = "the framework's transforms run on this device"
+    return _fused(case, kernel.causal_convolution, "transforms", reason)
+
+
+def _form_of_move_steps(case, kernel):
+    reason = "gathers are fast on this device"
+    return _fused(case, kernel.move_steps, "gathers", reason)
+
+
+def _form_of_nonlinear_scan(case, kernel):
     if kernel.nonlinear_scan is None:
         return "loop", "this kernel has no fused form"
     if not case.known_activation:
         return "loop", "the native kernels lack this activation"
-    if is_short:
+    if _is_short(case):
         return "loop", "a few steps"
     if case.platform == "tpu":
         return "loop", "XLA compiles the loop into one program"
-    if case.platform == "cuda":
-        if case.pairs:
-            return "loop", "an activation of pairs"
-        if case.gelu and _uses_pallas(case):
-            return "loop", "Triton has no error function"
-        # In CUDA a thread block reads the recurrent matrix at each step. Beyond
-        # this number of units a product of all rows is faster, despite its
-        # launches. In Pallas the matrix has to fit into half of the registers.
-        # Both thresholds are estimates, not measurements.
-        if _uses_pallas(case):
-            width = 2 ** max(4, (case.channels - 1).bit_length())
-            itemsize = 8 if case.dtype == "float64" else 4
-            is_large = case.matrices * width**2 * itemsize > 2**17
-        else:
-            is_large = case.channels > 512
-        if is_large:
-            return "loop", "the recurrent matrix is too large"
+    if case.platform != "cuda":
+        return "fused", ""
+    if case.pairs:
+        return "loop", "an activation of pairs"
+    if case.gelu and _uses_pallas(case):
+        return "loop", "Triton has no error function"
+    if _is_matrix_large(case):
+        return "loop", "the recurrent matrix is too large"
     return "fused", ""
+
+
+def _is_short(case):
+    """Whether a fused kernel does not pay for so few steps.
+
+    The products of the plain forms process all rows of a batch at once: forward
+    and backward of a single step at (32, 1, 128) with 128 complex channels take
+    0.15 ms plain and 0.42 fused, on JAX. The native nonlinear scan rearranges
+    the weights in every call.
+    """
+    is_short = isinstance(case.time, int) and case.time < 4
+    return is_short and not case.unrolled
+
+
+def _is_matrix_large(case):
+    """Whether a GPU computes products of all rows faster, despite its launches.
+
+    In CUDA a thread block reads the recurrent matrix at each step; in Pallas
+    the matrix has to fit into half of the registers. Both thresholds are
+    estimates, not measurements.
+    """
+    if not _uses_pallas(case):
+        return case.channels > 512
+    width = 2 ** max(4, (case.channels - 1).bit_length())
+    itemsize = 8 if case.dtype == "float64" else 4
+    return case.matrices * width**2 * itemsize > 2**17
+
+
+# By operation: the name of its form for a case and a `Kernel`, and the reason,
+# which is empty for the kernel's own form.
+_CHOICES = {
+    "linear_scan": _form_of_linear_scan,
+    "projected_scan": _form_of_projected_scan,
+    "nonlinear_scan": _form_of_nonlinear_scan,
+    "causal_convolution": _form_of_causal_convolution,
+    "move_steps": _form_of_move_steps,
+    "varying_response": _form_of_varying_response,
+    "carried_response": _form_of_carried_response,
+    "impulse_response": _form_of_impulse_response,
+}
 
 
 def _fused(

@@ -425,7 +425,7 @@ def test_a_step_takes_no_unknown_argument():
     states = block.get_initial_state(2)
     with pytest.raises(TypeError, match="no call argument `other`"):
         block.step(INPUTS[:, 0], states, other=1)
-    with pytest.raises(ValueError, match="Received: states=None"):
+    with pytest.raises(ValueError, match="Received: states of type NoneType"):
         block.step(INPUTS[:, 0], None)
 
 

@@ -307,7 +307,7 @@ CALLS = {
     ),
     "lengths": (
         lambda x, *_: UNITS["lssl"](4)(x, time_deltas=LENGTHS),
-        "`time_deltas` are constant",
+        "`time_deltas` have no time axis",
     ),
 }
 
@@ -323,6 +323,32 @@ def test_what_a_call_takes_beside_its_inputs_is_named(call, reason):
     model = keras.Model(inputs, call(*inputs))
     with pytest.raises(ValueError, match=f"one step at a time.*{reason}"):
         export_step(model)
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_a_nested_model_may_have_several_inputs(kind):
+    one = keras.Input((None, 3), name="one")
+    other = keras.Input((None, 2), name="other")
+    inside = layers.Concatenate()([UNITS["lru"](4)(one), other])
+    given = [one, other] if kind is list else {"one": one, "other": other}
+    nested = keras.Model(given, inside)
+    signal = keras.Input((None, 3))
+    parts = [signal, layers.Dense(2)(signal)]
+    if kind is dict:
+        parts = dict(zip(("one", "other"), parts))
+    model = keras.Model(signal, nested(parts))
+    randomise(model)
+    (outputs,), _ = streamed(export_step(model), sequences(4))
+    assert np.abs(outputs - array(model(sequences(4)))).max() < 1e-5
+
+
+def test_a_mask_by_position_is_left_out_too():
+    tokens = keras.Input((None,), dtype="int32")
+    embedding = layers.Embedding(9, 3, mask_zero=True)
+    mask = embedding.compute_mask(tokens)
+    hidden = layers.GRU(4, return_sequences=True)(embedding(tokens), None, mask)
+    step = export_step(keras.Model(tokens, hidden), drop_masks=True)
+    assert len(step.initial_states(1)) == 1
 
 
 def test_an_activation_of_the_users_streams():

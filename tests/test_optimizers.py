@@ -339,25 +339,41 @@ def decaying(rate, **arguments):
 
 
 @pytest.mark.parametrize("missing", [0, 1], ids=["of the rest", "of a group"])
-@pytest.mark.parametrize("steps", [None, 2], ids=["", "accumulated"])
-def test_missing_gradients_change_nothing_else(missing, steps):
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"gradient_accumulation_steps": 2}, {"use_ema": True}],
+    ids=["", "accumulated", "averaged"],
+)
+def test_missing_gradients_change_nothing_else(missing, given):
     results = []
     for grouped in (False, True):
         weights, grads = variables("kernel", "theta")
-        optimizer = decaying(0.1, gradient_accumulation_steps=steps)
+        optimizer = decaying(0.1, **given)
         if grouped:
             optimizer = ParameterGroups(optimizer, {"theta": 1.0})
         optimizer.build(weights)
         partial = list(grads)
         partial[missing] = None
-        for given in (grads, partial, partial, partial, grads, grads):
+        for update in (grads, partial, partial, partial, grads, grads):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                optimizer.apply(given, weights)
+                optimizer.apply(update, weights)
         results.append([np.array(w) for w in weights])
         results[-1].append(float(optimizer.learning_rate))
     for got, expected in zip(*results):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_an_average_begins_without_a_gradient_too():
+    weights, grads = variables("kernel", "theta")
+    optimizer = ParameterGroups(
+        keras.optimizers.SGD(0.1, use_ema=True), {"theta": 1.0}
+    )
+    optimizer.build(weights)
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        optimizer.apply([grads[0], None], weights)
+    optimizer.finalize_variable_values(weights)
+    np.testing.assert_array_equal(weights[1], np.ones(2))
 
 
 def test_gradients_that_are_values_are_not_clipped():

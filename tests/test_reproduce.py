@@ -319,6 +319,8 @@ def test_the_words_of_the_page_hold_for_its_figures():
 
     (run,) = runs("pixels-lipschitz")
     assert run["history"]["accuracy"][-1] == 1.0
+    (run,) = runs("permuted-orthogonal")
+    assert 0.96 < run["history"]["accuracy"][-1] < 0.97
     robust = ("robust-lipschitz", "robust-ode", "robust-antisymmetric")
     for measurement in ("largest eigenvalue", "trace"):
         assert (

@@ -95,13 +95,15 @@ def orthogonal(order, **given):
         "OrthogonalRNN(256)",
         "OrthogonalRNN",
         arguments,
-        optimizer=("Adam", {"global_clipnorm": 1.0}),
-        learning_rate=1e-3,
-        batch_size=50,
-        rounds=30,
-        test_every=3,
-        seeds=(0,),
-        **given,
+        **{
+            "optimizer": ("Adam", {"global_clipnorm": 1.0}),
+            "learning_rate": 1e-3,
+            "batch_size": 50,
+            "rounds": 30,
+            "test_every": 3,
+            "seeds": (0,),
+            **given,
+        },
     )
 
 
@@ -156,7 +158,16 @@ RECIPES = {
         note="batches of 50 and a learning rate of 0.001 here; one image and "
         "0.0001 in the paper, which trains on 55,000 of the images.",
     ),
-    "permuted-orthogonal": orthogonal("permuted"),
+    # After eight epochs of batches of 128 with a rate that falls, 90.7% of the
+    # test are right with Muon, and 88.1% with Adam at 0.002.
+    "permuted-orthogonal": orthogonal(
+        "permuted",
+        optimizer=muon("dense"),
+        learning_rate=4e-3,
+        batch_size=128,
+        rounds=90,
+        test_every=5,
+    ),
     "permuted-ldstack": single(
         "permuted",
         "LDStack(128)",
@@ -206,7 +217,8 @@ RECIPES |= {
 ABOUT = {
     PERMUTED: "The same images, with the pixels of all of them in one random "
     "order. Mhammedi et al. 2017 report OrthogonalRNN on pixels in their usual "
-    "order alone.",
+    "order alone. Here it underfits: in the end, fewer than 97% of the "
+    "training images are right.",
     ROBUSTNESS: "As in section 7 of Erichson et al. 2021: the accuracy, that "
     "under attacks, and the Hessian of the training loss. The attacks are on "
     "the first 1,000 images of the test: PGD with seven steps of 0.01, and "

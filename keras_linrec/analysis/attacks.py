@@ -10,6 +10,7 @@ from keras_linrec.analysis._classifier import batches
 from keras_linrec.analysis._classifier import class_numbers
 from keras_linrec.analysis._classifier import classification_task
 from keras_linrec.ops import differentiation
+from keras_linrec.validation import plain
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
 
@@ -103,7 +104,7 @@ def pgd(
     (1.0, 0.5)
     """
     _require_attack(radius, iterations, clip)
-    require_between("step_size", step_size, 0, math.inf, "()")
+    require_between("step_size", plain(step_size), 0, math.inf, "()")
     classifier, inputs, labels = classification_task(
         model, inputs, labels, loss, batch_size
     )
@@ -197,7 +198,7 @@ def deepfool(
     (0.0, 1.44)
     """
     _require_attack(radius, iterations, clip)
-    require_between("overshoot", overshoot, 0, math.inf, "[)")
+    require_between("overshoot", plain(overshoot), 0, math.inf, "[)")
     require_count("max_classes", max_classes)
     if max_classes < 2:
         raise ValueError(
@@ -313,7 +314,7 @@ def _like(values, arrays):
 def _require_attack(radius, iterations, clip):
     require_count("iterations", iterations)
     if radius is not None:
-        require_between("radius", radius, 0, math.inf, "()")
+        require_between("radius", plain(radius), 0, math.inf, "()")
     if clip is not None and (np.shape(clip) != (2,) or clip[0] >= clip[1]):
         raise ValueError(
             f"`clip` should be a pair (low, high). Received: clip={clip}"

@@ -7,6 +7,7 @@ import numpy as np
 from keras_linrec.analysis._classifier import class_numbers
 from keras_linrec.analysis._classifier import classification_task
 from keras_linrec.validation import checked_seed
+from keras_linrec.validation import plain
 from keras_linrec.validation import require_finite
 
 
@@ -129,7 +130,7 @@ def salt_and_pepper_response(
     """
     for name, value in (("low", low), ("high", high)):
         if value is not None:
-            require_finite(name, value)
+            require_finite(name, plain(value))
 
     def perturb(inputs, level, generator):
         least = np.min(inputs) if low is None else low

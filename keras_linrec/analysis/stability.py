@@ -12,6 +12,7 @@ from keras_linrec.analysis._matrices import unit_matrices
 from keras_linrec.analysis.spectra import real_parts
 from keras_linrec.layers.lipschitz_stability import LIPSCHITZ_CONSTANTS
 from keras_linrec.layers.lipschitz_stability import ROOM
+from keras_linrec.validation import plain
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool
 
@@ -389,7 +390,7 @@ def require_activation_facts(lipschitz_constant, monotone):
     require_bool("monotone", monotone, optional=True)
     if lipschitz_constant is not None:
         require_between(
-            "lipschitz_constant", lipschitz_constant, 0, math.inf, "()"
+            "lipschitz_constant", plain(lipschitz_constant), 0, math.inf, "()"
         )
 
 

@@ -82,8 +82,8 @@ class StepGraph:
     def _apply(self, operation, *args, **kwargs):
         """The outputs of an operation for one step."""
         if self.drop_masks:
-            kwargs = {k: v for k, v in kwargs.items() if v is not _DROPPED}
-            if is_mask(operation) or _has_dropped(args):
+            args, kwargs = _without_dropped(args, kwargs)
+            if is_mask(operation) or _has_dropped(args[:1]):
                 return _DROPPED
             if isinstance(operation, keras.layers.Masking):
                 return args[0]
@@ -120,7 +120,11 @@ class StepGraph:
         if not _has_time(inputs):
             self._refuse(layer, "its inputs have no time axis")
         if not _has_time(options.get("time_deltas", inputs)):
-            self._refuse(layer, "its `time_deltas` are constant")
+            self._refuse(
+                layer,
+                "its `time_deltas` have no time axis, as a `keras.Input` of "
+                "the shape (None,) has",
+            )
         step = self._one_step(layer, kind, inputs.tensor.shape)
         states = self._new_inputs(layer, step.layer)
         outputs, *new_states = step(
@@ -318,15 +322,34 @@ def _parts(layer):
 def _inputs_and_options(layer, args, kwargs):
     """The inputs of a call, and its further arguments by name.
 
-    Without those that are `None`, and `training`.
+    Without those that are `None` throughout, and `training`.
     """
     given = by_name(type(layer).call, args, kwargs)
-    inputs = given.pop(next(iter(given)))
+    first = next(iter(by_name(type(layer).call, [None], {})))
+    inputs = given.pop(first if first in given else next(iter(given)))
     return inputs, {
         name: value
         for name, value in given.items()
-        if value is not None and name != "training"
+        if name != "training" and _holds_any(value)
     }
+
+
+def _holds_any(value):
+    """Whether a nest has other leaves than `None`.
+
+    Keras passes a list of them as the masks of a model of several inputs.
+    """
+    return any(part is not None for part in keras.tree.flatten(value))
+
+
+def _without_dropped(args, kwargs):
+    """The arguments of a call, with `None` for masks beside the inputs."""
+
+    def kept(part):
+        return None if part is _DROPPED else part
+
+    later, kwargs = keras.tree.map_structure(kept, (list(args[1:]), kwargs))
+    return (*args[:1], *later), kwargs
 
 
 def _leaves(args, kwargs):

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_linrec.ops import canonical_system
 from keras_linrec.ops import eigenvalues as eigenvalues_ops
+from keras_linrec.validation import require_choice
 
 
 class CanonicalConversion:
@@ -37,11 +38,7 @@ class CanonicalConversion:
                 exists. For a single input it always exists.
         """
         self._require_built("to_canonical")
-        if form not in canonical_system.FORMS:
-            raise ValueError(
-                f"`form` should be one of {canonical_system.FORMS}. "
-                f"Received: form={form}"
-            )
+        require_choice("form", form, canonical_system.FORMS)
         return *self._canonical(form), to_float64(self.feedthrough).T
 
     def _eigenvalues(self):

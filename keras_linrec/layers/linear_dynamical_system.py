@@ -292,15 +292,7 @@ in modal coordinates |
             (features, self.output_units),
             self.feedthrough_initializer,
         )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_parameter(
-                "bias",
-                (self.output_units,),
-                self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-            )
+        self.bias = self.add_bias()
 
     def _build_eigenvalues(self):
         eigenvalues = self._starting_eigenvalues()

@@ -329,19 +329,11 @@ subdiagonal (last entry 0) |
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
         )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_parameter(
-                "bias",
-                (self.output_units,),
-                self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=self.bias_constraint,
-            )
+        self.bias = self.add_bias()
 
     @property
     def step_rescale(self):
-        """The factor of dt: a float, which may be set at any time."""
+        """The factor of dt: a float, which may be set outside of `fit`."""
         return self._step_rescale
 
     @step_rescale.setter

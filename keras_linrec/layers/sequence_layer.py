@@ -217,6 +217,18 @@ class SequenceLayer(StatefulLayer, Streaming):
         if self.stateful:
             self.build_states(batch)
 
+    def add_bias(self):
+        """The bias of the outputs, or `None` without `use_bias`."""
+        if not self.use_bias:
+            return None
+        return self.add_parameter(
+            "bias",
+            (self.output_units,),
+            self.bias_initializer,
+            regularizer=self.bias_regularizer,
+            constraint=self.bias_constraint,
+        )
+
     def compute_output_shape(self, sequences_shape, initial_state_shape=None):
         batch, time, features = sequences_shape
         units = self.units or features

@@ -158,15 +158,16 @@ class Streaming:
         """Raise for another number of lists than the parts need."""
         expected = self._state_count()
         if not isinstance(states, (list, tuple)):
-            found = f"states={states}"
-        elif expected and len(states) != expected:
-            found = f"{len(states)} in `states`"
-        else:
-            return
-        raise ValueError(
-            f"'{self.name}' has {expected} lists of states, as "
-            f"`get_initial_state` returns them. Received: {found}"
-        )
+            raise ValueError(
+                "`states` should be a list, as `get_initial_state` returns it. "
+                f"Received: states of type {type(states).__name__}"
+            )
+        if expected and len(states) != expected:
+            raise ValueError(
+                f"'{self.name}' has {expected} lists of states, as "
+                "`get_initial_state` returns them. Received: "
+                f"{len(states)} in `states`"
+            )
 
     def _require_axes(self, name, tensor, axes):
         require_array(name, tensor)

@@ -14,7 +14,13 @@ from keras_linrec.double_precision import maximum
 from keras_linrec.double_precision import mean
 from keras_linrec.ops import packing
 
-POOLINGS = ("mean", "max", "last")
+# Over the steps that count.
+OF_MASKED = {
+    "mean": packing.mean,
+    "max": packing.max_pool,
+    "last": packing.last,
+}
+POOLINGS = tuple(OF_MASKED)
 
 
 def pool(kind, outputs, mask=None):
@@ -23,12 +29,7 @@ def pool(kind, outputs, mask=None):
     A row that is masked throughout gives zeros.
     """
     if mask is not None:
-        masked = {
-            "mean": packing.mean,
-            "max": packing.max_pool,
-            "last": packing.last,
-        }
-        return masked[kind](outputs, mask)
+        return OF_MASKED[kind](outputs, mask)
     if kind == "mean":
         return mean(outputs, axis=1)
     return outputs[:, -1] if kind == "last" else ops.max(outputs, axis=1)

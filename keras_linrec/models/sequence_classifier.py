@@ -78,7 +78,7 @@ class SequenceClassifier(SequenceModel):
 
     `with_step_rescale` returns a copy of a trained model of LSSLs for signals
     of another sampling rate. Without `pool_size` the attribute `step_rescale`,
-    that of every LSSL, does the same and may be set at any time.
+    that of every LSSL, does the same and may be set outside of `fit`.
 
     A stream, step by step or in parts, gives after each step the outputs for
     the sequence so far. With `pool_size`, these outputs change only when the

@@ -211,7 +211,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
 
     @property
     def step_rescale(self):
-        """What multiplies dt in every block; it may be set at any time.
+        """What multiplies dt in every block; it may be set outside of `fit`.
 
         2 for signals of half the training data's sampling rate. See `LSSL`.
         With `pool_size`, averages would then last twice as long as in

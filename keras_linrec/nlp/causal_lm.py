@@ -17,6 +17,7 @@ from keras_linrec.nlp.causal_lm_preprocessor import LinRecCausalLMPreprocessor
 from keras_linrec.nlp.task import LinRecTask
 from keras_linrec.nlp.task import require_parts
 from keras_linrec.validation import require_bool
+from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
 SCORING_MODES = ("logits", "loss")
@@ -399,11 +400,7 @@ class LinRecCausalLM(LinRecTask, CausalLM):
         Raises:
             ValueError: for another mode, and for `"loss"` without targets.
         """
-        if scoring_mode not in SCORING_MODES:
-            raise ValueError(
-                f"`scoring_mode` should be one of {SCORING_MODES}. "
-                f"Received: scoring_mode={scoring_mode}"
-            )
+        require_choice("scoring_mode", scoring_mode, SCORING_MODES)
         if scoring_mode == "loss" and target_ids is None:
             raise ValueError(
                 "`target_ids` should be given for a loss. Received: "

@@ -38,7 +38,8 @@ def require_parts(backbone, preprocessor):
     """
     if not isinstance(backbone, LinRecBackbone):
         raise ValueError(
-            f"`backbone` should be a `LinRecBackbone`. Received: {backbone}"
+            "`backbone` should be a `LinRecBackbone`. "
+            f"Received: backbone={backbone}"
         )
     if not isinstance(preprocessor, (keras.layers.Layer, type(None))):
         raise ValueError(

@@ -6,6 +6,7 @@ from keras_hub.models import TextClassifier
 
 from keras_linrec import activations
 from keras_linrec.files import replacing
+from keras_linrec.models.pooling import OF_MASKED
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.task import LinRecTask
 from keras_linrec.nlp.task import require_parts
@@ -19,12 +20,8 @@ from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
 # What stands side by side.
-_POOLS = {
-    "mean": (packing.mean,),
-    "max": (packing.max_pool,),
-    "last": (packing.last,),
-    "ends": (packing.first, packing.last),
-}
+_POOLS = {name: (pool,) for name, pool in OF_MASKED.items()}
+_POOLS["ends"] = packing.first, packing.last
 POOLINGS = tuple(_POOLS)
 
 

@@ -6,11 +6,7 @@ derivative once for each set of shapes: keep the returned function, and pass
 whatever changes between calls, such as a batch, in `constants`.
 """
 
-import importlib
-
-import keras
-
-from keras_linrec import kernels
+from keras_linrec.kernels import backends
 
 
 def gradient(function):
@@ -28,7 +24,4 @@ def hessian_vector_product(function):
 
 
 def _differentiation_of_backend():
-    backend = keras.backend.backend()
-    return importlib.import_module(
-        f"{kernels.__name__}.{backend}.differentiate"
-    )
+    return backends.module("differentiate")

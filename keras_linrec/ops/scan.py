@@ -492,7 +492,7 @@ def _nonlinear_kernel(dynamics, operands):
         operands.inputs,
         channels=operands.initial_state.shape[-1],
         known_activation=nonlinear_flags(dynamics, operands) is not None,
-        pairs=dynamics.activation in (activations.oplu, activations.modrelu),
+        pairs=dynamics.activation in activations.OF_PAIRS,
         gelu=dynamics.activation is keras.activations.gelu,
         matrices=max(1, recurrent_kernel.shape[1] // recurrent_kernel.shape[0]),
         resets=are_given(operands.resets),

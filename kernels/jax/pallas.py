@@ -35,6 +35,7 @@ from keras_linrec.kernels.jax.scan import associative
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.projected_scan import with_final_state
 from keras_linrec.kernels.resets import are_given
+from keras_linrec.kernels.resets import or_none
 
 # Steps that a program reads before it computes the first of them. Reads take
 # hundreds of cycles on a GPU, Triton keeps the order of reads and writes, and
@@ -49,7 +50,7 @@ def scan(
 
     def tree(decay, inputs, resets, initial_state):
         return with_final_state(associative)(
-            decay, inputs, initial_state, reverse, _or_none(resets)
+            decay, inputs, initial_state, reverse, or_none(resets)
         )
 
     arguments = decay, inputs, _given(resets, inputs), initial_state
@@ -71,10 +72,6 @@ def scan(
 def _given(resets, inputs):
     """The resets, or an array without entries."""
     return jnp.zeros((0, 0), inputs[0].dtype) if resets is None else resets
-
-
-def _or_none(resets):
-    return resets if are_given(resets) else None
 
 
 def _forward(reverse, interpret, decay, inputs, resets, initial_state):
@@ -142,7 +139,7 @@ def _plain_backward(reverse, interpret, kept, cotangents):
         cotangents[0],
         reverse,
         cotangents[1],
-        _or_none(resets),
+        or_none(resets),
     )
     return d_decay, d_inputs, None, d_initial_state
 

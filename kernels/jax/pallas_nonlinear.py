@@ -133,7 +133,7 @@ _scan = twice_differentiable(
 
 
 def factors_of(dynamics, operands, before):
-    """Derivatives of the slopes with respect to h A and h R, times the step.
+    """Derivatives of the slopes with respect to A h and W h, times the step.
 
     For all steps at once: (batch, stages, time, parts, units).
     """

@@ -14,7 +14,7 @@ from keras_linrec.kernels import projected_scan
 from keras_linrec.kernels import varying_response
 from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.jax.loop import loop
-from keras_linrec.kernels.resets import are_given
+from keras_linrec.kernels.resets import or_none
 
 
 def of_scan(scan, reverse, kept, cotangents):
@@ -37,7 +37,7 @@ def of_scan(scan, reverse, kept, cotangents):
         d_outputs,
         reverse,
         d_final_state,
-        resets if are_given(resets) else None,
+        or_none(resets),
     )
     return d_decay, d_inputs, None, d_initial_state
 
@@ -45,7 +45,7 @@ def of_scan(scan, reverse, kept, cotangents):
 def of_projected_scan(scan, reverse, arguments, cotangents):
     """Cotangents of the tensor arguments of a projected scan."""
     *operands, resets, initial_state = arguments
-    resets = resets if are_given(resets) else None
+    resets = or_none(resets)
 
     def plain(*arguments):
         return projected_scan.projected_scan(scan, *arguments, reverse, resets)

@@ -11,6 +11,7 @@ from keras_linrec.kernels import projected_scan as plain
 from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.resets import are_given
+from keras_linrec.kernels.resets import or_none
 from keras_linrec.kernels.sections import section_length
 
 
@@ -57,7 +58,7 @@ def projected_scan(
 
 def _section(scan, reverse, resets, *operands):
     """The scan of one section, as a function of what has a gradient."""
-    resets = resets if are_given(resets) else None
+    resets = or_none(resets)
     return plain.projected_scan(scan, *operands, reverse, resets)
 
 

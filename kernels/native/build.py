@@ -201,7 +201,7 @@ def _recipe(adapter):
     if adapter == "core":
         return recipes.core_recipe(target, cxx())
     if adapter == "cuda":
-        return recipes.cuda_recipe(target, command("NVCC") or ("nvcc",))
+        return recipes.cuda_recipe(target, nvcc())
     framework = importlib.import_module(
         f"keras_linrec.kernels.{adapter}.build_flags"
     )
@@ -214,6 +214,11 @@ def _recipe(adapter):
         link_flags,
         (package, metadata.version(package)),
     )
+
+
+def nvcc():
+    """The command of CUDA's compiler, as a tuple."""
+    return command("NVCC") or ("nvcc",)
 
 
 def cxx():

@@ -20,7 +20,7 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 
 def measured():
     """`{kernel: {capability: (registers, bytes of spills)}}`."""
-    compiler = build.command("NVCC") or ("nvcc",)
+    compiler = build.nvcc()
     with tempfile.TemporaryDirectory() as folder:
         source = recipes.SOURCE / "cuda_kernels.cu"
         answer = subprocess.run(

@@ -131,7 +131,7 @@ def _gradients(flags, dynamics, given, outputs, cotangents):
 
 
 def _factors(dynamics, given, before):
-    """Derivatives of the slopes with respect to h A and h R, times the step.
+    """Derivatives of the slopes with respect to A h and W h, times the step.
 
     For all steps at once: (batch, stages, time, parts x units).
     """

@@ -27,7 +27,7 @@ from keras_linrec.kernels.native.call_encoding import number_of
 from keras_linrec.kernels.native.call_encoding import replace_unwanted
 from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
-from keras_linrec.kernels.resets import are_given
+from keras_linrec.kernels.resets import or_none
 from keras_linrec.kernels.tensorflow import cuda
 from keras_linrec.kernels.tensorflow.loop import loop
 from keras_linrec.kernels.tensorflow.operations import library as _operations
@@ -143,10 +143,6 @@ def _tensors(*quantities):
 def _given(resets, inputs):
     """The resets, or a tensor without entries."""
     return tf.zeros((0, 0), inputs.dtype) if resets is None else resets
-
-
-def _or_none(resets):
-    return resets if are_given(resets) else None
 
 
 # Gradients. TensorFlow passes the operation, with inputs and outputs in flat
@@ -269,7 +265,7 @@ def _plain_scan_gradient(operation, tensors):
         d_outputs,
         operation.get_attr("reverse"),
         d_final_state,
-        _or_none(resets),
+        or_none(resets),
     )
     return _flatten(gradients)
 
@@ -322,7 +318,7 @@ def _plain_projected_gradient(operation, tensors):
             inputs,
             *rest,
             operation.get_attr("reverse"),
-            _or_none(resets),
+            or_none(resets),
         )
         return [outputs, *final_state]
 
