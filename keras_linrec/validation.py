@@ -327,11 +327,12 @@ def by_name(method, args, kwargs):
         method: the function of the class, whose first parameter is `self`.
         args, kwargs: the arguments without `self`.
     """
-    return {**dict(zip(_parameters(method), args)), **kwargs}
+    return {**dict(zip(parameters_of(method), args)), **kwargs}
 
 
 @cache
-def _parameters(method):
+def parameters_of(method):
+    """The names of a method's parameters without `self`."""
     return tuple(inspect.signature(method).parameters)[1:]
 
 

@@ -360,6 +360,9 @@ def test_missing_gradients_change_nothing_else(missing, given):
                 optimizer.apply(update, weights)
         results.append([np.array(w) for w in weights])
         results[-1].append(float(optimizer.learning_rate))
+        # With `use_ema`, weights become their averages.
+        optimizer.finalize_variable_values(weights)
+        results[-1] += [np.array(w) for w in weights]
     for got, expected in zip(*results):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 

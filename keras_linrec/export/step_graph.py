@@ -21,6 +21,7 @@ from keras_linrec.export.position_wise import mixes_steps
 from keras_linrec.export.position_wise import reason_against
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.validation import by_name
+from keras_linrec.validation import parameters_of
 
 _POOLINGS = {
     keras.layers.GlobalAveragePooling1D: "mean",
@@ -325,7 +326,7 @@ def _inputs_and_options(layer, args, kwargs):
     Without those that are `None` throughout, and `training`.
     """
     given = by_name(type(layer).call, args, kwargs)
-    first = next(iter(by_name(type(layer).call, [None], {})))
+    first, *_ = parameters_of(type(layer).call)
     inputs = given.pop(first if first in given else next(iter(given)))
     return inputs, {
         name: value
