@@ -16,8 +16,8 @@ from keras_linrec.kernels import outliers
 def causal_convolution(inputs, response, activation=keras.activations.linear):
     """y[b, t, h, m] = activation(sum_k response[h, m, k] inputs[b, t - k, h]).
 
-    An outlier, a NaN or an infinity leaves earlier outputs as they were; see
-    `kernels.outliers`.
+    An outlier, a NaN, an infinity or a response that grows leaves earlier
+    outputs as they were; see `kernels.outliers`.
 
     Args:
         inputs: tensor (batch, time, features).
@@ -48,8 +48,9 @@ def _by_operations(by_feature, response, activation):
         outputs = transforms.uncut()
         return activate(activation, ops.transpose(outputs, (0, 3, 1, 2)))
     is_cut = outliers.with_outliers(by_feature.detach())
-    outputs = ops.transpose(transforms.convolve(is_cut), (0, 3, 1, 2))
-    if ops.any(is_cut):
+    in_pieces = transforms.needs_pieces(is_cut)
+    outputs = ops.transpose(transforms.convolve(in_pieces), (0, 3, 1, 2))
+    if ops.any(in_pieces):
         return _activated(activation, outputs)
     return activate(activation, outputs)
 
@@ -76,11 +77,13 @@ def _convolved(inputs, response):
         transforms = _Transforms(inputs, response)
         is_cut = outliers.with_outliers(inputs)
 
+        in_pieces = transforms.needs_pieces(is_cut)
+
         def gradient(upstream):
-            return transforms.gradients(is_cut, upstream)
+            return transforms.gradients(is_cut, in_pieces, upstream)
 
         with backends.current().unrecorded():
-            return transforms.convolve(is_cut), gradient
+            return transforms.convolve(in_pieces), gradient
 
     return run(inputs, response)
 
@@ -89,7 +92,8 @@ class _Transforms:
     """y_t = sum_{k <= t} response_k inputs_{t-k}, over the last axis.
 
     Args:
-        inputs: tensor (batch, features, 1, time).
+        inputs: tensor (batch, features, channels, time), of one channel or as
+            many as the response has.
         response: tensor (features, channels, taps), with `taps` at most `time`.
     """
 
@@ -107,67 +111,102 @@ class _Transforms:
     def _sequence(self, spectrum, count):
         return ops.irfft(spectrum, self.length)[..., :count]
 
-    def convolve(self, is_cut):
-        """The outputs, (batch, features, channels, time).
+    def needs_pieces(self, is_cut):
+        """Where one transform would round too much.
 
         Args:
             is_cut: boolean tensor (batch, features, 1, 1), the sequences with
                 outliers.
+
+        Returns:
+            A boolean tensor (batch, features, channels, 1).
+        """
+        return (
+            is_cut
+            | outliers.has_growth(self.response)
+            | outliers.may_overflow(self.inputs, self.response)
+        )
+
+    def convolve(self, in_pieces):
+        """The outputs, (batch, features, channels, time).
+
+        Args:
+            in_pieces: from `needs_pieces`.
         """
         return backends.current().choose(
-            ops.any(is_cut),
+            ops.any(in_pieces),
             lambda: _convolved_in_pieces(self.inputs, self.response),
             self.uncut,
         )
 
     def uncut(self):
-        """The outputs, whatever the inputs."""
-        return self._product(self.of_inputs)
+        """The outputs, whatever the numbers."""
+        return self._product(self.of_inputs, self.of_response)
 
     def sum_of_pieces(self):
-        """The outputs, each sequence cut where an outlier enters."""
-        return outliers.sum_of_pieces(
-            lambda piece: self._product(self._spectrum(piece)),
-            self.inputs,
-            outliers.with_outliers(self.inputs),
+        """The outputs, in pieces where these are needed."""
+        is_cut = outliers.with_outliers(self.inputs)
+        in_pieces = self.needs_pieces(is_cut)
+        outputs = outliers.sum_of_pieces(
+            self._spectrum, self._product, self.inputs, self.response, is_cut
         )
+        # What needs none has the same bits beside what does. Its numbers alone,
+        # because a gradient of zero is NaN at a NaN.
+        one_needs = ops.any(in_pieces, axis=2, keepdims=True)
+        numbers = ops.where(one_needs, 0.0, self.inputs)
+        in_one = self._product(self._spectrum(numbers), self.of_response)
+        return ops.where(one_needs, outputs, in_one)
 
-    def _product(self, of_inputs):
-        product = complex_pairs.multiply(of_inputs, self.of_response)
+    def _product(self, of_inputs, of_response):
+        product = complex_pairs.multiply(of_inputs, of_response)
         return self._sequence(product, self.time)
 
-    def gradients(self, is_cut, upstream):
+    def gradients(self, is_cut, in_pieces, upstream):
         """The cotangents of inputs and response."""
         of_inputs = backends.current().choose(
             ops.any(is_cut),
             lambda: self._of_differentiated(upstream),
             lambda: self.of_inputs,
         )
-        return self._correlations(of_inputs, upstream)
+        of_upstream = self._spectrum(upstream)
+        d_inputs = backends.current().choose(
+            ops.any(in_pieces),
+            lambda: self._gradient_in_pieces(upstream),
+            lambda: self._correlation(
+                of_upstream, self.of_response, self.inputs
+            ),
+        )
+        return d_inputs, self._correlation(
+            of_upstream, of_inputs, self.response
+        )
 
     def gradients_of_pieces(self, upstream):
         """The cotangents of inputs and response of `sum_of_pieces`."""
+        of_upstream = self._spectrum(upstream)
         of_inputs = self._of_differentiated(upstream)
-        return self._correlations(of_inputs, upstream)
+        return self._gradient_in_pieces(upstream), self._correlation(
+            of_upstream, of_inputs, self.response
+        )
 
     def _of_differentiated(self, upstream):
         return self._spectrum(outliers.differentiated(self.inputs, upstream))
 
-    def _correlations(self, of_inputs, upstream):
-        of_upstream = self._spectrum(upstream)
+    def _gradient_in_pieces(self, upstream):
+        """The cotangent of the inputs.
 
-        def correlation(other, like):
-            product = complex_pairs.multiply(
-                of_upstream, complex_pairs.conjugate(other)
-            )
-            return self._sequence(
-                tuple(_summed_to(part, like.shape) for part in product),
-                ops.shape(like)[-1],
-            )
+        It is the convolution of the upstream one, read from its end, with the
+        response, whose growth it feels as much.
+        """
+        outputs = _convolved_in_pieces(ops.flip(upstream, -1), self.response)
+        return ops.flip(_summed_to(outputs, self.inputs.shape), -1)
 
-        return (
-            correlation(self.of_response, self.inputs),
-            correlation(of_inputs, self.response),
+    def _correlation(self, of_upstream, other, like):
+        product = complex_pairs.multiply(
+            of_upstream, complex_pairs.conjugate(other)
+        )
+        return self._sequence(
+            tuple(_summed_to(part, like.shape) for part in product),
+            ops.shape(like)[-1],
         )
 
 

@@ -223,6 +223,99 @@ def test_a_sequence_that_becomes_large_and_stays_so_leaves_earlier_outputs(
     assert relative_error(got[:, :40], expected[:, :40]) < 1e-6
 
 
+# Of each step: 2e4 and 8e9 over all 100.
+GROWTHS = [1.1, 1.26, -1.26]
+
+
+def test_a_response_that_grows_leaves_earlier_outputs(kernel):
+    plain, _, _ = numbers(1, 100, 3, 1, 100)
+    response = np.array(GROWTHS)[:, None, None] ** np.arange(100)
+    activated = compiled(partial(run, activation="gelu"))
+    for activation, call in (("linear", compiled(run)), ("gelu", activated)):
+        expected = definition.causal_convolution(plain, response, activation)
+        broken = plain.copy()
+        broken[0, 20] = np.nan
+        for inputs, steps in ((plain, 100), (broken, 20)):
+            (got,) = to_numpy(call(tensors([inputs, response])))
+            # Of the outputs so far, and not of those of the row.
+            for part in (slice(0, 20), slice(20, 60), slice(60, 100)):
+                if part.start < steps:
+                    got_part, part = got[:, part], expected[:, part]
+                    assert relative_error(got_part, part) < 2e-6
+        assert np.isnan(got[0, 20:]).all()
+
+
+def test_slopes_follow_a_response_that_grows(kernel):
+    inputs, _, weights = numbers(1, 40, 3, 1, 40)
+    response = np.array(GROWTHS)[:, None, None] ** np.arange(40)
+    # The slope of gelu depends on the outputs, and is zero at large ones.
+    activated = partial(run, activation="gelu")
+    weights[:, 12:] = 0
+    got = backend_gradients(activated, [inputs, response], [weights])
+    expected = definition.gradients(inputs, response, weights, "gelu")
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(one, other) < 2e-6
+
+
+@pytest.mark.parametrize("spike", [-1e4, 1e8, 1e12])
+def test_outputs_long_after_an_outlier_equal_the_sums(spike, kernel):
+    inputs, _, _ = numbers(1, 200, 3, 1, 200)
+    inputs[0, [50, 110, 170]] = spike
+    steps = np.arange(200)
+    # The last two have forgotten it after 3 and 50 steps.
+    response = np.stack(
+        [0.5**steps * np.cos(steps), steps < 3, 0.2**steps], axis=0
+    )
+    response[0, 50:] = 0
+    response = response[:, None, :].astype("float64")
+    (got,) = to_numpy(compiled(run)(tensors([inputs, response])))
+    given = inputs.astype("float32"), response.astype("float32")
+    expected = definition.causal_convolution(*given)
+    for part in (slice(0, 50), slice(102, 110), slice(162, 170)):
+        assert np.abs(got - expected)[0, part].max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("dtype", "growth", "most"),
+    [
+        # Not cut, as docs/limits.md says.
+        ("float32", 1e3, 2e-4),
+        ("float32", 7e3, 2e-3),
+        ("float32", 2e4, 1e-6),
+        ("float64", 5e8, 1e-6),
+        ("float64", 1e10, 1e-14),
+    ],
+)
+def test_what_a_sequence_that_becomes_louder_moves(dtype, growth, most, kernel):
+    if BACKEND == "jax" and dtype == "float64":
+        pytest.skip("float64 is off in JAX")
+    inputs, _, _ = numbers(1, 400, 2, 1, 400)
+    inputs[:, 200:] *= growth
+    response = np.broadcast_to(0.9 ** np.arange(400), (2, 1, 400))
+    given = [
+        keras.ops.convert_to_tensor(values, dtype)
+        for values in (inputs, response)
+    ]
+    (got,) = to_numpy(compiled(run)(given))
+    expected = definition.causal_convolution(
+        *(each.astype(dtype) for each in (inputs, response))
+    )
+    assert relative_error(got[:, :200], expected[:, :200]) < most
+
+
+@pytest.mark.parametrize(
+    ("of_inputs", "of_response"), [(3e37, 1.0), (1.0, 3e37), (1e19, 1e18)]
+)
+def test_outputs_near_the_largest_number_are_finite(
+    of_inputs, of_response, kernel
+):
+    inputs = np.full((1, 50, 1), of_inputs)
+    response = of_response * 0.5 ** np.arange(50.0)[None, None]
+    (got,) = to_numpy(run(tensors([inputs, response])))
+    expected = definition.causal_convolution(inputs, response)
+    assert relative_error(got, expected) < 1e-6
+
+
 def test_taps_beyond_the_last_step_have_no_effect(kernel):
     inputs, response, weights = numbers(2, 6, 3, 2, 9)
     got = backend_gradients(run, [inputs, response], [weights])

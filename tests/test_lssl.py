@@ -401,6 +401,67 @@ def test_an_outlier_leaves_earlier_outputs(states):
             )
 
 
+def in_steps(layer, inputs):
+    """The outputs of single steps."""
+    states = layer.get_initial_state(len(inputs))
+    outputs = []
+    for t in range(inputs.shape[1]):
+        output, states = layer.step(inputs[:, t], states)
+        outputs.append(array(output))
+    return np.stack(outputs, axis=1)
+
+
+def test_whole_sequences_equal_steps_where_the_response_grows():
+    layer = UNITS["lssl"](2, state_size=8, dt_min=1e-2, dt_max=3e-2)
+    inputs = np.random.default_rng(0).standard_normal((1, 100, 3))
+    inputs = inputs.astype("float32")
+    layer.build(inputs.shape)
+    # The largest eigenvalue of Abar is about 1.26.
+    layer.transition_d.assign(layer.transition_d - 1.15)
+    expected = in_steps(layer, inputs[:, :60])
+    assert np.abs(expected).max() > 1e2 * np.abs(expected[:, :20]).max()
+    broken = inputs.copy()
+    broken[:, 20] = np.nan
+    # Rounding of A grows as the response does.
+    for given, steps, most in (
+        (inputs, 60, 5e-5),
+        (inputs, 20, 2e-6),
+        (broken, 20, 2e-6),
+    ):
+        got = array(layer(given))[:, :steps]
+        assert relative_error(got, expected[:, :steps]) < most
+
+
+@pytest.mark.parametrize("spike", [-1e4, 1e8])
+def test_an_outlier_that_is_forgotten_leaves_later_outputs(spike):
+    layer = UNITS["lssl"](
+        1, state_size=8, dt_min=0.1, dt_max=0.5, activation="tanh"
+    )
+    inputs = np.random.default_rng(1).standard_normal((1, 600, 1))
+    inputs = inputs.astype("float32")
+    inputs[0, 100] = spike
+    got = array(layer(inputs))
+    expected = in_steps(layer, inputs)
+    assert np.abs(got - expected)[:, 400:].max() < 2e-6
+
+
+@pytest.mark.parametrize("options", ["states", "deltas"])
+def test_a_row_of_huge_numbers_leaves_the_others(options):
+    inputs = sequences(9)
+    layer = built(inputs)
+    given = (
+        {"initial_state": initial_states(layer)}
+        if options == "states"
+        else {"time_deltas": durations(9)}
+    )
+    expected = array(layer(inputs, **given))
+    inputs[0, 4] = 3e38
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        got = array(layer(inputs, **given))
+    assert relative_error(got[1], expected[1]) < 1e-6
+
+
 def test_a_batch_of_no_rows_has_no_states():
     layer = UNITS["lssl"](units=2, state_size=3, return_state=True)
     outputs, states = layer(np.zeros((0, 5, 3), "float32"))

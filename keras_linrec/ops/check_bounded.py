@@ -20,24 +20,29 @@ def require_bounded(tensor, message):
     return check_bounded.require_bounded(tensor, message)
 
 
-def require_bounded_rows(tensor, message, given):
-    """As `require_bounded`, in the rows for which finite numbers were given.
+# The largest number that a row may be given. Greater ones bring states near the
+# limit by themselves, however stable the system is.
+_LARGEST_GIVEN = 1e20
 
-    A NaN that was given stays in its row: it is no error.
+
+def require_bounded_rows(tensor, message, given):
+    """As `require_bounded`, in the rows whose given numbers are at most 1e20.
+
+    A NaN, or a number greater still, stays in its row: it is no error.
 
     Args:
         tensor: float tensor, (batch, ...).
         message: string, the text of the error or warning.
         given: list of tensors (batch, ...), from which the tensor follows.
     """
-    known = reduce(ops.logical_and, map(_are_finite, given))
+    known = reduce(ops.logical_and, map(_are_moderate, given))
     for _ in tensor.shape[1:]:
         known = ops.expand_dims(known, -1)
     bounded = require_bounded(ops.where(known, tensor, 0.0), message)
     return ops.where(known, bounded, tensor)
 
 
-def _are_finite(tensor):
-    """Whether the numbers of each row are finite, (batch,)."""
+def _are_moderate(tensor):
+    """Whether the numbers of each row may be given, (batch,)."""
     axes = tuple(range(1, len(tensor.shape)))
-    return ops.all(ops.isfinite(tensor), axis=axes)
+    return ops.all(ops.abs(tensor) <= _LARGEST_GIVEN, axis=axes)

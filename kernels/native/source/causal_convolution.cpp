@@ -115,7 +115,8 @@ class Convolution {
         // Behind a spectrum some vectors more, so that not all begin in the
         // same sets of a cache.
         spectrum_((plan_.rows * plan_.stride + 37) * 2 * width_),
-        responses_(tiling_.blocks() * s.channels * spectrum_) {
+        responses_(tiling_.blocks() * s.channels * spectrum_),
+        growth_(s.features * s.channels) {
     for (int64_t block = 0; block < tiling_.blocks(); block++)
       for (int64_t part = 0; part < tiling_.parts(block); part++)
         jobs_.push_back({block, part});
@@ -138,11 +139,11 @@ class Convolution {
         call.inputs = tile.inputs(inputs);
         call.outputs = tile.outputs(outputs);
         call.responses = responses_of(tile.block);
-        const auto is_cut = lanes_with_outliers(call.inputs);
-        if (is_cut.empty())
+        const Cut cut = cut_of(tile.block, call.inputs);
+        if (cut.lanes.empty())
           kernels<Real>().convolve(call);
         else
-          convolve_in_pieces(call, is_cut);
+          convolve_in_pieces(call, tile.block, cut);
       });
     });
   }
@@ -172,11 +173,11 @@ class Convolution {
         call.d_outputs = tile.outputs(d_outputs);
         if (d_inputs) call.d_inputs = tile.inputs(d_inputs);
         call.responses = responses_of(tile.block);
-        const auto is_cut = lanes_with_outliers(call.inputs);
-        if (is_cut.empty())
+        const Cut cut = cut_of(tile.block, call.inputs);
+        if (cut.lanes.empty())
           kernels<Real>().convolve_backward(call);
         else
-          convolve_in_pieces_backward(call, is_cut);
+          convolve_in_pieces_backward(call, tile.block, cut);
         call.is_first = false;
       });
     });
@@ -296,7 +297,13 @@ class Convolution {
   }
 
   void transform_responses(const Real* response) {
+    response_ = response;
     for_each_response([&](const Space& space, int64_t block, int64_t channel) {
+      for (int64_t h = 0; h < tiling_.count(block); h++) {
+        const int64_t feature = tiling_.first(block) + h;
+        growth_[feature * s_.channels + channel] =
+            growth_of(response_at(feature, channel), s_.taps);
+      }
       const std::vector<int64_t> places =
           response_places(block, tiling_.rows(block));
       FourierSpectrum<Real> call{};
@@ -311,34 +318,66 @@ class Convolution {
     });
   }
 
-  // A tile with outliers, see outliers.h.
+  const Real* response_at(int64_t feature, int64_t channel) const {
+    return response_ + (feature * s_.channels + channel) * s_.taps;
+  }
 
-  void convolve_in_pieces(const FourierConvolution<Real>& call,
-                          const std::vector<bool>& is_cut) const {
-    const Memory<Real> outputs = sum_of_pieces(call, is_cut);
+  // A tile that has to be cut, see outliers.h.
+
+  struct Cut {
+    std::vector<bool> lanes;      // those in pieces; empty in most tiles
+    std::vector<bool> has_growth;  // those because of their responses
+    std::vector<bool> is_cut;      // those with outliers; may be empty
+  };
+
+  Cut cut_of(int64_t block, const FourierLanes<const Real>& inputs) const {
+    Loudness<Real> loudness = loudness_of(inputs);
+    Cut cut{loudness.is_cut, {}, loudness.is_cut};
+    for (int64_t lane = 0; lane < inputs.lanes; lane++) {
+      const Real norm = s_.time * std::sqrt(loudness.total[lane]);
+      for (int64_t c = 0; c < s_.channels; c++) {
+        const auto& growth = growth_[feature_of(block, lane) * s_.channels + c];
+        if (!growth.has_growth &&
+            std::isfinite(norm * (s_.time * std::sqrt(growth.total))))
+          continue;
+        cut.lanes.resize(width_);
+        cut.has_growth.resize(width_);
+        cut.lanes[lane] = cut.has_growth[lane] = true;
+      }
+    }
+    return cut;
+  }
+
+  int64_t feature_of(int64_t block, int64_t lane) const {
+    return tiling_.first(block) + lane % tiling_.count(block);
+  }
+
+  void convolve_in_pieces(const FourierConvolution<Real>& call, int64_t block,
+                          const Cut& cut) const {
+    const Memory<Real> outputs = sum_of_pieces(call, block, cut);
     activate(outputs.at(), nullptr);
     for_each_output(call.outputs, [&](int64_t at, Real& output) {
       output = *outputs.at(at);
     });
   }
 
-  void convolve_in_pieces_backward(FourierGradient<Real> call,
-                                   const std::vector<bool>& is_cut) const {
+  void convolve_in_pieces_backward(FourierGradient<Real> call, int64_t block,
+                                   const Cut& cut) const {
     const Memory<Real> d_arguments = zeros(s_.channels);
     for_each_output(call.d_outputs, [&](int64_t at, const Real& d_output) {
       *d_arguments.at(at) = d_output;
     });
+    FourierConvolution<Real> again{};
+    again.plan = call.plan;
+    again.scratch = call.scratch;
+    again.inputs = call.inputs;
+    again.channels = call.channels;
+    again.responses = call.responses;
+    again.spectrum_size = call.spectrum_size;
+    again.spectrum = call.spectrum;
+    again.product = call.product;
     if (!s_.linear()) {
-      FourierConvolution<Real> again{};
-      again.plan = call.plan;
-      again.scratch = call.scratch;
-      again.inputs = call.inputs;
-      again.channels = call.channels;
-      again.responses = call.responses;
-      again.spectrum_size = call.spectrum_size;
-      again.spectrum = call.spectrum;
-      again.product = call.product;
-      const Memory<Real> arguments = sum_of_pieces(again, is_cut);
+      const Memory<Real> arguments = sum_of_pieces(again, block, cut);
       const Memory<Real> slopes = zeros(s_.channels);
       activate(arguments.at(), slopes.at());
       // What is not differentiated has no part in the gradient, even where the
@@ -354,37 +393,134 @@ class Convolution {
                       places.data()};
     call.activation = kLinear;
     kernels<Real>().convolve_backward(call);
+    if (call.d_inputs.numbers && !cut.has_growth.empty())
+      set_d_inputs(again, block, cut, d_arguments.at(), call.d_inputs);
   }
 
-  // The arguments of the activation, (time, width, channels).
-  Memory<Real> sum_of_pieces(FourierConvolution<Real> call,
-                             const std::vector<bool>& is_cut) const {
-    Memory<Real> sums = zeros(s_.channels);
-    const Memory<Real> response = zeros(s_.channels);
+  // The cotangents of the inputs are those of the arguments, read from their
+  // end, convolved with the response: they feel its growth as much.
+  void set_d_inputs(FourierConvolution<Real> call, int64_t block,
+                    const Cut& cut, const Real* d_arguments,
+                    const FourierLanes<Real>& d_inputs) const {
     const std::vector<int64_t> places = wide_places();
-    Pieces<Real> pieces(call.inputs, is_cut, width_);
-    call.activation = kLinear;
-    call.outputs = {response.at(), s_.time, width_ * s_.channels, width_,
-                    places.data()};
-    const auto from = [&](const auto& first, const auto& use) {
-      for (int64_t t = 0; t < s_.time; t++)
-        for (int64_t lane = 0; lane < width_; lane++) {
-          if (t < first(lane)) continue;
-          const int64_t at = (t * width_ + lane) * s_.channels;
-          for (int64_t i = at; i < at + s_.channels; i++) use(*sums.at(i), i);
-        }
-    };
-    while (pieces.next()) {
-      call.inputs = pieces.piece();
-      kernels<Real>().convolve(call);
-      from([&](int64_t lane) { return pieces.begin(lane); },
-           [&](Real& sum, int64_t i) { sum += *response.at(i); });
+    const int64_t step = width_ * s_.channels;
+    const Memory<Real> sums = zeros(1);
+    call.channels = 1;
+    for (int64_t c = 0; c < s_.channels; c++) {
+      call.inputs = {d_arguments + (s_.time - 1) * step + c, s_.time, -step,
+                     width_, places.data()};
+      const std::vector<bool> all(width_, true);
+      add_pieces(call, block, c, {cut.has_growth, {}, all}, sums.at());
     }
-    from([&](int64_t lane) { return pieces.broken(lane); },
-         [&](Real& sum, int64_t) {
-           sum = std::numeric_limits<Real>::quiet_NaN();
-         });
+    for (int64_t lane = 0; lane < d_inputs.lanes; lane++) {
+      if (!cut.has_growth[lane]) continue;
+      Real* to = d_inputs.numbers +
+                 (d_inputs.place ? d_inputs.place[lane] : lane);
+      for (int64_t t = 0; t < s_.time; t++)
+        to[t * d_inputs.step] = *sums.at((s_.time - 1 - t) * width_ + lane);
+    }
+  }
+
+  // The arguments of the activation, (time, width, channels). Lanes that need
+  // no pieces have the same bits as in tiles that are not cut.
+  Memory<Real> sum_of_pieces(FourierConvolution<Real> call, int64_t block,
+                             const Cut& cut) const {
+    Memory<Real> sums = zeros(s_.channels);
+    const std::vector<int64_t> places = wide_places();
+    const FourierLanes<const Real> inputs = call.inputs;
+    call.activation = kLinear;
+    call.outputs = {sums.at(), s_.time, width_ * s_.channels, inputs.lanes,
+                    places.data()};
+    kernels<Real>().convolve(call);
+    for_each_output(call.outputs, [&](int64_t at, Real& sum) {
+      if (cut.lanes[at / s_.channels % width_]) sum = 0;
+    });
+    add_pieces(call, block, 0, cut, sums.at());
     return sums;
+  }
+
+  // Adds the convolutions of the lanes that are cut with the responses of some
+  // channels, (time, width, channels).
+  void add_pieces(FourierConvolution<Real> call, int64_t block,
+                  int64_t first_channel, const Cut& cut, Real* sums) const {
+    const int64_t channels = call.channels;
+    const Memory<Real> outputs = zeros(channels);
+    const Memory<Real> spectra(channels * spectrum_);
+    std::vector<int64_t> places;
+    for (int64_t lane = 0; lane < width_; lane++)
+      places.push_back(lane * channels);
+    Levels<Real> levels(call.inputs, cut.lanes, cut.is_cut, width_);
+    std::vector<ResponseParts<Real>> parts;
+    for (int64_t lane = 0; lane < call.inputs.lanes; lane++)
+      for (int64_t c = 0; c < channels; c++)
+        parts.emplace_back(
+            cut.lanes[lane]
+                ? response_at(feature_of(block, lane), first_channel + c)
+                : nullptr,
+            s_.taps);
+    call.activation = kLinear;
+    call.outputs = {outputs.at(), s_.time, width_ * channels, width_,
+                    places.data()};
+    call.responses = spectra.at();
+    while (transform_next_parts(parts, channels, call.scratch, spectra.at())) {
+      levels.restart();
+      while (levels.next()) {
+        call.inputs = levels.piece();
+        kernels<Real>().convolve(call);
+        add_where_seen(levels, parts, channels, outputs.at(), sums);
+      }
+    }
+    for (size_t i = 0; i < parts.size(); i++) {
+      const int64_t lane = i / channels, c = i % channels;
+      if (!cut.lanes[lane]) continue;
+      const int64_t tap = parts[i].broken();
+      const int64_t first =
+          std::min(levels.broken(lane), tap < s_.taps ? tap : s_.time);
+      for (int64_t t = first; t < s_.time; t++)
+        sums[(t * width_ + lane) * channels + c] =
+            std::numeric_limits<Real>::quiet_NaN();
+    }
+  }
+
+  // Moves on to the next part of every response, or returns false.
+  bool transform_next_parts(std::vector<ResponseParts<Real>>& parts,
+                            int64_t channels,
+                            const FourierScratch<Real>& scratch,
+                            Real* spectra) const {
+    bool is_over = true;
+    for (auto& part : parts) is_over = !part.next() && is_over;
+    if (is_over) return false;
+    std::vector<Real> taps(s_.taps * width_);
+    for (int64_t c = 0; c < channels; c++) {
+      for (size_t i = c; i < parts.size(); i += channels)
+        parts[i].write(taps.data() + i / channels, width_);
+      FourierSpectrum<Real> call{};
+      call.plan = &plan_;
+      call.scratch = scratch;
+      call.from = {taps.data(), s_.taps, width_, width_, nullptr};
+      call.scale = Real(1.0 / plan_.points);
+      call.spectrum = spectra + c * spectrum_;
+      kernels<Real>().spectrum_of(call);
+    }
+    return true;
+  }
+
+  // Adds the response of a level to a part, where it may differ from zero.
+  void add_where_seen(const Levels<Real>& levels,
+                      const std::vector<ResponseParts<Real>>& parts,
+                      int64_t channels, const Real* response,
+                      Real* sums) const {
+    for (size_t i = 0; i < parts.size(); i++) {
+      const ResponseParts<Real>& part = parts[i];
+      if (part.begin() == part.end()) continue;
+      const int64_t lane = i / channels, c = i % channels;
+      const PowerOfTwo<Real> scale(part.exponent() + levels.exponent(lane));
+      for (int64_t t = part.begin(); t < s_.time; t++) {
+        if (!levels.is_seen(t, lane, part.begin(), part.end())) continue;
+        const int64_t at = (t * width_ + lane) * channels + c;
+        sums[at] += scale.times(response[at]);
+      }
+    }
   }
 
   // Inputs behind the last output that is differentiated are zero: a NaN there
@@ -498,6 +634,8 @@ class Convolution {
   Tiling tiling_;
   int64_t spectrum_;
   Memory<Real> responses_;
+  std::vector<ResponseGrowth<Real>> growth_;  // (features, channels)
+  const Real* response_ = nullptr;
   std::vector<Job> jobs_;
 };
 
