@@ -5,7 +5,9 @@ python device_worker_jax.py [more]
 
 import json
 import os
+import re
 import sys
+from functools import partial
 
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -18,6 +20,8 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+from device_model import FEATURES
+from device_model import UNITS
 from device_model import build
 from device_model import train
 from jax.sharding import NamedSharding
@@ -55,8 +59,8 @@ def data_parallel():
     return found
 
 
-def losses():
-    found = {"one": train(build(kept=False))}
+def losses(model):
+    found = {"one": train(model)}
     mesh = mesh_of(batch=2, model=2, time=2)
     scope = config.sequence_parallel(mesh, batch_axis="batch")
     with SharedTime(mesh).scope(), scope:
@@ -176,36 +180,102 @@ def scan_errors(scans):
 
 def error(got, expected):
     """The largest error, as a share of the largest value of each array."""
-    return max(
-        float(jnp.abs(one - other).max() / jnp.abs(other).max())
-        for one, other in zip(*map(jax.tree.leaves, (got, expected)))
-    )
+    pairs = zip(*map(jax.tree.leaves, (got, expected)), strict=True)
+    pairs = [(np.asarray(one), np.asarray(other)) for one, other in pairs]
+    errors = [
+        np.abs(one - other).max() / (np.abs(other).max() or 1.0)
+        for one, other in pairs
+        if other.size
+    ]
+    # `max` would lose a NaN.
+    return float(np.max(errors))
 
 
-def rows_found():
-    """Results of sharded rows: how often XLA gathers them, and the error for
-    a number of rows that the devices do not divide.
+def rows_found(model):
+    """Results of layers that compute sharded rows by native code: how XLA moves
+    rows between devices, the native functions, and errors.
     """
-    scan, arguments = projected(False, 16, False, False)
-    mesh = mesh_of(rows=8).backend_mesh
+    layers = model.layers
+    weights = [
+        [weight.value for weight in layer.trainable_variables]
+        for layer in layers
+    ]
+    run = with_gradients(partial(outputs_of, layers))
+    # The axis that is the last of the mesh, so that neighbours differ.
+    mesh = mesh_of(others=2, rows=4).backend_mesh
     place = NamedSharding(mesh, PartitionSpec("rows"))
-    (whole,) = numbers((16, 16, 4))
+    (whole,) = numbers((8, 6, UNITS))
     shared = jax.device_put(whole, place)
-
-    def program(count):
-        def run(inputs):
-            return with_gradients(scan)(
-                arguments[0], inputs[:count], *arguments[2:]
-            )
-
-        return jax.jit(run)
-
-    text = program(16).lower(shared).compile().as_text()
+    program = jax.jit(run).lower(shared, weights).compile()
+    text = program.as_text()
+    moves = r" (?:all-gather|all-to-all|collective-permute)(?:-start)?\("
+    # On one device native code is compared with definitions elsewhere.
+    expected = jax.jit(run)(whole, weights)
     return {
-        "gathers": text.count("all-gather("),
-        "native": "keras_linrec_projected_scan" in text,
-        "error": error(program(6)(shared), program(6)(whole)),
+        "moves": re.findall(moves, text),
+        "native": sorted(set(re.findall(r'"(keras_linrec_\w+)"', text))),
+        "error": error(program(shared, weights), expected),
+        "ways": ways_found(shared),
     }
+
+
+def outputs_of(layers, inputs, weights):
+    """Outputs of calls that reach all native functions between them."""
+    lssl, rot_rnn, *others = layers
+    length = 1.0 + inputs[:, :, 0]
+    features = inputs[:, :, :FEATURES]
+    states = lssl.get_initial_state(len(inputs))
+    calls = [
+        (lssl, features, {}),
+        (lssl, features, {"initial_state": states}),
+        (lssl, features, {"time_deltas": length}),
+        (rot_rnn, inputs, {"mask": length > 0.5}),
+        *((layer, inputs, {}) for layer in others),
+    ]
+    outputs = [ops.linear_scan(inputs, inputs, reverse=True)]
+    for layer, given, options in calls:
+        values = weights[layers.index(layer)]
+        fixed = [weight.value for weight in layer.non_trainable_variables]
+        outputs.append(layer.stateless_call(values, fixed, given, **options)[0])
+    return outputs
+
+
+def scan_and_gradient(inputs):
+    """A native scan; what it gives for a row depends on that row alone."""
+
+    def loss(inputs):
+        outputs, final_state = ops.linear_scan(inputs, inputs)
+        return jnp.sum(outputs**2) + jnp.sum(final_state), outputs
+
+    return jax.grad(loss, has_aux=True)(inputs)
+
+
+def ways_found(shared):
+    """Errors of a native scan of sharded rows, by the way it is called."""
+    run, mesh = scan_and_gradient, shared.sharding.mesh
+    with config.portable_kernels():
+        expected = jax.jit(run)(np.asarray(shared))
+    rows = PartitionSpec("rows")
+    other = NamedSharding(mesh_of(all=8).backend_mesh, PartitionSpec("all"))
+
+    def on_another_mesh(inputs):
+        return run(jax.lax.with_sharding_constraint(inputs, other))
+
+    ways = {
+        "vmap": lambda inputs: jax.vmap(run)(inputs[:, None]),
+        "shard_map": jax.shard_map(
+            run, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False
+        ),
+        "another mesh": on_another_mesh,
+        "rows that devices do not divide": lambda inputs: run(inputs[:6]),
+    }
+    found = {}
+    for name, way in ways.items():
+        got = [part.reshape(-1, 6, UNITS) for part in jax.jit(way)(shared)]
+        found[name] = error(got, [part[: len(got[0])] for part in expected])
+    with jax.disable_jit():
+        found["disable_jit"] = error(run(shared), expected)
+    return found
 
 
 def traces():
@@ -247,11 +317,12 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["more"]:
         found = {"losses": data_parallel(), "scans": scan_errors(MORE_SCANS)}
     else:
+        on_one_device = build(kept=False)
         found = {
-            "native": bool(kernels.available()["native"]),
-            "losses": losses(),
+            "native": vars(kernels.available()["native"]),
+            "losses": losses(on_one_device),
             "scans": scan_errors(SCANS),
-            "rows": rows_found(),
+            "rows": rows_found(on_one_device),
             "traces": traces(),
             "messages": messages(),
         }

@@ -12,6 +12,7 @@ from autodiff import backend_gradients
 from autodiff import relative_error
 from autodiff import tensors
 from autodiff import to_numpy
+from needs_native import require
 
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import registry
@@ -91,6 +92,5 @@ def test_the_pallas_kernels_forget_no_digits(system, monkeypatch):
 def test_native_kernels_forget_no_digits(system):
     if backends.current().native_platform() != "cpu":
         pytest.skip("the kernel of this device has a test of its own")
-    if not registry._check("native"):
-        pytest.skip("there are no native kernels here")
+    require(registry._check("native"))
     check(registry.load("native").scan, system)

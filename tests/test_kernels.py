@@ -59,6 +59,7 @@ def test_every_kernel_runs_here_or_says_why_not():
         assert bool(available[name]) == (not available[name].reason)
         # CI checks separately that native code is available at all.
         assert available[name] or name == "native"
+        assert "self-test" not in available[name].reason
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,42 @@ def test_an_exported_program_needs_no_native_code(numbers):
         assert relative_error(one, other) < 1e-6
 
 
+@pytest.fixture
+def without_jit():
+    jax.config.update("jax_disable_jit", True)
+    yield
+    jax.config.update("jax_disable_jit", False)
+
+
+def test_without_jit_layers_and_operations_give_the_same(numbers, without_jit):
+    """JAX' own way to debug: operations run one by one, with gradients."""
+    inputs = uniform(numbers, BATCH, TIME, CHANNELS)
+    response = uniform(numbers, CHANNELS, 1, TIME)
+    square = uniform(numbers, CHANNELS, CHANNELS)
+    mask = np.arange(TIME) < [[3], [TIME]]
+    layer = keras_linrec.layers.RotRNN(2, state_size=4, num_heads=2)
+
+    def run(inputs):
+        return [
+            ops.linear_scan(inputs, inputs)[0],
+            ops.causal_convolution(inputs, response),
+            ops.nonlinear_scan(inputs, square, square)[0],
+            layer(inputs, mask=mask),
+        ]
+
+    def with_gradient(inputs):
+        outputs, pull_back = jax.vjp(run, inputs)
+        return *outputs, *pull_back(outputs)
+
+    got = with_gradient(inputs)
+    with jax.disable_jit(False):
+        program = jax.jit(with_gradient)
+        assert "@keras_linrec_scan(" in program.lower(inputs).as_text()
+        expected = program(inputs)
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(one, other) < 1e-6
+
+
 def test_float64_is_computed_in_float64(numbers):
     with jax.enable_x64(True):
         decay = jnp.full((1,), 0.9, "float64")
@@ -204,11 +240,12 @@ def test_float64_is_computed_in_float64(numbers):
 
 
 def test_the_chosen_kernel_runs(numbers):
+    def program():
+        run = jax.jit(lambda d, x: ops.linear_scan(d, x))
+        return run.lower(jnp.ones(3), jnp.ones((2, 5, 3))).as_text()
+
+    assert "@keras_linrec_scan(" in program()
     keras_linrec.config.set_kernel("associative")
-    text = (
-        jax.jit(lambda d, x: ops.linear_scan(d, x))
-        .lower(jnp.ones(3), jnp.ones((2, 5, 3)))
-        .as_text()
-    )
+    text = program()
     keras_linrec.config.set_kernel(None)
     assert "keras_linrec_scan" not in text

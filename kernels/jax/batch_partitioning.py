@@ -5,7 +5,7 @@ devices, XLA would gather it on each of them, and each would compute all of it.
 Here XLA is told that rows are independent.
 """
 
-import math
+from contextlib import suppress
 from functools import partial
 
 import jax
@@ -50,8 +50,8 @@ def by_rows(call, arguments, results, has_rows):
 def _partitioned(call, arguments, results, has_rows):
     takes_rows, gives_rows = has_rows
 
-    def partition(mesh, arguments, results):
-        mesh, axes = _axes_of_rows(mesh, arguments, takes_rows)
+    def partition(_, arguments, results):
+        mesh, axes = _axes_of_rows(arguments, takes_rows)
 
         def part(*arguments):
             # Here the first axis holds the rows of one device.
@@ -60,13 +60,13 @@ def _partitioned(call, arguments, results, has_rows):
                 for place, r in zip(places(gives_rows), results)
             ]
             return [
-                result if rows or axes is None else lax.psum(result, axes)
+                result if rows or not axes else lax.psum(result, axes)
                 for result, rows in zip(call(shapes, *arguments), gives_rows)
             ]
 
         def places(has_rows):
             return [
-                NamedSharding(mesh, PartitionSpec(*[axes] * rows))
+                NamedSharding(mesh, PartitionSpec(*[axes or None] * rows))
                 for rows in has_rows
             ]
 
@@ -81,58 +81,66 @@ def _partitioned(call, arguments, results, has_rows):
     partitioned.def_partition(
         partition,
         infer_sharding_from_operands,
+        # JAX does not always know the user's mesh: see `_axes_of_rows`.
+        decode_shardings=False,
         sharding_rule=_sharding_rule(arguments, results, has_rows),
     )
     return partitioned(*arguments)
 
 
-def _axes_of_rows(mesh, arguments, has_rows):
-    """A mesh, and the names of its axes that partition the rows, or `None`.
+def _axes_of_rows(arguments, has_rows):
+    """A mesh, and the names of its axes that partition the rows, a tuple.
 
-    XLA passes the sharding of an argument or none; in older versions of JAX it
-    has no mesh with names. If the devices do not divide the rows, these are
-    gathered, because padding would count in the sums over rows.
+    The mesh has an axis for each prime factor of the number of devices, and
+    can express what a user's mesh can. If the devices do not divide the rows,
+    these are gathered, because padding would count in the sums over rows.
     """
     known = [
         (argument, has)
         for argument, has in zip(arguments, has_rows)
         if argument.sharding is not None
     ]
+    devices = known[0][0].sharding.device_set if known else jax.devices()
+    axes = ()
     for argument, has in known:
-        place = argument.sharding
-        if isinstance(place, NamedSharding):
-            mesh = place.mesh
-            if has and place.spec and _divides(place, argument.shape[0]):
-                return mesh, place.spec[0]
-        elif has:
-            parts = _parts(place, argument.shape)
-            if parts > 1:
-                # Any devices will do: XLA needs their number only.
-                return _mesh(place.device_set, parts), "rows"
-    if mesh is None or mesh.empty:
-        mesh = _mesh(known[0][0].sharding.device_set if known else (), 1)
-    return mesh, None
+        if has and not axes:
+            with suppress(ValueError):
+                places = argument.sharding.devices_indices_map(argument.shape)
+                axes = _axes([rows.start or 0 for rows, *_ in places.values()])
+    sizes = _prime_factors(len(devices))
+    # Any order will do: XLA numbers the devices itself.
+    mesh = np.reshape(list(devices), sizes)
+    return Mesh(mesh, tuple(map(_name, range(len(sizes))))), axes
 
 
-def _divides(place, rows):
-    axes = place.spec[0]
-    if axes is None:
-        return False
-    axes = axes if isinstance(axes, tuple) else (axes,)
-    return rows % math.prod(place.mesh.shape[axis] for axis in axes) == 0
+def _axes(starts):
+    """The axes along which the first row of a device grows, fastest first.
+
+    Args:
+        starts: list of integers, the first row of each device.
+    """
+    sizes = _prime_factors(len(starts))
+    places = np.indices(sizes)
+    # The device that is second along an axis, and first along all others.
+    strides = np.reshape(starts, sizes)[tuple(np.eye(len(sizes), dtype=int))]
+    if not np.array_equal(np.tensordot(strides, places, 1).ravel(), starts):
+        return ()
+    axes = np.argsort(-strides)
+    return tuple(_name(axis) for axis in axes if strides[axis])
 
 
-def _parts(place, shape):
-    """The number of shards of the rows; 1 if they are not of equal size."""
-    try:
-        return shape[0] // place.shard_shape(shape)[0]
-    except ValueError:
-        return 1
+def _name(axis):
+    return f"devices_{axis}"
 
 
-def _mesh(devices, parts):
-    devices = np.array(sorted(devices, key=lambda d: d.id) or jax.devices())
-    return Mesh(devices.reshape(parts, -1), ("rows", "others"))
+def _prime_factors(number):
+    factors, factor = [], 2
+    while number > 1:
+        while number % factor == 0:
+            factors.append(factor)
+            number //= factor
+        factor += 1
+    return factors
 
 
 def _sharding_rule(arguments, results, has_rows):

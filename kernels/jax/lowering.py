@@ -7,6 +7,7 @@ traced, and lowering turns it into native code or into the portable form.
 """
 
 from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from functools import partial
 
@@ -48,7 +49,10 @@ def _shapes(*arguments, results, **_):
 
 @_native_or_portable.def_impl
 def _run(*arguments, **parameters):
-    return _program(tuple(sorted(parameters.items())))(*arguments)
+    # Also within `jax.disable_jit`, as JAX' own operations: `bind` alone would
+    # come back here.
+    with jax.disable_jit(False):
+        return _program(tuple(sorted(parameters.items())))(*arguments)
 
 
 @lru_cache(maxsize=512)
@@ -59,15 +63,46 @@ def _program(parameters):
 
 
 def _lower(context, *arguments, natives, portable, results):
-    module = context.module_context
+    module = _with_devices(context.module_context)
     settings = getattr(module, "lowering_parameters", None)
     chosen = portable
-    if not getattr(settings, "for_export", False):
+    if module and not getattr(settings, "for_export", False):
         for platform, native in natives:
             if platform is None or tuple(module.platforms) == (platform,):
                 chosen = native
     lower = mlir.lower_fun(chosen, multiple_results=True)
+    if module:
+        context = context.replace(module_context=module)
     return lower(context, *arguments)
+
+
+def _with_devices(module):
+    """The context of a module, in which the program's devices are known.
+
+    JAX lowers a program without them, unless it sees an operation of its own
+    that asks for them: one that is partitioned, or calls Python. Ours are
+    hidden in the primitive. They need to know how many devices there are, not
+    which: a program numbers its devices itself.
+
+    Returns:
+        `None` if there are fewer devices here than in the program.
+    """
+    place = module.axis_context
+    if getattr(place, "device_assignment", ()) is not None:
+        return module
+    devices = tuple(_devices(module.platforms[0])[: place.num_devices])
+    if len(devices) < place.num_devices:
+        return None
+    place = replace(place, device_assignment=devices)
+    return module.replace(axis_context=place)
+
+
+def _devices(platform):
+    try:
+        return jax.devices(platform)
+    except RuntimeError:
+        # The program is for another machine.
+        return jax.devices()
 
 
 mlir.register_lowering(_native_or_portable, _lower)
