@@ -1,34 +1,87 @@
 """The state after the last step, without computing those of earlier steps."""
 
+import keras
 from keras import ops
 
+from keras_linrec.complex_pairs import largest_part
 from keras_linrec.complex_pairs import multiply
-from keras_linrec.complex_pairs import powers
+from keras_linrec.complex_pairs import reciprocal
+from keras_linrec.kernels import backends
 from keras_linrec.kernels.full_precision import matmul
 
-# Steps in one product. Powers of the decay up to this exponent are computed by
-# squaring, which loses few digits.
+# Steps in one product.
 _BLOCK = 64
+# The largest magnitude of a decay whose powers up to `_BLOCK` are far from
+# infinity, which times a zero input would be NaN.
+_LARGEST = 2.0
 
 
-def final_state(scan, decay, inputs, input_kernel, initial_state, reverse):
+def final_state(
+    kernel, decay, inputs, input_kernel, initial_state, reverse, resets=None
+):
     """The final state of `projected_scan` for a time-invariant decay.
 
-    A block of steps adds sum_l decay^(last - l) * (inputs_l @ input_kernel) to
-    the state, which is one product of the block's inputs with a matrix; the
-    scan takes one step per block. A length that is unknown before the call is
-    padded to whole blocks, for which the decay's 64th power has to be finite:
-    a magnitude of at most 4.
-
     Args:
-        scan: as in `keras_linrec.kernels.projected_scan.projected_scan`.
+        kernel: `keras_linrec.kernels.registry.Kernel`.
         decay, input_kernel, initial_state: tuples of one tensor (real) or two
             (complex).
         inputs: tensor, (batch, time, features).
         reverse: the direction of the scan.
+        resets: see `resets.py`. Defaults to `None`.
+    """
+    small = _squares(tuple(map(ops.stop_gradient, decay))) <= _LARGEST**2
+
+    def by_blocks():
+        # Where both functions run, and one is selected, an infinite power would
+        # turn the gradient into NaN.
+        bounded = tuple(ops.where(small, part, 0.0) for part in decay)
+        operands = _in_order(inputs, initial_state, reverse, resets)
+        return _by_blocks(kernel.scan, bounded, input_kernel, *operands)
+
+    def by_steps():
+        no_outputs = tuple(
+            ops.zeros((*part.shape, 0), part.dtype) for part in decay
+        )
+        arguments = decay, inputs, input_kernel, no_outputs, initial_state
+        return tuple(kernel.projected_scan(*arguments, reverse, resets)[1])
+
+    return backends.current().choose(ops.all(small), by_blocks, by_steps)
+
+
+def _squares(number):
+    return sum(part * part for part in number)
+
+
+def _in_order(inputs, initial_state, reverse, resets):
+    """Inputs, states and resets in the order of the scan.
+
+    Numbers on which the final state does not depend, because of a reset, are
+    zero.
     """
     if reverse:
         inputs = ops.flip(inputs, axis=1)
+    if resets is None:
+        return inputs, initial_state, None
+    if reverse:
+        resets = ops.flip(resets, axis=1)
+    count = ops.cumsum(resets, axis=1)
+    is_dropped = ops.expand_dims(count < count[:, -1:], -1)
+    return (
+        ops.where(is_dropped, 0.0, inputs),
+        tuple(
+            ops.where(count[:, -1:] > 0, 0.0, part) for part in initial_state
+        ),
+        resets,
+    )
+
+
+def _by_blocks(scan, decay, input_kernel, inputs, initial_state, resets):
+    """A product for each block of steps, and a step of a scan.
+
+    A block of steps adds sum_l decay^(last - l) * (inputs_l @ input_kernel) to
+    the state, which is one product of the block's inputs with a matrix. A
+    length that is unknown before the call is padded to whole blocks.
+    """
     features, channels = input_kernel[0].shape
     block = min(_BLOCK, inputs.shape[1] or _BLOCK)
     batch, time, _ = ops.shape(inputs)
@@ -40,7 +93,7 @@ def final_state(scan, decay, inputs, input_kernel, initial_state, reverse):
     # every row of the batch, and sum.
     inputs = ops.reshape(inputs, (-1, block * features))
 
-    power = powers(decay, block + 1)
+    power, remainder = _powers(decay, block + 1)
     weights = multiply(
         tuple(ops.expand_dims(ops.flip(part[:-1], 0), 1) for part in power),
         tuple(ops.expand_dims(part, 0) for part in input_kernel),
@@ -65,6 +118,52 @@ def final_state(scan, decay, inputs, input_kernel, initial_state, reverse):
         ops.concatenate([part[:, :1] + state[:, None], part[:, 1:]], axis=1)
         for part, state in zip(added, entering)
     )
+    factor = tuple(part[-1] for part in power)
+    if remainder is not None:
+        added = multiply(_growth(factor, remainder, blocks), added)
     zero = tuple(ops.zeros_like(part) for part in entering)
-    _, state = scan(tuple(part[-1] for part in power), added, zero, False)
-    return state
+    if resets is not None:
+        # Nothing passes a reset, not even an infinite gradient.
+        resets = ops.pad(resets, [[0, 0], [missing, 0]])
+        resets = ops.max(ops.reshape(resets, (batch, blocks, block)), axis=-1)
+    _, state = scan(factor, added, zero, False, resets)
+    return tuple(state)
+
+
+def _powers(decay, count):
+    """The powers below `count`, and what the last has lost by rounding."""
+    if keras.backend.standardize_dtype(decay[0].dtype) == "float64":
+        return backends.current().powers_with_remainder(decay, count)[0], None
+    return backends.current().powers_with_remainder(decay, count)
+
+
+def _growth(factor, remainder, blocks):
+    """What the scan's rounded factor leaves out on the way to the last block.
+
+    A number that enters at block k is multiplied blocks - 1 - k times, by
+    factor + remainder = factor (1 + ratio). A step of a scan in float32 leaves
+    out 1 + ratio, whose powers are exp((blocks - 1 - k) ratio), because the
+    ratio is at most 1e-7. It is constant with respect to the decay: gradients
+    pass through the factor.
+
+    Returns:
+        A tuple of tensors (blocks, channels).
+    """
+    factor = tuple(map(ops.stop_gradient, factor))
+    # A factor of nearly zero is applied once, and has lost its digits.
+    size = largest_part(factor if len(factor) == 2 else (*factor, *factor))
+    is_lasting = (size > 1e-30) & (_squares(factor) > 0)
+    divisor = tuple(
+        ops.where(is_lasting, part, other)
+        for part, other in zip(factor, (1.0, 0.0))
+    )
+    ratio = multiply(remainder, reciprocal(divisor))
+    steps = ops.cast(ops.arange(blocks - 1, -1, -1), factor[0].dtype)
+    exponent = tuple(
+        ops.expand_dims(steps, -1) * ops.where(is_lasting, part, 0.0)
+        for part in ratio
+    )
+    growth = ops.exp(exponent[0])
+    if len(exponent) == 1:
+        return (growth,)
+    return growth * ops.cos(exponent[1]), growth * ops.sin(exponent[1])

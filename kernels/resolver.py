@@ -264,10 +264,8 @@ def _is_symbol(size):
 def _blocks(kernel):
     """A projected scan that returns the final state alone."""
 
-    def run(decay, inputs, input_kernel, _, initial_state, reverse):
-        return None, final_state(
-            kernel.scan, decay, inputs, input_kernel, initial_state, reverse
-        )
+    def run(decay, inputs, input_kernel, _, *rest):
+        return None, final_state(kernel, decay, inputs, input_kernel, *rest)
 
     return run
 
@@ -344,7 +342,7 @@ def implementation(case):
     decision = resolve(case)
     for listener in _listeners.lists:
         listener.append(decision)
-    kernel = registry.load(decision.kernel)
+    kernel = registry.on_platform(case.platform, registry.load(decision.kernel))
     if not case.not_time:
         kernel = backends.current().over_devices(kernel)
     return _FORMS[case.operation][decision.form](kernel)

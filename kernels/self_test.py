@@ -42,19 +42,11 @@ def relative_error(kernel, vjp, is_whole=True):
         is_whole: whether the nonlinear scan has activations of pairs.
             Defaults to `True`.
     """
-    cases = [_scan_case, _projected_scan_case]
-    if kernel.impulse_response:
-        cases.append(_impulse_response_case)
-    if kernel.varying_response:
-        cases.append(_varying_response_case)
-    if kernel.causal_convolution:
-        cases.append(_causal_convolution_case)
-    if kernel.move_steps:
-        cases.append(_move_steps_case)
-    if kernel.nonlinear_scan:
-        cases.append(_nonlinear_scan_case)
-        if is_whole:
-            cases.append(_low_rank_case)
+    cases = [
+        case for name, case in CASES.items() if getattr(kernel, name, None)
+    ]
+    if kernel.nonlinear_scan and is_whole:
+        cases.append(_low_rank_case)
     errors = [_error(vjp, *case(kernel)) for case in cases]
     # A NaN anywhere must not pass as a small error.
     return max(errors, key=lambda error: np.inf if error != error else error)
@@ -428,6 +420,40 @@ def _varying_response_case(kernel):
     return function, arrays, cotangents, expected
 
 
+def _carried_response_case(kernel):
+    """Four steps of `_systems`, three in the second row, with a reset."""
+    arrays = [*_systems(), *_numbers((2, 4, 2), (2, 2, 3))]
+    cotangents = _numbers((2, 4, 2, 2), (2, 2, 3))
+    lengths = np.array([4, 3], "float32")
+    resets = np.zeros((2, 4), "float32")
+    resets[1, 1] = 1.0
+
+    def function(tensors):
+        *system, inputs, state = tensors
+        given = map(keras.ops.convert_to_tensor, (lengths, resets))
+        arguments = *system, *given, inputs, state, 0.5
+        return list(kernel.carried_response(*arguments))
+
+    def define(p, d, q, t, b, timescale, rows, inputs, state):
+        half = _matrix(p, d, q, t) * timescale[:, None, None] / 2
+        drive, outputs = timescale[:, None] * b, []
+        for step in range(4):
+            before = np.where(resets[:, step, None, None] > 0, 0.0, state)
+            right = before + np.einsum("fnm,bfm->bfn", half, before)
+            right = right + drive * inputs[:, step, :, None]
+            left = np.eye(3) - half
+            after = np.linalg.solve(left, right[..., None])[..., 0]
+            is_step = (step < lengths)[:, None, None]
+            state = np.where(is_step, after, state)
+            output = np.einsum("fcn,bfn->bfc", rows, state)
+            outputs.append(np.where(is_step, output, 0.0))
+        return [np.stack(outputs, axis=1), state]
+
+    wide = [array.astype("float64") for array in arrays]
+    expected = [*define(*wide), *_slopes(define, wide, cotangents)]
+    return function, arrays, cotangents, expected
+
+
 def _matrix(p, d, q, t):
     """A = P (D + T^-1) Q."""
     bands = np.diag(t[0, :-1], 1) + np.diag(t[1]) + np.diag(t[2, :-1], -1)
@@ -447,3 +473,16 @@ def _impulse_response(time, p, d, q, t, b, timescale, output_matrix):
             states.append(transition @ states[-1])
         response.append(rows @ np.stack(states, axis=-1))
     return np.stack(response)
+
+
+# By operation, a field of the registry's `Kernel`: its first case.
+CASES = {
+    "scan": _scan_case,
+    "projected_scan": _projected_scan_case,
+    "impulse_response": _impulse_response_case,
+    "varying_response": _varying_response_case,
+    "carried_response": _carried_response_case,
+    "causal_convolution": _causal_convolution_case,
+    "nonlinear_scan": _nonlinear_scan_case,
+    "move_steps": _move_steps_case,
+}

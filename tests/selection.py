@@ -37,6 +37,7 @@ COMPILING = ("jax", "tensorflow")
 # Files that test one backend's code, no framework at all, or all of them in
 # processes of their own; and tools, whose layers are tested under each backend.
 ONLY_UNDER = {
+    "test_batched_gradients.py": "torch",
     "test_checkpoints_of_authors.py": "torch",
     "test_cuda.py": "torch",
     "test_cuda_jax.py": "jax",

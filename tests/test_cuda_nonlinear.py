@@ -294,3 +294,8 @@ def test_on_a_gpu():
                 )
                 tolerance = 1e-11 if dtype == torch.float64 else 1e-5
                 check(dynamics, operands, tolerance)
+
+
+def test_an_activation_without_a_gradient_is_not_taken_for_another():
+    with pytest.raises(NotImplementedError, match="Received: activation="):
+        cuda._activated(keras.activations.softplus, 0.0, torch.zeros(1))

@@ -1,5 +1,6 @@
 """Which kernel runs, and the replacement of kernels that cannot run."""
 
+import re
 import warnings
 from types import SimpleNamespace
 
@@ -18,7 +19,10 @@ from keras_linrec import settings
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import registry
 from keras_linrec.kernels import resolver
+from keras_linrec.kernels import self_test
 from keras_linrec.kernels.native import UnsupportedPlatform
+from keras_linrec.kernels.native import call_encoding
+from keras_linrec.kernels.native import recipes
 
 
 def count(record, reason):
@@ -50,6 +54,19 @@ def compiled_wrong():
         return inputs, initial_state
 
     return SimpleNamespace(scan=scan)
+
+
+def test_every_operation_of_a_kernel_has_a_self_test():
+    """A missing one would leave its operation unchecked, without a word."""
+    assert set(self_test.CASES) == set(registry.Kernel._fields)
+
+
+def test_the_core_and_python_number_the_activations_alike():
+    """A call names an activation by its place in either list."""
+    header = (recipes.SOURCE / "activation_kernels.h").read_text()
+    *of_core, _ = re.findall(r"^  k(\w+),", header, re.MULTILINE)
+    in_python = [a.__name__.replace("_", "") for a in call_encoding.ACTIVATIONS]
+    assert [name.lower() for name in of_core] == in_python
 
 
 def test_every_kernel_runs_here_or_says_why_not():

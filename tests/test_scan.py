@@ -124,6 +124,28 @@ def test_zeros_stay_zero_where_growth_overflows(kernel, per_step, reverse):
         assert np.array_equal(keras.ops.convert_to_numpy(part), inputs)
 
 
+@pytest.mark.parametrize("at", [0, 2], ids=["first", "later"])
+def test_a_decay_that_is_not_finite_makes_nan_of_a_zero_state(kernel, at):
+    """As 0 * NaN and 0 * infinity do in the definition."""
+    inputs = np.ones((2, 6, 1), "float32")
+    inputs[:, :at] = 0.0
+    decay = np.full((2, 6, 1), 0.5, "float32")
+    decay[:, at, 0] = np.nan, np.inf
+    outputs, _ = ops.linear_scan(*tensors([decay, inputs]))
+    is_nan = np.broadcast_to(np.arange(6)[:, None] >= at, inputs.shape)
+    assert np.array_equal(np.isnan(to_numpy([outputs])[0]), is_nan)
+
+
+def test_the_product_of_decays_may_overflow_where_states_do_not(kernel):
+    decay = np.float32([1e-20, 1e-20, 1e30, 1e30])[None, :, None]
+    state = np.full((1, 1), 1e10)
+    arrays = [decay, np.zeros_like(decay), state]
+    outputs, _ = ops.linear_scan(*tensors(arrays))
+    expected = np.array([1e-10, 1e-30, 1.0, 1e30])[None, :, None]
+    (got,) = to_numpy([outputs])
+    assert relative_error(got / expected, np.ones_like(expected)) < 1e-5
+
+
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
 def test_gradients_of_long_scans_equal_those_of_the_reference(per_step):
     run, define, arrays = case("complex", 500, per_step, False)

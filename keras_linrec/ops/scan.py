@@ -182,7 +182,8 @@ def projected_scan(
         keep_all: boolean, whether to return the outputs, or only the final
             state. A time-invariant system whose outputs are not needed
             reduces its inputs in blocks, with one product per block and no
-            states of single steps. Defaults to `True`.
+            states of single steps, unless a decay is larger than 2 in
+            magnitude. Defaults to `True`.
         feedthrough: float tensor, (count, units), applied to the first
             `count` features. Defaults to `None`: no feedthrough.
         reset_mask: boolean tensor, (batch, time), as in `linear_scan`.
@@ -248,11 +249,6 @@ def projected_scan(
     else:
         initial_state = _cast(initial_state, dtype)
         require_state(initial_state, (batch, time, channels))
-    if resets and not keep_all:
-        inputs, initial_state = _of_last_sequence(
-            inputs, initial_state, *resets, reverse
-        )
-        resets = ()
     run = kernel_for(
         "projected_scan",
         inputs,
@@ -514,21 +510,6 @@ def _resets(reset_mask, shape, dtype):
     require_array("reset_mask", reset_mask)
     require_shape("reset_mask", reset_mask, tuple(shape))
     return ops.cast(ops.cast(reset_mask, "bool"), dtype)
-
-
-def _of_last_sequence(inputs, initial_state, resets, reverse):
-    """The inputs and the initial state on which the final state depends."""
-    # The number of resets after each step, in the order of the scan.
-    if reverse:
-        later = ops.cumsum(resets, axis=1) - resets
-    else:
-        later = ops.flip(ops.cumsum(ops.flip(resets, axis=1), axis=1), axis=1)
-        later = later - resets
-    inputs = ops.where(ops.expand_dims(later > 0, -1), 0.0, inputs)
-    dropped = ops.any(resets > 0, axis=1)[:, None]
-    return inputs, tuple(
-        ops.where(dropped, 0.0, part) for part in initial_state
-    )
 
 
 def _cast(parts, dtype):

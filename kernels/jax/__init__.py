@@ -9,6 +9,9 @@ from keras_linrec.kernels import projected_scan
 from keras_linrec.kernels.jax import sequence_parallel
 from keras_linrec.kernels.jax import trace_contexts
 from keras_linrec.kernels.jax.loop import loop as loop
+from keras_linrec.kernels.jax.powers import (
+    powers_with_remainder as powers_with_remainder,
+)
 from keras_linrec.kernels.jax.scan import associative as associative
 from keras_linrec.kernels.jax.scan import portable as portable
 from keras_linrec.kernels.jax.scan import sequential as sequential

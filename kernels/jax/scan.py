@@ -145,8 +145,11 @@ def _tree_of(decay, inputs, initial_state, resets, reverse):
         resets = jnp.zeros((1, inputs[0].shape[1]), inputs[0].dtype)
     resets = resets[:, :, None] != 0
     entering = tuple(jnp.where(resets[:, first], 0.0, e) for e in entering)
+    # A decay that is not finite makes a NaN of any state, of zero too.
+    zero = tuple(map(jnp.zeros_like, inputs))
     inputs = tuple(
-        part.at[:, first].add(state) for part, state in zip(inputs, entering)
+        part.at[:, first].add(state)
+        for part, state in zip(multiply_add(decay, zero, inputs), entering)
     )
 
     def combine(earlier, later):

@@ -232,9 +232,7 @@ def _projected_part(
         )
         return (outputs,), final_state
     zeros = _zeros_like(initial_state)
-    ended = final_state_of(
-        kernel.scan, decay, inputs, kernels[0], zeros, reverse
-    )
+    ended = final_state_of(kernel, decay, inputs, kernels[0], zeros, reverse)
     product = _power(decay, inputs.shape[1])
     entering, final_state = _join(axis, reverse, product, ended, initial_state)
     outputs, _ = kernel.projected_scan(

@@ -74,7 +74,8 @@ LINEAR, GATED, _STEP_GRADIENT = 16, 32, 64
 _SOLVER_BIT, _ACTIVATION_BIT = 8, 12
 _SOLVERS = (None, "euler", "rk2", "rk4")
 _LEAKY_RELU = 2
-_ACTIVATIONS = (
+# In the order of `Activation` in `source/activation_kernels.h`.
+ACTIVATIONS = (
     keras.activations.linear,
     keras.activations.relu,
     keras.activations.leaky_relu,
@@ -95,8 +96,8 @@ def activation_flags(activation):
         code, leak = _LEAKY_RELU, float(activation.negative_slope)
     elif activation in _LEAKS:
         code, leak = _LEAKY_RELU, _LEAKS[activation]
-    elif activation in _ACTIVATIONS:
-        code = _ACTIVATIONS.index(activation)
+    elif activation in ACTIVATIONS:
+        code = ACTIVATIONS.index(activation)
     else:
         return None
     return code << _ACTIVATION_BIT, leak
@@ -127,7 +128,7 @@ def nonlinear_flags(dynamics, operands):
 
 
 def _activation_of(flags):
-    return _ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
+    return ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
 
 
 def activation_of(flags, leak):

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from keras_linrec import settings
+from keras_linrec.kernels import powers
 from keras_linrec.kernels.tensorflow.loop import loop as loop
 from keras_linrec.kernels.tensorflow.scan import associative as associative
 from keras_linrec.kernels.tensorflow.scan import sequential as sequential
@@ -97,6 +98,11 @@ def unrecorded():
     from tensorflow.python.eager import record
 
     return record.stop_recording()
+
+
+def powers_with_remainder(numbers, count):
+    """See `kernels/torch`."""
+    return powers.in_float64(numbers, count)
 
 
 def values_of(tensor):

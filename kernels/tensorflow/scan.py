@@ -3,6 +3,7 @@ from functools import partial
 
 import tensorflow as tf
 
+from keras_linrec.complex_pairs import carried
 from keras_linrec.complex_pairs import carried_add
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
@@ -94,10 +95,13 @@ def _loop(decay, inputs, initial_state, reverse, resets):
     return _swap_time(states)
 
 
-def _time_major_loop(decay, inputs, initial_state, reverse, resets):
+def _time_major_loop(
+    decay, inputs, initial_state, reverse, resets, step_of=multiply_add
+):
     """The states before and after each step, (time, batch, channels).
 
-    The state before a step that is reset is the one that it drops.
+    The state before a step that is reset is the one that it drops. `step_of`
+    computes decay * state + input.
     """
     count = tf.shape(inputs[0])[0]
     time_invariant = decay[0].shape.rank == 1
@@ -123,12 +127,11 @@ def _time_major_loop(decay, inputs, initial_state, reverse, resets):
             if time_invariant
             else tuple(part.read(step) for part in decays)
         )
-        # Between blocks the decays are products of many, which may overflow.
         now = tuple(part.read(step) for part in steps)
         before = tuple(a.write(step, s) for a, s in zip(before, state))
         if resets is not None:
             state = _dropped(state, resets[step][:, None])
-        new = carried_add(decay_now, state, now, tf.where)
+        new = step_of(decay_now, state, now)
         after = tuple(a.write(step, s) for a, s in zip(after, new))
         return index + 1, new, before, after
 
@@ -185,7 +188,10 @@ def _blocks(decay, inputs, initial_state, reverse, resets):
     state = product = stop = None
     for step in _order(size, reverse):
         if state is None:
-            state, stop = steps[step], marks[step]
+            # From zero, and NaN if the decay is not finite.
+            zero = tuple(map(tf.zeros_like, steps[step]))
+            state = multiply_add(decays[step], zero, steps[step])
+            stop = marks[step]
             product = _cast(decays[step], tf.float64)
         else:
             if resets is not None:
@@ -194,7 +200,7 @@ def _blocks(decay, inputs, initial_state, reverse, resets):
             state = multiply_add(decays[step], state, steps[step])
             product = multiply(_cast(decays[step], tf.float64), product)
         states[step], stops[step] = state, stop
-        products[step] = _cast(product, inputs[0].dtype)
+        products[step] = product
 
     entering, _ = _time_major_loop(
         _swap_time(product) if varying else product,
@@ -202,14 +208,16 @@ def _blocks(decay, inputs, initial_state, reverse, resets):
         _cast(initial_state, tf.float64),
         reverse,
         None if resets is None else stop[:, :, 0],
+        # Products of many decays may overflow.
+        partial(carried_add, where=tf.where),
     )
-    entering = _cast(_swap_time(entering), inputs[0].dtype)
+    entering = _swap_time(entering)
 
     def joined(product, state, stop):
-        if resets is None:
-            return carried_add(product, entering, state, tf.where)
-        reaching = _dropped(entering, stop)
-        return carried_add(product, reaching, state, tf.where)
+        reaching = entering if resets is None else _dropped(entering, stop)
+        # In float64, as long as products may overflow float32.
+        arriving = _cast(carried(product, reaching, tf.where), inputs[0].dtype)
+        return tuple(part + new for part, new in zip(state, arriving))
 
     outputs = zip(*map(joined, products, states, stops))
     begin = padding if reverse else 0

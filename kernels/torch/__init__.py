@@ -6,6 +6,7 @@ from functools import partial
 import keras
 
 from keras_linrec import settings
+from keras_linrec.kernels import powers
 from keras_linrec.kernels.torch import products
 from keras_linrec.kernels.torch.loop import loop as loop
 from keras_linrec.kernels.torch.products import (
@@ -171,6 +172,22 @@ def choose(condition, if_true, if_false):
             shapes.
     """
     return if_true() if can_read(condition) and condition else if_false()
+
+
+def powers_with_remainder(numbers, count):
+    """Powers of numbers, and what rounding the last one has lost.
+
+    Args:
+        numbers, count: those of `keras_linrec.complex_pairs.powers`.
+
+    Returns:
+        A tuple of tensors (..., count, n), each entry of which is off by no
+        more than a rounding, and one of tensors (..., n) without a gradient,
+        which the last power has lost.
+    """
+    if numbers[0].device.type == "mps":
+        return powers.in_own_precision(numbers, count)
+    return powers.in_float64(numbers, count)
 
 
 def can_read(tensor):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import keras
 import torch
 
+from keras_linrec.double_precision import leaky_relu
 from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
@@ -245,8 +246,13 @@ def _activated(activation, leak, argument):
         return argument * below, below + argument * bell
     if activation is keras.activations.relu:
         value = torch.relu(argument)
-    else:
+    elif getattr(activation, "func", None) is leaky_relu:
         value = torch.where(argument > 0, argument, leak * argument)
+    else:
+        raise NotImplementedError(
+            "The CUDA core has no gradient of this activation. Received: "
+            f"activation={activation}"
+        )
     return value, torch.where(value > 0, torch.ones_like(value), leak)
 
 

@@ -25,6 +25,7 @@ from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_encoding import replace_unwanted
 from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
+from keras_linrec.kernels.torch import batched_gradients
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.loop import loop
 from keras_linrec.kernels.torch.tensors import alike
@@ -85,6 +86,7 @@ def _register(
 
     operator.register_autograd(run_backward, setup_context=setup_context)
     operator.register_vmap(run_batched)
+    batched_gradients.register(operator, settings)
 
 
 def _register_backward(operator, plain, settings=1):

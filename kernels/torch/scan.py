@@ -132,10 +132,9 @@ def _blocks(decay, inputs, initial_state, reverse, resets):
     outputs = buffers((batch, count, size, channels))
     if decay[0].ndim == 1:
         decays = [decay] * size
-        products = buffers((size, channels))
     else:
         decays = _unbind(in_blocks(decay), 2)
-        products = buffers((batch, count, size, channels))
+    products = [None] * size
 
     stops = None
     if resets is not None:
@@ -146,7 +145,8 @@ def _blocks(decay, inputs, initial_state, reverse, resets):
     state = product = None
     for step in _order(size, reverse):
         if state is None:
-            state, product = steps[step], _wide(decays[step])
+            state = _from_zero(decays[step], steps[step])
+            product = _wide(decays[step])
         else:
             if resets is not None:
                 state = _dropped(state, marks[:, :, step])
@@ -154,23 +154,30 @@ def _blocks(decay, inputs, initial_state, reverse, resets):
             product = multiply(_wide(decays[step]), product)
         for part, new in zip(outputs, state):
             part[:, :, step] = new
-        for part, new in zip(products, product):
-            part[..., step, :] = new
+        products[step] = product
 
     last = 0 if reverse else -1
     blocks_stop = None if stops is None else stops[:, :, last]
     entering = _carries(
         product, _wide(state), _wide(initial_state), reverse, blocks_stop
     )
-    entering = tuple(part.to(inputs[0].dtype) for part in entering)
-    if stops is not None:
-        entering = _dropped(entering, stops)
-    for part, new in zip(outputs, carried(products, entering, torch.where)):
-        part += new
+    for step in range(size):
+        reaching = entering
+        if stops is not None:
+            reaching = _dropped(entering, stops[:, :, step])
+        # In float64, as long as products may overflow float32.
+        arriving = carried(products[step], reaching, torch.where)
+        for part, new in zip(outputs, arriving):
+            part[:, :, step] += new
     kept = slice(count * size - time, None) if reverse else slice(time)
     return tuple(
         part.reshape(batch, count * size, channels)[:, kept] for part in outputs
     )
+
+
+def _from_zero(decay, now):
+    """The state after a step from zero: NaN if the decay is not finite."""
+    return multiply_add(decay, tuple(map(torch.zeros_like, now)), now)
 
 
 def _wide(parts):
@@ -181,7 +188,7 @@ def _wide(parts):
 
 
 def _carries(product, last, initial_state, reverse, stops):
-    """The state that enters each block, (batch, count, 1, channels)."""
+    """The state that enters each block, (batch, count, channels)."""
     lasts = _unbind(last, 1)
     varying = product[0].ndim == 3
     products = _unbind(product, 1) if varying else [product] * len(lasts)
@@ -192,9 +199,7 @@ def _carries(product, last, initial_state, reverse, stops):
         if stops is not None:
             state = _dropped(state, stops[:, block])
         state = carried_add(products[block], state, lasts[block], torch.where)
-    return tuple(
-        torch.stack(part, dim=1)[:, :, None] for part in zip(*entering)
-    )
+    return tuple(torch.stack(part, dim=1) for part in zip(*entering))
 
 
 # For symbolic lengths: steps in a block, and how often the number of joined
@@ -236,7 +241,8 @@ def _any_length(decay, inputs, initial_state, reverse, resets):
     if resets is None:
         resets = torch.zeros_like(inputs[0][:, :, 0])
     marks = [mark for (mark,) in by_step((resets[:, :, None],))]
-    states, products, stops = [steps[0]], [decays[0]], [marks[0]]
+    states = [_from_zero(decays[0], steps[0])]
+    products, stops = [decays[0]], [marks[0]]
     for decay_now, step, mark in zip(decays[1:], steps[1:], marks[1:]):
         before = _dropped(states[-1], mark)
         states.append(multiply_add(decay_now, before, step))

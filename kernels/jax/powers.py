@@ -1,0 +1,44 @@
+"""Powers of numbers that are as precise as their dtype."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from keras_linrec.complex_pairs import multiply
+from keras_linrec.kernels import powers
+from keras_linrec.kernels.jax.float64_scope import LOWERS_FLOAT64_SCOPE
+from keras_linrec.kernels.jax.float64_scope import float64_scope
+
+
+def powers_with_remainder(numbers, count):
+    """See `kernels/torch`."""
+    if not LOWERS_FLOAT64_SCOPE:
+        return powers.in_own_precision(numbers, count)
+    return _wide_powers(count, tuple(numbers))
+
+
+# JAX would transpose what the scope contains outside it, in 32 bits.
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _wide_powers(count, numbers):
+    with float64_scope(True):
+        return powers.in_float64(numbers, count)
+
+
+@_wide_powers.defjvp
+def _slopes(count, primals, tangents):
+    """The derivative of z^l is l z^(l-1)."""
+    result, remainder = _wide_powers(count, *primals)
+    exponents = jnp.arange(1, count, dtype=result[0].dtype)[:, None]
+    slopes = multiply(
+        tuple(exponents * part[..., :-1, :] for part in result),
+        tuple(part[..., None, :] for part in tangents[0]),
+    )
+    nothing = tuple(jnp.zeros_like(part[..., :1, :]) for part in result)
+    slopes = tuple(
+        jnp.concatenate(parts, axis=-2) for parts in zip(nothing, slopes)
+    )
+    return (result, remainder), (
+        slopes,
+        tuple(jnp.zeros_like(part) for part in remainder),
+    )

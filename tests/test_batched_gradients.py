@@ -1,0 +1,75 @@
+"""PyTorch's older batched gradients, which do not go through `torch.func`."""
+
+import keras
+import pytest
+import torch
+from needs_native import require_native
+from torch.autograd.functional import hessian
+from torch.autograd.functional import jacobian
+from units import UNITS
+
+from keras_linrec import ops
+from keras_linrec.kernels import registry
+from keras_linrec.kernels import self_test
+
+
+@pytest.fixture(autouse=True)
+def native():
+    require_native()
+
+
+def require_alike(rows, batched):
+    torch.testing.assert_close(batched, rows, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", registry.Kernel._fields)
+def test_an_operation_has_them(name):
+    case = self_test.CASES[name]
+    function, arrays, *_ = case(registry.load("native"))
+    tensors = tuple(map(torch.from_numpy, arrays))
+
+    def run(*tensors):
+        return tuple(function(list(tensors)))
+
+    rows = jacobian(run, tensors)
+    require_alike(rows, jacobian(run, tensors, vectorize=True))
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_has_them(name):
+    layer = UNITS[name](2)
+    inputs = keras.random.normal((1, 5, 2))
+    layer(inputs)
+
+    def run(inputs):
+        return layer(inputs)[:, -2:]
+
+    rows = jacobian(run, inputs)
+    require_alike(rows, jacobian(run, inputs, vectorize=True))
+
+
+def test_second_derivatives_have_them():
+    decay, inputs = torch.tensor([0.5, 0.9]), torch.ones(1, 5, 2)
+
+    def run(decay):
+        outputs, _ = ops.linear_scan(decay, inputs)
+        return (outputs**2).sum()
+
+    require_alike(hessian(run, decay), hessian(run, decay, vectorize=True))
+
+
+def test_maps_within_maps_have_them():
+    inputs = torch.ones(1, 5, 2)
+
+    def run(decay):
+        return ops.linear_scan(decay, inputs)[0].sum(1)
+
+    def slopes(decay):
+        return jacobian(run, decay, create_graph=True, vectorize=True)
+
+    def rows_of(decay):
+        return jacobian(run, decay, create_graph=True)
+
+    decay = torch.tensor([0.5, 0.9])
+    rows = jacobian(rows_of, decay)
+    require_alike(rows, jacobian(slopes, decay, vectorize=True))
