@@ -142,6 +142,7 @@ SELECTED_UNDER = {
     "test_soak.py": (),
     "test_stable_examples.py": ("torch",),
     "test_state_norms.py": ("torch",),
+    "test_stored_values.py": ("torch",),
     "test_task_guides.py": (),
     "test_threads.py": ("torch",),
     "test_three_tones.py": ("torch",),

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec.layers.precise_layer import NumberedWeights
 from keras_linrec.layers.precise_layer import PreciseLayer
 from keras_linrec.layers.precise_layer import drawn_apart
 from keras_linrec.layers.precise_layer import serialized
@@ -172,7 +173,7 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
         return ops.where((lengths > 0)[:, None], state, before)
 
 
-class _Cell(PreciseLayer):
+class _Cell(NumberedWeights, PreciseLayer):
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
         require_count("units", units)
