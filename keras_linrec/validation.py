@@ -12,6 +12,8 @@ import numpy as np
 _LARGEST_COUNT = 2**24
 # The same for other numbers, and for integers that floats cannot hold.
 _LARGEST_NUMBER = 2**53
+# Smaller ones become zero in float32, or wherever a kernel reads them.
+_SMALLEST_NUMBER = float(np.finfo("float32").tiny)
 
 _OWN_PARAMETERS = (
     "the recurrent weights are parameterised; the docstring names their "
@@ -168,6 +170,11 @@ def require_between(name, value, low, high, ends="[]"):
         raise ValueError(
             f"`{name}` should be a number in {ends[0]}{low}, {high}{ends[1]}. "
             f"Received: {name}={value}"
+        )
+    if (low, ends[0]) == (0, "(") and value < _SMALLEST_NUMBER:
+        raise ValueError(
+            f"`{name}` should be at least {_SMALLEST_NUMBER:.3g}: less is zero "
+            f"in float32. Received: {name}={value}"
         )
 
 

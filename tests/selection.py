@@ -139,6 +139,7 @@ SELECTED_UNDER = {
     "test_sequence_model_chunks.py": ("torch",),
     "test_sequential_digits.py": (),
     "test_serve_stream.py": (),
+    "test_small_numbers.py": ("torch",),
     "test_soak.py": (),
     "test_stable_examples.py": ("torch",),
     "test_state_norms.py": ("torch",),
