@@ -83,6 +83,7 @@ SELECTED_UNDER = {
     "test_averaging_models.py": ("torch",),
     "test_bad_arguments.py": (),
     "test_bidirectional.py": ("torch",),
+    "test_byte_order.py": ("torch",),
     "test_canonical_form.py": ("torch",),
     "test_carries.py": (),
     "test_cuda_jax.py": (),

@@ -13,6 +13,7 @@ from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops import packing
 from keras_linrec.ops.scan import nonlinear_scan
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_count
 
@@ -180,6 +181,10 @@ class _Cell(NumberedWeights, PreciseLayer):
         self.units = units
         # Keras takes no NumPy integer.
         self.state_size = self.output_size = operator.index(units)
+
+    @in_any_byte_order
+    def __call__(self, *args, **kwargs):
+        return super().__call__(*args, **kwargs)
 
 
 class NonlinearCell(NonlinearUnit, _Cell):
