@@ -17,6 +17,34 @@ except ImportError:  # Windows
     fcntl = None
 
 
+def require_model_path(filepath):
+    """Raise for the path of a model that could not be loaded from there.
+
+    Keras writes HDF5 files (`.h5`) too, and does not find in them the layers of
+    a model that is a class of its own.
+    """
+    # Keras writes a folder there, which has no ending.
+    if not str(filepath).startswith("hf://"):
+        _require_ending(filepath, ".keras")
+
+
+def require_weights_path(filepath, is_sharded=False):
+    """Raise for the path of weights that could not be loaded from there."""
+    others = (".weights.json",) if is_sharded else ()
+    _require_ending(filepath, ".weights.h5", *others)
+
+
+def _require_ending(filepath, *endings):
+    is_path = isinstance(filepath, (str, os.PathLike))
+    if not (is_path and str(filepath).endswith(endings)):
+        wanted = " or ".join(f"`{ending}`" for ending in endings)
+        raise ValueError(
+            f"`filepath` should be a string or a path that ends in {wanted}; "
+            "what is saved with another ending cannot be loaded. "
+            f"Received: filepath={filepath}"
+        )
+
+
 @contextmanager
 def replacing(path, overwrite=True):
     """A path to write to, whose file replaces the one at `path` at the end.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
+from keras_linrec.stored_values import checked_value
 from keras_linrec.validation import require_between
 
 
@@ -270,8 +271,13 @@ class ParameterGroups(keras.optimizers.Optimizer):
             store[str(index)] = ops.convert_to_numpy(variable)
 
     def load_own_variables(self, store):
-        for index, variable in enumerate(super().variables):
-            variable.assign(store[str(index)])
+        owner = f"optimizer '{self.name}'"
+        values = [
+            checked_value(store, str(index), variable, owner, noun="variable")
+            for index, variable in enumerate(super().variables)
+        ]
+        for variable, value in zip(super().variables, values):
+            variable.assign(value)
 
     def get_config(self):
         # What the constructor takes, and the paths; the rest belongs to

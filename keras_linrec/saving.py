@@ -17,6 +17,8 @@ import keras
 from keras_linrec import settings
 from keras_linrec.files import naming
 from keras_linrec.files import replacing
+from keras_linrec.files import require_model_path
+from keras_linrec.files import require_weights_path
 from keras_linrec.validation import is_finite
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_bools
@@ -44,6 +46,7 @@ def save_model(model, filepath, overwrite=True):
         overwrite: whether an existing file is replaced. Defaults to `True`.
 
     Raises:
+        ValueError: if `filepath` has another ending.
         FileExistsError: if there is a file and `overwrite` is false.
         OSError: if the file cannot be written; an old file is unchanged.
 
@@ -62,6 +65,7 @@ def save_model(model, filepath, overwrite=True):
     4
     """
     require_bool("overwrite", overwrite)
+    require_model_path(filepath)
     with replacing(filepath, overwrite) as path:
         keras.saving.save_model(model, path)
 
@@ -77,6 +81,7 @@ def save_weights(model, filepath, overwrite=True):
         overwrite: whether an existing file is replaced. Defaults to `True`.
 
     Raises:
+        ValueError: if `filepath` has another ending.
         FileExistsError: if there is a file and `overwrite` is false.
         OSError: if the file cannot be written; an old file is unchanged.
 
@@ -93,6 +98,7 @@ def save_weights(model, filepath, overwrite=True):
     ...     saving.load_weights(model, path)
     """
     require_bool("overwrite", overwrite)
+    require_weights_path(filepath)
     with replacing(filepath, overwrite) as path:
         keras.saving.save_weights(model, path)
 

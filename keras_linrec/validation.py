@@ -4,6 +4,7 @@ import inspect
 import math
 import numbers
 from functools import cache
+from functools import wraps
 
 import keras
 import numpy as np
@@ -12,6 +13,8 @@ import numpy as np
 _LARGEST_COUNT = 2**24
 # The same for other numbers, and for integers that floats cannot hold.
 _LARGEST_NUMBER = 2**53
+# Smaller ones become zero in float32, or wherever a kernel reads them.
+_SMALLEST_NUMBER = float(np.finfo("float32").tiny)
 
 _OWN_PARAMETERS = (
     "the recurrent weights are parameterised; the docstring names their "
@@ -169,6 +172,11 @@ def require_between(name, value, low, high, ends="[]"):
             f"`{name}` should be a number in {ends[0]}{low}, {high}{ends[1]}. "
             f"Received: {name}={value}"
         )
+    if (low, ends[0]) == (0, "(") and value < _SMALLEST_NUMBER:
+        raise ValueError(
+            f"`{name}` should be at least {_SMALLEST_NUMBER:.3g}: less is zero "
+            f"in float32. Received: {name}={value}"
+        )
 
 
 def _is_between(value, low, high, ends):
@@ -258,6 +266,32 @@ def _holds_numbers(dtype):
     return "complex" not in text and any(
         number in text for number in ("float", "int", "bool")
     )
+
+
+def in_any_byte_order(function):
+    """A function that takes NumPy arrays of the other byte order too.
+
+    Files of audio and instruments hold such arrays. PyTorch refuses them, and
+    the frameworks' names of dtypes do not know them.
+    """
+
+    @wraps(function)
+    def converting(*args, **kwargs):
+        return function(*_in_native_order(args), **_in_native_order(kwargs))
+
+    return converting
+
+
+def _in_native_order(value):
+    """A structure whose NumPy arrays have this machine's byte order."""
+    # By its very type: others have constructors of their own.
+    if type(value) in (list, tuple):
+        return type(value)(map(_in_native_order, value))
+    if type(value) is dict:
+        return {key: _in_native_order(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray) and not value.dtype.isnative:
+        return value.astype(value.dtype.newbyteorder("="))
+    return value
 
 
 def require_tensors(optional=(), **given):

@@ -143,6 +143,10 @@ def test_a_failing_compiler_keeps_the_library_of_another_one(workplace):
         ("KERAS_LINREC_NUM_THREADS", "0", "an integer from 1 to 1024"),
         ("KERAS_LINREC_NUM_THREADS", "-3", "an integer from 1 to 1024"),
         ("KERAS_LINREC_NUM_THREADS", "1025", "an integer from 1 to 1024"),
+        pytest.param(
+            *("KERAS_LINREC_NUM_THREADS", "9" * 5000, "from 1 to 1024"),
+            id="more digits than Python converts",
+        ),
         ("KERAS_LINREC_NUM_THREADS", "1.5", "an integer from 1 to 1024"),
         ("KERAS_LINREC_NUM_THREADS", "\u0663", "an integer from 1 to 1024"),
         ("KERAS_LINREC_INSTRUCTION_SET", "sse", "one of"),

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from functools import partial
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from units import array
 
 from keras_linrec import saving
+from keras_linrec.export import export_step
 from keras_linrec.files import replacing
 from keras_linrec.layers import RotRNN
 from keras_linrec.models import SequenceClassifier
@@ -168,6 +170,38 @@ def test_models_of_this_package_save_whole_files(monkeypatch, tmp_path):
             save(path)
     assert [path.read_bytes() for path in paths] == before
     assert_same(keras.models.load_model(paths[0]), model)
+
+
+MODEL_PATHS = ["c.h5", "c.hdf5", "c.KERAS", "c", "gs://bucket/c.h5"]
+WEIGHTS_PATHS = ["c.h5", "weights.h5", "c.weights.json", "c.keras", "c"]
+
+
+def test_nothing_is_written_that_could_not_be_loaded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = classifier()
+    wrong = [
+        *((model.save, path) for path in MODEL_PATHS),
+        *((export_step(model).save, path) for path in MODEL_PATHS),
+        *((partial(saving.save_model, model), path) for path in MODEL_PATHS),
+        *((model.save_weights, path) for path in WEIGHTS_PATHS),
+        *((partial(saving.save_weights, model), p) for p in WEIGHTS_PATHS),
+        (partial(model.save_weights, max_shard_size=1), "xweights.json"),
+    ]
+    for save, path in wrong:
+        with pytest.raises(ValueError, match="`filepath` should be .* ends in"):
+            save(path)
+    assert not os.listdir()
+
+
+def test_what_keras_loads_back_is_saved(model, tmp_path):
+    # Keras finds layers of this package in its own old files.
+    model.save(tmp_path / "old.h5")
+    assert_same(keras.models.load_model(tmp_path / "old.h5"), model)
+    ours = classifier()
+    ours.save(tmp_path / "folder.h5", zipped=False)
+    assert_same(keras.models.load_model(tmp_path / "folder.h5"), ours)
+    ours.save_weights(tmp_path / "shards.weights.json", max_shard_size=1)
+    ours.load_weights(tmp_path / "shards.weights.json")
 
 
 def test_a_model_of_this_package_can_be_saved_as_a_folder(tmp_path):

@@ -7,9 +7,11 @@ from keras import ops
 from keras_linrec.ops import differentiation
 from keras_linrec.ops.scan_checks import require_rank
 from keras_linrec.validation import checked_seed
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_array
 
 
+@in_any_byte_order
 def gradient_norms(layer, sequences, steps, seed=0):
     """The relative norm of a gradient after a number of steps back in time.
 

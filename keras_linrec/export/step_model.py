@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_linrec.export.step_graph import StepGraph
 from keras_linrec.models.saved_whole import SavedWhole
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_bool
 
 
@@ -109,6 +110,7 @@ class StepModel(SavedWhole, keras.Model):
         super().__init__(inputs=inputs, outputs=outputs, name=name, **kwargs)
         self.state_count = None
 
+    @in_any_byte_order
     def __call__(self, inputs, **kwargs):
         # Keras does not accept a mixture of arrays and tensors.
         return super().__call__(

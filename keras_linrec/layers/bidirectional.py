@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_linrec.validation import by_name
 from keras_linrec.validation import first_mask
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_arrays
 
 
@@ -88,6 +89,7 @@ class Bidirectional(keras.layers.Bidirectional):
             layer, merge_mode, weights, backward_layer, autocast=False, **kwargs
         )
 
+    @in_any_byte_order
     def __call__(self, *args, **kwargs):
         require_arrays(by_name(type(self).call, args, kwargs))
         return super().__call__(*args, **kwargs)

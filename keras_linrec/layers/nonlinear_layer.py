@@ -6,12 +6,14 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec.layers.precise_layer import NumberedWeights
 from keras_linrec.layers.precise_layer import PreciseLayer
 from keras_linrec.layers.precise_layer import drawn_apart
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops import packing
 from keras_linrec.ops.scan import nonlinear_scan
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_count
 
@@ -172,13 +174,17 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
         return ops.where((lengths > 0)[:, None], state, before)
 
 
-class _Cell(PreciseLayer):
+class _Cell(NumberedWeights, PreciseLayer):
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
         require_count("units", units)
         self.units = units
         # Keras takes no NumPy integer.
         self.state_size = self.output_size = operator.index(units)
+
+    @in_any_byte_order
+    def __call__(self, *args, **kwargs):
+        return super().__call__(*args, **kwargs)
 
 
 class NonlinearCell(NonlinearUnit, _Cell):

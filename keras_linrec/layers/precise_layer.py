@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_linrec import settings
+from keras_linrec.stored_values import checked_value
 from keras_linrec.validation import is_finite
 from keras_linrec.validation import refuse_keras_arguments
 
@@ -50,6 +50,40 @@ class PreciseLayer(keras.layers.Layer):
         )
 
 
+def warn_of_infinite(layer):
+    """Warn if a layer that is saved has weights that are not finite."""
+    weights = [weight for weight in layer.weights if not is_finite(weight)]
+    if not weights:
+        return
+    names = ", ".join(f"'{weight.name}'" for weight in weights)
+    warnings.warn(
+        f"Layer '{layer.name}' is saved with values that are not finite in "
+        f"{names}. Only `keras_linrec.saving.load_model` and "
+        "`load_weights`, with `require_finite=False`, load such a file.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+class NumberedWeights:
+    """A mixin for layers whose weights are saved by number, as in Keras."""
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        warn_of_infinite(self)
+
+    def load_own_variables(self, store):
+        weights = {str(number): w for number, w in enumerate(self.weights)}
+        # Of another count, which Keras refuses, nothing is read.
+        if len(store.keys()) == len(weights):
+            owner = f"layer '{self.name}'"
+            store = {
+                key: checked_value(store, key, weight, owner)
+                for key, weight in weights.items()
+            }
+        super().load_own_variables(store)
+
+
 class NamedWeights:
     """A mixin for layers whose weights are saved by name."""
 
@@ -73,19 +107,7 @@ class NamedWeights:
     def save_own_variables(self, store):
         for weight in self.weights:
             store[weight.name] = weight
-        self._warn_of_infinite([w for w in self.weights if not is_finite(w)])
-
-    def _warn_of_infinite(self, weights):
-        if not weights:
-            return
-        names = ", ".join(f"'{weight.name}'" for weight in weights)
-        warnings.warn(
-            f"Layer '{self.name}' is saved with values that are not finite in "
-            f"{names}. Only `keras_linrec.saving.load_model` and "
-            "`load_weights`, with `require_finite=False`, load such a file.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        warn_of_infinite(self)
 
     def load_own_variables(self, store):
         if self._failure and not store.keys():
@@ -107,28 +129,13 @@ class NamedWeights:
                 f"Received: a file with {sorted(store.keys())}"
             )
         # All are checked before the first is assigned.
-        values = [self._checked(weight, store) for weight in self.weights]
+        owner = f"layer '{self.name}'"
+        values = [
+            checked_value(store, weight.name, weight, owner)
+            for weight in self.weights
+        ]
         for weight, value in zip(self.weights, values):
             weight.assign(value)
-
-    def _checked(self, weight, store):
-        """The value of a weight in a file, if it fits."""
-        shape = tuple(store[weight.name].shape)
-        if shape != tuple(weight.shape):
-            raise ValueError(
-                f"The weight '{weight.name}' of layer '{self.name}' has the "
-                f"shape {tuple(weight.shape)}. Received: a file with the "
-                f"shape {shape}"
-            )
-        value = np.asarray(store[weight.name])
-        if settings.requires_finite() and not is_finite(value):
-            raise ValueError(
-                f"The weight '{weight.name}' of layer '{self.name}' should "
-                "be finite; to load it all the same, use "
-                "`keras_linrec.saving` with `require_finite=False`. Received: "
-                "a file with values that are not finite"
-            )
-        return value
 
 
 def drawn_apart(initializer, place):

@@ -19,6 +19,7 @@ from keras_linrec.validation import check_mask
 from keras_linrec.validation import check_time_deltas
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import first_mask
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_array
 from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_between
@@ -278,6 +279,7 @@ class SequenceLayer(StatefulLayer, Streaming):
 
     # Calling.
 
+    @in_any_byte_order
     def __call__(self, *args, **kwargs):
         self._require_known(kwargs)
         # Before Keras converts them, whose errors name no argument.

@@ -5,6 +5,7 @@ from keras import ops
 from keras_linrec.layers.precise_layer import NamedWeights
 from keras_linrec.layers.precise_layer import PreciseLayer
 from keras_linrec.validation import agree
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_array
 
 
@@ -110,6 +111,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
                 "has_kept_states", (), "zeros", trainable=False
             )
 
+    @in_any_byte_order
     def reset_state(self, states=None):
         """Set the states that a stateful layer carries between batches.
 
@@ -145,6 +147,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
         if not is_given and self._has_kept_states is not None:
             self._has_kept_states.assign(0.0)
 
+    @in_any_byte_order
     def reset_states(self, states=None):
         """Keras' older name for `reset_state`."""
         self.reset_state(states)

@@ -1,5 +1,6 @@
 """The base of layers, blocks, models and backbones that stream."""
 
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_array
 
 
@@ -70,6 +71,7 @@ class Streaming:
             part.step_constants() for part in self.streaming_parts()
         ] or None
 
+    @in_any_byte_order
     def step(self, inputs, states, constants=None, **options):
         """Process one time step, at a cost independent of the time passed.
 
@@ -112,6 +114,7 @@ class Streaming:
         self._require_states(states)
         return self.stream_step(inputs, states, constants, **options)
 
+    @in_any_byte_order
     def call_with_states(self, sequences, states, mask=None, **options):
         """Process several time steps at once, continuing from `states`.
 

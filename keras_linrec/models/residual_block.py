@@ -25,6 +25,7 @@ from keras_linrec.models.units import with_unit
 from keras_linrec.ops.packing import zero_masked
 from keras_linrec.validation import by_name
 from keras_linrec.validation import checked_seed
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool
@@ -276,6 +277,7 @@ class ResidualBlock(Streaming, keras.layers.Layer):
     def compute_mask(self, sequences, mask=None):
         return mask
 
+    @in_any_byte_order
     def __call__(self, *args, **kwargs):
         require_arrays(by_name(type(self).call, args, kwargs))
         return super().__call__(*args, **kwargs)

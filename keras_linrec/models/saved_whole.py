@@ -1,6 +1,8 @@
 """Models whose files are replaced whole or not at all."""
 
 from keras_linrec.files import replacing
+from keras_linrec.files import require_model_path
+from keras_linrec.files import require_weights_path
 
 
 class SavedWhole:
@@ -21,6 +23,8 @@ class SavedWhole:
             **kwargs: as in Keras.
 
         Raises:
+            ValueError: if `filepath` has another ending, `.h5` for one: Keras
+                would write the file, and could not load it.
             FileExistsError: if there is a file and `overwrite` is false, where
                 Keras would ask.
             OSError: if the file cannot be written; an old file is unchanged.
@@ -28,6 +32,7 @@ class SavedWhole:
         if zipped is False:
             super().save(filepath, overwrite, zipped, **kwargs)
             return
+        require_model_path(filepath)
         with replacing(filepath, overwrite) as path:
             super().save(path, True, zipped, **kwargs)
 
@@ -38,17 +43,21 @@ class SavedWhole:
         `keras_linrec.saving.save_weights`. Shards are written in place.
 
         Args:
-            filepath: string or path that ends in `.weights.h5`.
+            filepath: string or path that ends in `.weights.h5`, or in
+                `.weights.json` if there is a `max_shard_size`.
             overwrite: whether an existing file is replaced. Defaults to
                 `True`.
             max_shard_size: as in Keras. Defaults to `None`: one file.
 
         Raises:
+            ValueError: if `filepath` has another ending.
             FileExistsError: if there is a file and `overwrite` is false, where
                 Keras would ask.
             OSError: if the file cannot be written; an old file is unchanged.
         """
-        if max_shard_size is not None:
+        is_sharded = max_shard_size is not None
+        require_weights_path(filepath, is_sharded)
+        if is_sharded:
             super().save_weights(filepath, overwrite, max_shard_size)
             return
         with replacing(filepath, overwrite) as path:

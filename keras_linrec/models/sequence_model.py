@@ -34,6 +34,7 @@ from keras_linrec.ops.steps import Steps
 from keras_linrec.ops.steps import packed
 from keras_linrec.validation import by_name
 from keras_linrec.validation import checked_seed
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_choice
@@ -285,6 +286,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
 
     # Calling.
 
+    @in_any_byte_order
     def __call__(self, *args, **kwargs):
         require_arrays(by_name(type(self).call, args, kwargs))
         return super().__call__(*args, **kwargs)

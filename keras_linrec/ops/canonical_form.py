@@ -12,6 +12,7 @@ from keras_linrec.complex_pairs import largest_part
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import reciprocal
 from keras_linrec.ops.precision import accumulation_dtype
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_bools
 from keras_linrec.validation import require_tensors
 
@@ -19,6 +20,7 @@ from keras_linrec.validation import require_tensors
 _LOGARITHM_OF_ZERO = -1e30
 
 
+@in_any_byte_order
 def canonical_input(eigenvalues, inverse_powers=False, normalized=False):
     """The modal input B'_i = 1 / prod_{j != i} (lambda_i - lambda_j).
 
@@ -104,6 +106,7 @@ def _product(numbers):
     return tuple(part[..., 0] for part in numbers)
 
 
+@in_any_byte_order
 def leja_order(nodes):
     """Leja ordering: each node is as far as possible from those before it.
 

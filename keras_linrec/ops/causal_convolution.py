@@ -8,9 +8,11 @@ from keras_linrec.double_precision import activate
 from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.ops.scan import kernel_for
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_tensors
 
 
+@in_any_byte_order
 def causal_convolution(inputs, response, activation=None):
     """The causal convolution of every feature with responses of its own.
 

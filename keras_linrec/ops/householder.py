@@ -11,6 +11,7 @@ from keras_linrec.ops import precision
 from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.ops.scan_checks import require_rank
 from keras_linrec.ops.scan_checks import require_shape
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_tensors
 
 # A real matrix is a tuple of one tensor, a complex one of two.
@@ -22,6 +23,7 @@ from keras_linrec.validation import require_tensors
 _ONE_BY_ONE = 128
 
 
+@in_any_byte_order
 def reflection_product(reflectors):
     """W = H(u_1) H(u_2) ... H(u_m), H(u) = I - 2 u u^T / |u|^2.
 
@@ -68,6 +70,7 @@ def reflection_factors(reflectors):
     return unit, precision.matmul(inverse, ops.transpose(unit))
 
 
+@in_any_byte_order
 def unitary_matrix(reflectors, phases):
     """W = H(u_1) ... H(u_m) diag(exp(i phases)) in real arithmetic.
 

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_linrec.ops.concrete_values import values_of
 from keras_linrec.ops.precision import matmul
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_tensors
 
 # On matrices of norm 2, the Taylor polynomial of degree 16 is exact to 4e-10,
@@ -19,6 +20,7 @@ _NORM = 2.0
 _SQUARINGS = 12
 
 
+@in_any_byte_order
 def rotation_matrix(matrix):
     """The rotation P = expm(M - M^T), by scaling and squaring.
 

@@ -29,12 +29,14 @@ from keras_linrec.ops.scan_checks import require_rank
 from keras_linrec.ops.scan_checks import require_shape
 from keras_linrec.ops.scan_checks import require_solver
 from keras_linrec.ops.scan_checks import require_state
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_array
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_bools
 from keras_linrec.validation import require_tensors
 
 
+@in_any_byte_order
 def linear_scan(
     decay, inputs, initial_state=None, reverse=False, reset_mask=None
 ):
@@ -93,6 +95,7 @@ def linear_scan(
     return outputs[0], final_state[0]
 
 
+@in_any_byte_order
 def complex_linear_scan(
     decay, inputs, initial_state=None, reverse=False, reset_mask=None
 ):
@@ -146,6 +149,7 @@ def complex_linear_scan(
     return _scan(decay, inputs, initial_state, reverse, reset_mask)
 
 
+@in_any_byte_order
 def projected_scan(
     decay,
     inputs,
@@ -271,6 +275,7 @@ def projected_scan(
     )
 
 
+@in_any_byte_order
 def nonlinear_scan(
     inputs,
     input_kernel,

@@ -5,11 +5,13 @@ from keras import ops
 
 from keras_linrec.ops.scan_checks import require_rank
 from keras_linrec.ops.scan_checks import require_shape
+from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_finite
 from keras_linrec.validation import require_tensors
 
 
+@in_any_byte_order
 def symmetric_skew(matrix, beta, gamma):
     """S = (1 - beta) (M + M^T) + beta (M - M^T) - gamma I.
 

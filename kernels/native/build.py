@@ -103,7 +103,9 @@ def _check_variables():
     threads = environment(_THREADS_VARIABLE, "1")
     # `isdecimal` alone accepts digits of every script.
     decimal = threads.isascii() and threads.isdecimal()
-    if not (decimal and 1 <= int(threads) <= _MOST_THREADS):
+    # Python converts no integer of thousands of digits.
+    short = len(threads.lstrip("0")) <= len(str(_MOST_THREADS))
+    if not (decimal and short and 1 <= int(threads[-9:]) <= _MOST_THREADS):
         raise BuildError(
             f"{_THREADS_VARIABLE} should be an integer from 1 to "
             f"{_MOST_THREADS}. "
