@@ -633,8 +633,8 @@ def test_a_step_that_was_not_called_exports_for_any_batch(tmp_path):
     else:
         import tensorflow
 
-        serve = tensorflow.saved_model.load(path).serve
-        outputs = serve([tensorflow.constant(part) for part in given])
+        program = tensorflow.saved_model.load(path)
+        outputs = program.serve([tensorflow.constant(part) for part in given])
     for got, expected in zip(outputs, step(given), strict=True):
         np.testing.assert_allclose(
             array(got) if TORCH else got.numpy(), array(expected), atol=1e-6

@@ -183,6 +183,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
         **arguments,
     ):
         require_count("num_layers", num_layers)
+        require_dictionary("unit_arguments", unit_arguments)
         _, sizes = _pool_sizes(pool_size, num_layers)
         unit = units_for_signals(
             unit,
