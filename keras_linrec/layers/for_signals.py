@@ -76,9 +76,10 @@ class DecaysForSignals:
             smallest_decay: 1 - 1 / shortest,
             largest_decay: 1 - 1 / longest,
             "theta_max": 2 * math.pi * highest_frequency / sampling_rate,
-            # Over so many decades uniform squares leave nothing at the long
-            # end: of memories from 2 to 480,000 steps (30 s at 16 kHz), a
-            # hundredth would be above 130 steps.
+            # Over so many decades uniform squares leave little at the long end.
+            # Of 100,000 memories from 2 to 480,000 steps (30 s at 16 kHz) 0.3%
+            # are then above 1,000 steps, and none above 100,000; drawn evenly
+            # 50% and 13% are.
             "even_memories": True,
         }
         return cls(units, **chosen, **arguments)
