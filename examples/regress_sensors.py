@@ -63,11 +63,13 @@ def build_model(sensors):
                 1,
                 num_layers=2,
                 units=32,
-                # A step is a minute; use over all ten hours matters.
+                # A step is a minute; use over all ten hours matters, and what
+                # happens within six minutes hardly does.
                 unit=LSSL.for_signals(
                     32,
                     sampling_rate=1 / 60,
                     longest_memory=10 * 3600,
+                    shortest_memory=360,
                     state_size=16,
                 ),
                 pooling=None,  # an estimate after every step

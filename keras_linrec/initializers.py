@@ -12,6 +12,7 @@ from keras_linrec.ops.hippo import hippo_matrices
 from keras_linrec.ops.hippo_measures import require_measure
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 from keras_linrec.validation import require_ordered
@@ -76,6 +77,9 @@ class DecayLog(keras.initializers.Initializer):
         gamma_min: float, the smallest decay. Defaults to 0.5.
         gamma_max: float, the largest decay. Defaults to 0.999.
         seed: integer or `None`, the default.
+        even_memories: whether the logarithms of the memories 1 / (1 - gamma)
+            are uniform instead, so that each decade has as many. Defaults to
+            `False`.
 
     Example:
 
@@ -86,15 +90,21 @@ class DecayLog(keras.initializers.Initializer):
     True
     """
 
-    def __init__(self, gamma_min=0.5, gamma_max=0.999, seed=None):
+    def __init__(
+        self, gamma_min=0.5, gamma_max=0.999, seed=None, even_memories=False
+    ):
+        require_bool("even_memories", even_memories)
         require_between("gamma_min", gamma_min, 0, 1, "()")
         require_between("gamma_max", gamma_max, 0, 1, "()")
         require_ordered("gamma_min", gamma_min, "gamma_max", gamma_max)
         self.gamma_min = gamma_min
         self.gamma_max = gamma_max
         self.seed = _checked_seed(seed)
+        self.even_memories = even_memories
 
     def __call__(self, shape, dtype=None):
+        if self.even_memories:
+            return self._of_even_memories(shape, dtype)
         uniform = keras.initializers.RandomUniform(0.0, 1.0, seed=self.seed)
         # Of 1 - gamma^2, which keeps its digits where gamma is close to 1.
         least, most = (
@@ -104,11 +114,19 @@ class DecayLog(keras.initializers.Initializer):
         lost = least + (1.0 - uniform(shape, dtype)) * (most - least)
         return ops.log(-0.5 * ops.log1p(-lost))
 
+    def _of_even_memories(self, shape, dtype):
+        ends = (1.0 - self.gamma_max, 1.0 - self.gamma_min)
+        log_rate = keras.initializers.RandomUniform(
+            *map(math.log, ends), seed=self.seed
+        )
+        return ops.log(-ops.log1p(-ops.exp(log_rate(shape, dtype))))
+
     def get_config(self):
         return {
             "gamma_min": self.gamma_min,
             "gamma_max": self.gamma_max,
             "seed": self.seed,
+            "even_memories": self.even_memories,
         }
 
 

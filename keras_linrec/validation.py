@@ -100,6 +100,23 @@ def require_call_arguments(layer, given, known):
             )
 
 
+def property_if_known(get):
+    """A property that is missing, and no error, where there is no value yet.
+
+    `hasattr`, `inspect`, `torch.jit.trace` and OpenVINO's export ask every
+    property of an object, and take AttributeError alone for an answer.
+    """
+
+    @wraps(get)
+    def get_if_known(owner):
+        try:
+            return get(owner)
+        except (KeyError, ValueError) as failure:
+            raise AttributeError(*failure.args) from failure
+
+    return property(get_if_known)
+
+
 def require_count(name, value, optional=False):
     """Raise unless `value` is a positive integer."""
     if optional and value is None:

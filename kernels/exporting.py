@@ -23,6 +23,15 @@ def exporting():
     return backends.current().exporting()
 
 
+def any_batch():
+    """The size of an axis that `torch.export` leaves open.
+
+    `None` on backends other than PyTorch, whose format it is.
+    """
+    backend = backends.current()
+    return backend.any_size("batch") if hasattr(backend, "any_size") else None
+
+
 def require_exportable(layer, whole=True):
     """Raise if the exported form of a layer would be wrong or not load.
 

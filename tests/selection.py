@@ -71,6 +71,7 @@ ONLY_UNDER = {
     "test_reproduce.py": "torch",
     "test_serve_stream.py": "torch",
     "test_task_guides.py": "torch",
+    "test_torch_module.py": "torch",
 }
 # Files that the selection runs under some backends only, or under none:
 # examples and files, which repeat there what other tests cover under each
@@ -127,6 +128,7 @@ SELECTED_UNDER = {
     "test_orthogonal_rnn.py": ("torch",),
     "test_pallas.py": (),
     "test_prebuilt.py": (),
+    "test_properties.py": ("torch",),
     "test_recipe_tasks.py": (),
     "test_release.py": (),
     "test_reproduce.py": (),
@@ -140,6 +142,7 @@ SELECTED_UNDER = {
     "test_self_test.py": (),
     "test_sequence_model_chunks.py": ("torch",),
     "test_sequential_digits.py": (),
+    "test_set_later.py": ("torch",),
     "test_serve_stream.py": (),
     "test_small_numbers.py": ("torch",),
     "test_soak.py": (),

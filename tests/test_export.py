@@ -618,6 +618,30 @@ def test_a_saved_model_runs_at_any_size_without_keras(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_step_that_was_not_called_exports_for_any_batch(tmp_path):
+    model = small(UNITS["lru"]())
+    step = export_step(model)
+    given = [np.ones((3, *part.shape[1:]), "float32") for part in step.inputs]
+    path = tmp_path / ("step.pt2" if TORCH else "step")
+    name = "torch" if TORCH else "tf_saved_model"
+    step.export(path, format=name, verbose=False)
+    if TORCH:
+        import torch
+
+        program = torch.export.load(path).module()
+        outputs = program([torch.tensor(part) for part in given])
+    else:
+        import tensorflow
+
+        program = tensorflow.saved_model.load(path)
+        outputs = program.serve([tensorflow.constant(part) for part in given])
+    for got, expected in zip(outputs, step(given), strict=True):
+        np.testing.assert_allclose(
+            array(got) if TORCH else got.numpy(), array(expected), atol=1e-6
+        )
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not TORCH, reason="a format of PyTorch")
 @EXPORTED
 @pytest.mark.rest
@@ -633,12 +657,7 @@ def test_an_exported_program_runs_without_keras(name, tmp_path):
         dynamic_shapes=batch,
         verbose=False,
     )
-    step.export(
-        tmp_path / "step.pt2",
-        format="torch",
-        dynamic_shapes=[([batch] * len(step.inputs),)],
-        verbose=False,
-    )
+    step.export(tmp_path / "step.pt2", format="torch", verbose=False)
     run_plainly(PROGRAM, tmp_path, cases)
 
 
@@ -648,7 +667,9 @@ def test_an_exported_program_runs_without_keras(name, tmp_path):
 @pytest.mark.rest
 def test_an_onnx_file_runs_without_keras(name, tmp_path):
     model = exported_model(name, 7)
-    step, cases = cases_of(model, [(3, 7)])
+    _, cases = cases_of(model, [(3, 7)])
+    # It has not been called.
+    step = export_step(model)
     step.export(tmp_path / "step.onnx", format="onnx", verbose=False)
     model.export(
         tmp_path / "whole.onnx",

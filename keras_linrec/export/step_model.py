@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_linrec.export.step_graph import StepGraph
 from keras_linrec.models.saved_whole import SavedWhole
+from keras_linrec.ops.exportable import any_batch
 from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_bool
 
@@ -137,6 +138,29 @@ class StepModel(SavedWhole, keras.Model):
             ops.zeros((batch_size, *state.shape[1:]), dtype=state.dtype)
             for state in self.inputs[-self.state_count :]
         ]
+
+    def export(self, filepath, format="tf_saved_model", **kwargs):
+        """Export the step, as `keras.Model.export` does, for any batch.
+
+        Args:
+            filepath: string or path, as in Keras.
+            format: as in Keras. In a `"torch"` program the batch is dynamic
+                unless `dynamic_shapes` says otherwise.
+            **kwargs: as in Keras.
+        """
+        sizes = [part.shape[0] for part in self.inputs]
+        # Keras writes ONNX only of a model that has been called.
+        self(
+            [
+                ops.zeros((size or 1, *part.shape[1:]), part.dtype)
+                for size, part in zip(sizes, self.inputs)
+            ]
+        )
+        if format == "torch" and None in sizes:
+            batch = any_batch()
+            shapes = [None if size else {0: batch} for size in sizes]
+            kwargs.setdefault("dynamic_shapes", [(shapes,)])
+        super().export(filepath, format=format, **kwargs)
 
     def get_config(self):
         return {**super().get_config(), "state_count": self.state_count}

@@ -3,14 +3,17 @@
 import keras
 from keras import ops
 
+from keras_linrec.layers.set_later import SetLater
+from keras_linrec.layers.torch_module import LoadsAnyName
 from keras_linrec.validation import by_name
 from keras_linrec.validation import first_mask
 from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_arrays
+from keras_linrec.validation import require_choice
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class Bidirectional(keras.layers.Bidirectional):
+class Bidirectional(SetLater, LoadsAnyName, keras.layers.Bidirectional):
     """`keras.layers.Bidirectional` that passes on what our layers take.
 
     Keras' wrapper calls its two layers with `initial_state`, `mask` and
@@ -88,6 +91,28 @@ class Bidirectional(keras.layers.Bidirectional):
         super().__init__(
             layer, merge_mode, weights, backward_layer, autocast=False, **kwargs
         )
+
+    _accept_layer = SetLater._refuse
+
+    def _accept_merge_mode(self, name, value):
+        require_choice(name, value, (*_MERGES, None))
+        return value
+
+    def _accept_for_both(self, name, value):
+        for layer in (self.forward_layer, self.backward_layer):
+            setattr(layer, name, value)
+        return value
+
+    _accept_stateful = _accept_for_both
+    _accept_return_state = _accept_for_both
+
+    def _accept_return_sequences(self, name, value):
+        self._accept_for_both(name, value)
+        # As Keras does when it makes the layers.
+        for layer in (self.forward_layer, self.backward_layer):
+            if hasattr(layer, "zero_output_for_mask"):
+                layer.zero_output_for_mask = value
+        return value
 
     @in_any_byte_order
     def __call__(self, *args, **kwargs):

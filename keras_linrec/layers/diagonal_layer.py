@@ -136,13 +136,16 @@ class DiagonalLayer(SequenceLayer):
         **kwargs,
     ):
         super().__init__(units, **kwargs)
-        self.activation = activations.get_unary(activation)
+        self.activation = activation
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.feedthrough_initializer = keras.initializers.get(
             feedthrough_initializer or FanInNormal()
         )
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
+
+    def _accept_activation(self, name, value):
+        return activations.get_unary(value)
 
     @property
     def is_linear(self):

@@ -250,6 +250,18 @@ trained in a linear layer |
         self.use_state_bias = use_state_bias
         self.one_state = one_state
 
+    def _accept_activation(self, name, value):
+        activation = super()._accept_activation(name, value)
+        # A linear stack has one recurrence, and trains no basis.
+        if self.built and self.depth > 1:
+            was, is_now = (
+                one is keras.activations.linear
+                for one in (self.activation, activation)
+            )
+            if was != is_now:
+                raise self._cannot_change(name, value)
+        return activation
+
     @property
     def is_linear(self):
         return self.depth == 1 or self.activation is keras.activations.linear

@@ -13,6 +13,7 @@ from keras_linrec.layers.precise_layer import given_values
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.ops import eigenvalues as eigenvalues_ops
 from keras_linrec.ops.modal_form import ModalForm
+from keras_linrec.validation import property_if_known
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
@@ -228,7 +229,7 @@ in modal coordinates |
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
         self.bias_constraint = keras.constraints.get(bias_constraint)
 
-    @property
+    @property_if_known
     def num_states(self):
         """The number of states; known once the number of features is."""
         return self.num_states_of(self.input_spec.axes.get(-1))
@@ -249,12 +250,12 @@ in modal coordinates |
     def state_shapes_of(self, features):
         return [(self.num_states_of(features),)]
 
-    @property
+    @property_if_known
     def _systems(self):
         """The number of systems; known once the number of features is."""
         return self.input_spec.axes[-1] if self.mimo == "concatenate" else 1
 
-    @property
+    @property_if_known
     def _size(self):
         """The states of one system."""
         return self.num_states // self._systems

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec.layers.lipschitz_stability import require_slopes
 from keras_linrec.layers.lipschitz_stability import require_stable
 from keras_linrec.layers.lipschitz_stability import warn_if_diverging
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
@@ -62,7 +63,6 @@ class LipschitzUnit:
             bias_constraint=bias_constraint,
             **kwargs,
         )
-        activations.get_unary(self.activation)
         self.beta = pair_of_numbers("beta", beta, 0, 1)
         self.gamma = pair_of_numbers("gamma", gamma, 0, math.inf, "[)")
         require_between("step_size", step_size, 0, math.inf, "()")
@@ -92,6 +92,14 @@ class LipschitzUnit:
         self.recurrent_regularizer = keras.regularizers.get(
             recurrent_regularizer
         )
+
+    def _accept_activation(self, name, value):
+        activation = activations.get_unary(
+            super()._accept_activation(name, value)
+        )
+        if getattr(self, "stable_transition", False):
+            require_slopes(activation)
+        return activation
 
     def build_recurrence(self, features):
         def add_square(name, initializer):

@@ -62,7 +62,12 @@ def require_stable(unit):
             "`stable_transition` does not cover gates, which change the "
             "direction of h'. Received: stable_transition=True, gated=True"
         )
-    name = getattr(unit.activation, "__name__", None)
+    require_slopes(unit.activation)
+
+
+def require_slopes(activation):
+    """Raise unless `stable_transition` holds with an activation."""
+    name = getattr(activation, "__name__", None)
     _, monotone = LIPSCHITZ_CONSTANTS.get(name, (None, False))
     if not monotone:
         known = [key for key, (_, yes) in LIPSCHITZ_CONSTANTS.items() if yes]

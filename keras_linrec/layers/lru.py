@@ -7,11 +7,11 @@ from keras import ops
 
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
-from keras_linrec.initializers import DecayLog
 from keras_linrec.layers.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.for_signals import DecaysForSignals
 from keras_linrec.validation import require_between
+from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_count
 from keras_linrec.validation import require_ordered
 
@@ -74,6 +74,10 @@ number | D |
             one. Needs a fixed batch size. Defaults to `False`.
         zero_output_for_mask: whether masked steps give zeros instead of
             repeating the previous output. Defaults to `False`.
+        even_memories: whether the memories 1 / (1 - |lambda|) of the states
+            start evenly spread over their decades, see
+            `keras_linrec.initializers.DecayLog`. Defaults to `False`: the
+            squares of |lambda| are uniform, as in the paper.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
@@ -138,6 +142,7 @@ number | D |
         go_backwards=False,
         stateful=False,
         zero_output_for_mask=False,
+        even_memories=False,
         **kwargs,
     ):
         super().__init__(
@@ -160,6 +165,7 @@ number | D |
             **kwargs,
         )
         require_count("state_size", state_size)
+        require_bool("even_memories", even_memories)
         require_between("r_min", r_min, 0, 1, "()")
         require_between("r_max", r_max, 0, 1, "()")
         require_ordered("r_min", r_min, "r_max", r_max)
@@ -168,6 +174,7 @@ number | D |
         self.r_min = r_min
         self.r_max = r_max
         self.theta_max = theta_max
+        self.even_memories = even_memories
 
     def state_shapes_of(self, features):
         return [(self.state_size,)] * 2
@@ -175,7 +182,7 @@ number | D |
     def build_unit(self, features):
         size, units = self.state_size, self.output_units
         self.nu_log = self.add_parameter(
-            "nu_log", (size,), DecayLog(self.r_min, self.r_max)
+            "nu_log", (size,), self._initial_decays()
         )
         self.theta_log = self.add_parameter(
             "theta_log", (size,), self._initial_theta_log
@@ -219,4 +226,5 @@ number | D |
             "r_min": self.r_min,
             "r_max": self.r_max,
             "theta_max": self.theta_max,
+            "even_memories": self.even_memories,
         }

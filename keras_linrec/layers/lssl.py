@@ -255,7 +255,7 @@ subdiagonal (last entry 0) |
         self.stable_transition = stable_transition
         self._step_rescale = float(step_rescale)
         self._step_rescale_variable = None
-        self.activation = activations.get_unary(activation)
+        self.activation = activation
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -270,6 +270,9 @@ subdiagonal (last entry 0) |
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
+
+    def _accept_activation(self, name, value):
+        return activations.get_unary(value)
 
     def state_shapes_of(self, features):
         if features is None:

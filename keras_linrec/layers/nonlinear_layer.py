@@ -51,8 +51,7 @@ class NonlinearUnit:
         super().__init__(units=units, **kwargs)
         require_count("units", units)
         require_bool("use_bias", use_bias)
-        self.activation = activations.get(activation)
-        activations.require_even_units(self.activation, units)
+        self.activation = activation
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -60,6 +59,15 @@ class NonlinearUnit:
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
+
+    def _accept_activation(self, name, value):
+        activation = activations.get(value)
+        activations.require_even_units(activation, self.units)
+        # It has a weight of its own.
+        has_bias = activation is activations.modrelu
+        if self.built and has_bias != (self.activation is activations.modrelu):
+            raise self._cannot_change(name, value)
+        return activation
 
     def build_recurrence(self, features):
         """Create the weights other than those of the inputs."""

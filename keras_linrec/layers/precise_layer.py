@@ -8,6 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec.layers.set_later import SetLater
+from keras_linrec.layers.torch_module import SaysIfUnbuilt
 from keras_linrec.stored_values import checked_value
 from keras_linrec.validation import is_finite
 from keras_linrec.validation import refuse_keras_arguments
@@ -16,7 +18,7 @@ from keras_linrec.validation import refuse_keras_arguments
 _LARGEST_WEIGHT = 2**31
 
 
-class PreciseLayer(keras.layers.Layer):
+class PreciseLayer(SetLater, SaysIfUnbuilt, keras.layers.Layer):
     """A layer whose parameters are float32 under any dtype policy.
 
     Under a float64 policy they are float64.

@@ -10,7 +10,6 @@ from keras_linrec.complex_pairs import multiply
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
 from keras_linrec.double_precision import tanh
-from keras_linrec.initializers import DecayLog
 from keras_linrec.layers.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.diagonal_layer import fed_through
@@ -121,6 +120,10 @@ number | D |
             one. Needs a fixed batch size. Defaults to `False`.
         zero_output_for_mask: whether masked steps give zeros instead of
             repeating the previous output. Defaults to `False`.
+        even_memories: whether the memories 1 / (1 - gamma) of the states start
+            evenly spread over their decades, see
+            `keras_linrec.initializers.DecayLog`. Defaults to `False`: the
+            squares of gamma are uniform, as in the paper.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
@@ -189,6 +192,7 @@ number | D |
         go_backwards=False,
         stateful=False,
         zero_output_for_mask=False,
+        even_memories=False,
         **kwargs,
     ):
         super().__init__(
@@ -217,33 +221,34 @@ number | D |
                 f"least 2 states. Received: num_heads={num_heads}, "
                 f"state_size={state_size}"
             )
+        require_bool("even_memories", even_memories)
         require_between("gamma_min", gamma_min, 0, 1, "()")
         require_between("gamma_max", gamma_max, 0, 1, "()")
         require_ordered("gamma_min", gamma_min, "gamma_max", gamma_max)
         require_bool("bidirectional", bidirectional)
         require_between("theta_max", theta_max, 0, math.inf, "[)")
-        if bidirectional and stateful:
-            raise ValueError(
-                "A layer that reads both ways cannot be stateful: the second "
-                "direction starts at the end of the sequence. Received: "
-                "bidirectional=True, stateful=True"
-            )
-        if bidirectional and not return_sequences:
-            raise ValueError(
-                "No single step of a layer that reads both ways has seen the "
-                "whole sequence: pool its outputs, or wrap a layer in "
-                "`keras.layers.Bidirectional`. Received: bidirectional=True, "
-                "return_sequences=False"
-            )
+        if bidirectional:
+            _require_both_ways(stateful, return_sequences)
         self.state_size = state_size
         self.num_heads = num_heads
         self.gamma_min = gamma_min
         self.gamma_max = gamma_max
         self.theta_max = theta_max
+        self.even_memories = even_memories
         self.bidirectional = bidirectional
         self.rotation_initializer = keras.initializers.get(
             rotation_initializer or keras.initializers.RandomNormal(stddev=1.0)
         )
+
+    def _accept_stateful(self, name, value):
+        if getattr(self, "bidirectional", False):
+            _require_both_ways(value, True)
+        return super()._accept_stateful(name, value)
+
+    def _accept_return_sequences(self, name, value):
+        if getattr(self, "bidirectional", False):
+            _require_both_ways(False, value)
+        return super()._accept_return_sequences(name, value)
 
     @property
     def head_size(self):
@@ -261,7 +266,7 @@ number | D |
             keras.initializers.RandomUniform(0.0, self.theta_max),
         )
         self.gamma_log = self.add_parameter(
-            "gamma_log", (heads,), DecayLog(self.gamma_min, self.gamma_max)
+            "gamma_log", (heads,), self._initial_decays()
         )
         self.rotation_kernel = self.add_parameter(
             "rotation_kernel", (heads, size, size), self.rotation_initializer
@@ -449,6 +454,7 @@ number | D |
             "gamma_min": self.gamma_min,
             "gamma_max": self.gamma_max,
             "theta_max": self.theta_max,
+            "even_memories": self.even_memories,
             "bidirectional": self.bidirectional,
             **serialized(self, "rotation_initializer"),
         }
@@ -468,3 +474,20 @@ def _side_by_side(heads):
     """(heads, rows, columns) as (rows, heads * columns)."""
     columns = ops.transpose(heads, (1, 0, 2))
     return ops.reshape(columns, (heads.shape[1], -1))
+
+
+def _require_both_ways(stateful, return_sequences):
+    """Raise for what a layer that reads both ways cannot be."""
+    if stateful:
+        raise ValueError(
+            "A layer that reads both ways cannot be stateful: the second "
+            "direction starts at the end of the sequence. Received: "
+            "bidirectional=True, stateful=True"
+        )
+    if not return_sequences:
+        raise ValueError(
+            "No single step of a layer that reads both ways has seen the "
+            "whole sequence: pool its outputs, or wrap a layer in "
+            "`keras.layers.Bidirectional`. Received: bidirectional=True, "
+            "return_sequences=False"
+        )

@@ -6,6 +6,8 @@ from functools import partial
 import keras
 from keras import ops
 
+from keras_linrec.layers.set_later import SetLater
+from keras_linrec.layers.set_later import accepted_share
 from keras_linrec.layers.stateful_layer import StatefulLayer
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.ops.concrete_values import values_of
@@ -20,10 +22,9 @@ from keras_linrec.validation import check_time_deltas
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import first_mask
 from keras_linrec.validation import in_any_byte_order
+from keras_linrec.validation import property_if_known
 from keras_linrec.validation import require_array
 from keras_linrec.validation import require_arrays
-from keras_linrec.validation import require_between
-from keras_linrec.validation import require_bools
 from keras_linrec.validation import require_call_arguments
 from keras_linrec.validation import require_count
 from keras_linrec.validation import require_durations
@@ -121,25 +122,25 @@ class SequenceLayer(StatefulLayer, Streaming):
     ):
         super().__init__(stateful=stateful, **kwargs)
         require_count("units", units, optional=True)
-        require_between("dropout", dropout, 0, 1, "[)")
-        require_bools(
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            zero_output_for_mask=zero_output_for_mask,
-        )
         self.units = units
-        self.dropout = dropout
         self.seed = checked_seed(seed)
+        self.dropout = dropout
         self.return_sequences = return_sequences
         self.return_state = return_state
         self.go_backwards = go_backwards
         self.zero_output_for_mask = zero_output_for_mask
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        if dropout:
-            self.seed_generator = keras.random.SeedGenerator(self.seed)
+
+    # Arguments that may be set later.
+
+    _accept_return_sequences = SetLater._accept_flag
+    _accept_return_state = SetLater._accept_flag
+    _accept_go_backwards = SetLater._accept_flag
+    _accept_zero_output_for_mask = SetLater._accept_flag
+
+    def _accept_dropout(self, name, value):
+        return accepted_share(self, name, value, self.seed)
 
     # Supplied by a unit.
 
@@ -188,7 +189,7 @@ class SequenceLayer(StatefulLayer, Streaming):
         """
         raise NotImplementedError
 
-    @property
+    @property_if_known
     def output_units(self):
         """The number of output features, known once the layer is built."""
         return self.units or self.input_spec.axes[-1]
@@ -260,7 +261,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             keras.KerasTensor(
                 (sequences.shape[0], *shape), dtype=self.recurrence_dtype
             )
-            for shape in self.state_shapes
+            for shape in self._state_shapes()
         ]
         return (output, *states)
 
@@ -275,7 +276,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             mask = ops.flip(mask, axis=1)
         if not self.return_state:
             return mask
-        return [mask] + [None] * len(self.state_shapes)
+        return [mask] + [None] * len(self._state_shapes())
 
     # Calling.
 

@@ -6,7 +6,9 @@ from keras_linrec.layers.precise_layer import NamedWeights
 from keras_linrec.layers.precise_layer import PreciseLayer
 from keras_linrec.validation import agree
 from keras_linrec.validation import in_any_byte_order
+from keras_linrec.validation import property_if_known
 from keras_linrec.validation import require_array
+from keras_linrec.validation import require_bool
 
 
 class StatefulLayer(NamedWeights, PreciseLayer):
@@ -23,8 +25,8 @@ class StatefulLayer(NamedWeights, PreciseLayer):
 
     def __init__(self, stateful=False, **kwargs):
         super().__init__(**kwargs)
-        self.stateful = stateful
         self.states = None
+        self.stateful = stateful
         self._has_kept_states = None
 
     def state_shapes_of(self, features):
@@ -44,9 +46,13 @@ class StatefulLayer(NamedWeights, PreciseLayer):
         """
         return None
 
-    @property
+    @property_if_known
     def state_shapes(self):
         """The shapes of the states, without the batch."""
+        return self._state_shapes()
+
+    def _state_shapes(self):
+        """As `state_shapes`, or an error that says what to do first."""
         return self.state_shapes_of(self.input_spec.axes.get(-1))
 
     def run_time_variables(self):
@@ -57,7 +63,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
     def get_initial_state(self, batch_size):
         return self.trained_states(batch_size) or [
             ops.zeros((batch_size, *shape), dtype=self.recurrence_dtype)
-            for shape in self.state_shapes
+            for shape in self._state_shapes()
         ]
 
     def standardise_states(self, states, batch=None, name="states"):
@@ -66,7 +72,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             states = [states]
         for state in states:
             require_array(name, state)
-        shapes = self.state_shapes
+        shapes = self._state_shapes()
         fits = len(states) == len(shapes) and all(
             agree(tuple(state.shape), (batch, *shape))
             for state, shape in zip(states, shapes)
@@ -85,6 +91,18 @@ class StatefulLayer(NamedWeights, PreciseLayer):
 
     # Kept between batches.
 
+    def _accept_stateful(self, name, value):
+        require_bool(name, value)
+        if value and self.built and self.states is None:
+            raise ValueError(
+                f"`stateful` of '{self.name}' can be set to True before it is "
+                "built, or again where it was True then: its states are "
+                "variables. Make a new layer with stateful=True from "
+                "`get_config()`, and give it the weights of this one. "
+                f"Received: stateful={value}"
+            )
+        return value
+
     def build_states(self, batch):
         """Create the variables that keep the states of `batch` rows."""
         if batch is None:
@@ -102,7 +120,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
                 "zeros",
                 trainable=False,
             )
-            for index, shape in enumerate(self.state_shapes)
+            for index, shape in enumerate(self._state_shapes())
         ]
         if self.trained_states(batch) is not None:
             # 0 until there are states to continue from: a copy of the trained

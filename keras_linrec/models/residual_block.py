@@ -6,7 +6,10 @@ import keras
 
 from keras_linrec import activations
 from keras_linrec.double_precision import activate
+from keras_linrec.layers.set_later import SetLater
+from keras_linrec.layers.set_later import accepted_share
 from keras_linrec.layers.streaming import Streaming
+from keras_linrec.layers.torch_module import LoadsAnyName
 from keras_linrec.models.dense_parts import build_dense
 from keras_linrec.models.dense_parts import dense_config
 from keras_linrec.models.dense_parts import pop_entries
@@ -38,7 +41,7 @@ _OF_SOME_UNITS = ("time_deltas", "step_rescale", "reset_mask")
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class ResidualBlock(Streaming, keras.layers.Layer):
+class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
     """A sequence unit in a residual block, as deep state space models use it.
 
         h = dropout(activation(unit(norm(x))))
@@ -159,15 +162,11 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         _check_unit(unit)
         require_bool("gated", gated, optional=True)
         require_bool("norm_first", norm_first)
-        require_between("dropout", dropout, 0, 1, "[)")
         require_between("epsilon", epsilon, 0, 1, "()")
         seed = checked_seed(seed)
-        if activation is None:
-            activation = "gelu" if is_linear(unit) else "linear"
         self.unit = unit
-        self.activation = activations.get_unary(activation)
+        self.activation = activation
         self.gated = is_linear(unit) if gated is None else gated
-        self.dropout = dropout
         self.normalization = normalization
         self.norm_first = norm_first
         self.epsilon = epsilon
@@ -176,15 +175,29 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         self.norm = make_norm(
             normalization, epsilon=epsilon, name="norm", dtype=policy
         )
+        # Its rate follows.
         self.dropout_layer = keras.layers.SpatialDropout1D(
-            dropout, seed=seed, name="dropout", dtype=policy
+            0.0, seed=seed, name="dropout", dtype=policy
         )
+        self.dropout = dropout
         # The gate's Dense layers, made once the number of features is known.
         self.value_dense = self.gate_dense = None
         self.gate_entries = pop_entries({})
         self.frozen = None
         if not self.trainable:
             freeze_all(self.parts())
+
+    _accept_unit_arguments = SetLater._refuse
+
+    def _accept_activation(self, name, value):
+        if value is None:
+            value = "gelu" if is_linear(self.unit) else "linear"
+        return activations.get_unary(value)
+
+    def _accept_dropout(self, name, value):
+        layer = self.dropout_layer
+        layer.rate = accepted_share(layer, name, value, layer.seed)
+        return value
 
     @property
     def is_linear(self):

@@ -32,8 +32,8 @@ class SequenceClassifier(SequenceModel):
             `"ldstack"`, `"orthogonal_rnn"`, `"lipschitz_rnn"` or
             `"antisymmetric_rnn"`, or any layer from (batch, time, units) to
             the same shape. Every block gets a copy, with weights of its own
-            (equal at the start if its initializers have seeds). Defaults to
-            `"lssl"`.
+            (equal at the start if its initializers have seeds). Or a list of
+            one for each block. Defaults to `"lssl"`.
         unit_arguments: dictionary of constructor arguments for a unit given by
             name, such as `{"state_size": 64}`. For LSSL the paper chooses
             `dt_min` and `dt_max` a factor of 100 apart, with 1 / L between
@@ -189,6 +189,63 @@ class SequenceClassifier(SequenceModel):
                 `"lssl"`.
         """
         return cls._from_size(size, num_classes, unit_arguments, overrides)
+
+    @classmethod
+    def for_signals(
+        cls,
+        num_classes,
+        *,
+        sampling_rate,
+        longest_memory,
+        shortest_memory=None,
+        highest_frequency=None,
+        **arguments,
+    ):
+        """A model for signals, with starting values in hertz and seconds.
+
+        The states of each block start as the `for_signals` of its unit makes
+        them, for the rate at which the block reads: with `pool_size`, a step
+        of a later block lasts `pool_size` times as long as one of the block
+        before it. So every block remembers up to `longest_memory` seconds.
+
+        Args:
+            num_classes: integer, the number of classes.
+            sampling_rate: float, steps of the signal per second.
+            longest_memory: float, in seconds, more than two steps of the last
+                block.
+            shortest_memory: float, in seconds; blocks whose steps are longer
+                start at two of them. Defaults to `None`, which follows from
+                `highest_frequency` in every block, see `LSSL.for_signals`.
+            highest_frequency: float, in hertz, at most half the sampling rate.
+                Defaults to `None`, half the rate of each block.
+            **arguments: other arguments of the constructor; `unit` is
+                `"lssl"`, the default, `"rotrnn"` or `"lru"`.
+
+        Returns:
+            A model.
+
+        Raises:
+            ValueError: for an argument out of its range.
+
+        Example: two seconds of sound at 16,000 samples a second. A step of
+        the third block lasts 64 samples, 4 ms.
+
+        >>> from keras_linrec.models import SequenceClassifier
+        >>> model = SequenceClassifier.for_signals(
+        ...     10, sampling_rate=16000, longest_memory=2,
+        ...     num_layers=3, units=8, pool_size=8,
+        ... )
+        >>> [round(1 / block.unit.dt_min) for block in model.blocks]
+        [32000, 4000, 500]
+        """
+        return cls._for_signals(
+            num_classes,
+            sampling_rate,
+            longest_memory,
+            shortest_memory,
+            highest_frequency,
+            **arguments,
+        )
 
     def get_config(self):
         config = super().get_config()

@@ -8,7 +8,11 @@ from keras import ops
 
 from keras_linrec import activations
 from keras_linrec.layers.sequence_layer import SequenceLayer
+from keras_linrec.layers.set_later import SetLater
+from keras_linrec.layers.set_later import set_all
+from keras_linrec.layers.set_later import settings_of
 from keras_linrec.layers.streaming import Streaming
+from keras_linrec.layers.torch_module import LoadsAnyName
 from keras_linrec.models import pooling as pooling_over_time
 from keras_linrec.models import step_averages
 from keras_linrec.models.dense_parts import build_dense
@@ -23,10 +27,11 @@ from keras_linrec.models.normalization import make_norm
 from keras_linrec.models.normalization import normalize
 from keras_linrec.models.residual_block import ResidualBlock
 from keras_linrec.models.saved_whole import SavedWhole
-from keras_linrec.models.units import clone
-from keras_linrec.models.units import make_unit
+from keras_linrec.models.signals import steps_of_blocks
+from keras_linrec.models.signals import units_for_signals
 from keras_linrec.models.units import seed_of_copy
-from keras_linrec.models.units import serialize_for_copies
+from keras_linrec.models.units import serialize_units
+from keras_linrec.models.units import units_of_blocks
 from keras_linrec.models.units import with_unit
 from keras_linrec.ops import packing
 from keras_linrec.ops.moves import to_places
@@ -35,6 +40,7 @@ from keras_linrec.ops.steps import packed
 from keras_linrec.validation import by_name
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import in_any_byte_order
+from keras_linrec.validation import property_if_known
 from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_choice
@@ -50,7 +56,7 @@ SIZES = {
 }
 
 
-class SequenceModel(SavedWhole, Streaming, keras.Model):
+class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
     """The base of `SequenceClassifier` and `SequenceRegressor`.
 
     Args:
@@ -84,28 +90,26 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         )
         require_count("num_layers", num_layers)
         require_count("units", units)
-        require_choice("pooling", pooling, POOLINGS)
         seed = checked_seed(seed)
         require_count("output_dim", output_dim)
         self.output_dim = output_dim = int(output_dim)
         self.num_layers = int(num_layers)
         self.units = units = int(units)
-        self.dropout = dropout
         self.normalization = normalization
         self.norm_first = norm_first
         self.pool_size, self._pool_sizes = _pool_sizes(pool_size, num_layers)
         self.pooling = pooling
-        self.activation = activations.get_unary(activation)
+        self.activation = activation
         if block_activation is not None:
             activations.get_unary(block_activation, "block_activation")
         self.seed = seed
         self.supports_masking = True
         policy = self.dtype_policy
-        unit = make_unit(unit, unit_arguments, units, policy)
+        made = units_of_blocks(unit, unit_arguments, units, policy, num_layers)
         self.encoder = keras.layers.Dense(units, name="encoder", dtype=policy)
         self.blocks = [
             ResidualBlock(
-                clone(unit, index),
+                made[index],
                 activation=block_activation,
                 gated=gated,
                 dropout=dropout,
@@ -120,8 +124,8 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         if all(block.is_linear for block in self.blocks):
             warnings.warn(
                 "The model is linear from its inputs to its head: the unit "
-                f"'{unit.name}' is, and batch normalization outside training. "
-                "Leave `block_activation` or `gated` at None, or set "
+                f"'{made[0].name}' is, and batch normalization outside "
+                "training. Leave `block_activation` or `gated` at None, or set "
                 "`normalization` to 'layer' or 'rms'.",
                 stacklevel=3,
             )
@@ -162,6 +166,70 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             unit_arguments={**sizes, **(unit_arguments or {})},
             **{"num_layers": num_layers, "units": units, **overrides},
         )
+
+    @classmethod
+    def _for_signals(
+        cls,
+        output_dim,
+        sampling_rate,
+        longest_memory,
+        shortest_memory,
+        highest_frequency,
+        unit="lssl",
+        unit_arguments=None,
+        num_layers=6,
+        units=128,
+        pool_size=1,
+        dtype=None,
+        **arguments,
+    ):
+        require_count("num_layers", num_layers)
+        require_dictionary("unit_arguments", unit_arguments)
+        _, sizes = _pool_sizes(pool_size, num_layers)
+        unit = units_for_signals(
+            unit,
+            {"units": units, "dtype": dtype, **(unit_arguments or {})},
+            steps_of_blocks(sizes),
+            sampling_rate=sampling_rate,
+            longest_memory=longest_memory,
+            shortest_memory=shortest_memory,
+            highest_frequency=highest_frequency,
+        )
+        return cls(
+            output_dim,
+            num_layers=num_layers,
+            units=units,
+            unit=unit,
+            pool_size=pool_size,
+            dtype=dtype,
+            **arguments,
+        )
+
+    # Arguments that may be set later.
+
+    _accept_unit = _accept_unit_arguments = SetLater._refuse
+    _accept_block_activation = _accept_gated = SetLater._refuse
+
+    def _accept_pooling(self, name, value):
+        require_choice(name, value, POOLINGS)
+        return value
+
+    def _accept_activation(self, name, value):
+        activation = activations.get_unary(value)
+        if hasattr(self, "head"):
+            self.head.activation = activation
+        return activation
+
+    @property
+    def dropout(self):
+        """The share that every block drops; it may be set at any time."""
+        return self.blocks[0].dropout
+
+    @dropout.setter
+    def dropout(self, value):
+        require_between("dropout", value, 0, 1, "[)")
+        for block in self.blocks:
+            block.dropout = value
 
     # Sampling rates.
 
@@ -210,13 +278,13 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             copy.set_weights(self.get_weights())
         return copy
 
-    @property
+    @property_if_known
     def step_rescale(self):
         """What multiplies dt in every block; it may be set outside of `fit`.
 
         2 for signals of half the training data's sampling rate. See `LSSL`.
         With `pool_size`, averages would then last twice as long as in
-        training: use `with_step_rescale`.
+        training: use `with_step_rescale`. Units other than LSSL have none.
         """
         return self._scaled_units()[0].step_rescale
 
@@ -472,14 +540,15 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
     # Saving.
 
     def get_config(self):
-        # The unit holds its arguments.
+        # The units hold their arguments.
         block = self.blocks[0]
+        units = [block.unit for block in self.blocks]
         return {
             **super().get_config(),
             "output_dim": self.output_dim,
             "num_layers": self.num_layers,
             "units": self.units,
-            "unit": serialize_for_copies(block.unit),
+            "unit": serialize_units(units),
             "dropout": self.dropout,
             "normalization": self.normalization,
             "norm_first": self.norm_first,
@@ -492,6 +561,7 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
             **self._dense_config(),
             **frozen_config(self, self._parts()),
             **self._step_rescales(),
+            **self._block_settings(),
         }
 
     def _dense_parts(self):
@@ -526,6 +596,12 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         differ = any(factor != factors[0] for factor in factors)
         return {"step_rescales": factors} if differ else {}
 
+    def _block_settings(self):
+        """What was set in single blocks: the first stands for all."""
+        settings = [settings_of(block) for block in self.blocks]
+        differ = any(one != settings[0] for one in settings)
+        return {"block_settings": settings} if differ else {}
+
     def _dense_config(self):
         config = dense_config(self._dense_parts())
         for block in self.blocks:
@@ -553,12 +629,15 @@ class SequenceModel(SavedWhole, Streaming, keras.Model):
         entries = pop_entries(config)
         frozen = config.pop("frozen", None)
         factors = config.pop("step_rescales", ())
+        settings = config.pop("block_settings", ())
         model = cls(**config)
         model._set_dense(entries)
         if frozen is not None:
             model._set_frozen(frozen)
         for block, factor in zip(model.blocks, factors):
             block.unit.step_rescale = factor
+        for block, given in zip(model.blocks, settings):
+            set_all(block, given)
         return model
 
 

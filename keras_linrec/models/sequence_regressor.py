@@ -103,3 +103,36 @@ class SequenceRegressor(SequenceModel):
                 `"lssl"`.
         """
         return cls._from_size(size, output_dim, unit_arguments, overrides)
+
+    @classmethod
+    def for_signals(
+        cls,
+        output_dim,
+        *,
+        sampling_rate,
+        longest_memory,
+        shortest_memory=None,
+        highest_frequency=None,
+        **arguments,
+    ):
+        """A model for signals, with starting values in hertz and seconds.
+
+        Args:
+            output_dim: integer, how many numbers to predict.
+            sampling_rate, longest_memory, shortest_memory, highest_frequency,
+                **arguments: those of `SequenceClassifier.for_signals`.
+
+        Returns:
+            A model.
+
+        Raises:
+            ValueError: for an argument out of its range.
+        """
+        return cls._for_signals(
+            output_dim,
+            sampling_rate,
+            longest_memory,
+            shortest_memory,
+            highest_frequency,
+            **arguments,
+        )

@@ -52,6 +52,30 @@ def make_unit(unit, unit_arguments=None, units=None, dtype=None):
     return UNITS[unit](**arguments)
 
 
+def units_of_blocks(unit, unit_arguments, units, dtype, count):
+    """A unit for each block: copies of one, or of those that are given."""
+    if not isinstance(unit, (list, tuple)):
+        unit = make_unit(unit, unit_arguments, units, dtype)
+        return [clone(unit, index) for index in range(count)]
+    if len(unit) != count:
+        raise ValueError(
+            "`unit` should be one unit, or a list of one for each block. "
+            f"Received: {len(unit)} in `unit`, num_layers={count}"
+        )
+    return [
+        clone(make_unit(one, unit_arguments, units, dtype), 0) for one in unit
+    ]
+
+
+def serialize_units(units):
+    """One configuration of units that are alike, or a list of all."""
+    configs = [serialize_for_copies(unit) for unit in units]
+    first = _everywhere(_shared, configs[0])
+    if all(_everywhere(_shared, config) == first for config in configs[1:]):
+        return configs[0]
+    return configs
+
+
 def is_linear(unit):
     """Whether a unit has no nonlinearity of its own."""
     if isinstance(unit, keras.layers.Bidirectional):
@@ -87,6 +111,10 @@ def _everywhere(change, config):
     return config
 
 
+# Of parts that Keras has serialized several times, or built.
+_MARKS = ("shared_object_id", "build_config")
+
+
 def _anew(config):
     """The configuration of a part that is made anew, for another owner.
 
@@ -94,13 +122,18 @@ def _anew(config):
     made from them the same object. It builds what was built, at once: weights
     would not have the owner's name in their paths.
     """
-    marks = ("shared_object_id", "build_config")
-    return {name: part for name, part in config.items() if name not in marks}
+    return {name: part for name, part in config.items() if name not in _MARKS}
 
 
 def _trained(config):
     """The configuration of a part that is trained."""
     return {**config, "trainable": True} if "trainable" in config else config
+
+
+def _shared(config):
+    """What copies of one unit have in common."""
+    own = ("seed", "step_rescale", "trainable", *_MARKS)
+    return {name: part for name, part in config.items() if name not in own}
 
 
 def serialize_unbuilt(unit):
@@ -119,8 +152,8 @@ def serialize_for_copies(unit):
 
 
 def with_unit(config, custom_objects=None):
-    """A configuration with its unit deserialized."""
-    if not isinstance(config.get("unit"), dict):
+    """A configuration with its unit, or its units, deserialized."""
+    if not isinstance(config.get("unit"), (dict, list)):
         return dict(config)
     unit = keras.saving.deserialize_keras_object(
         config["unit"], custom_objects=custom_objects

@@ -4,6 +4,7 @@ import keras
 from keras_hub.layers import ReversibleEmbedding
 from keras_hub.models import Backbone
 
+from keras_linrec.layers.set_later import SetLater
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.models.frozen_parts import freeze
 from keras_linrec.models.frozen_parts import freeze_all
@@ -32,7 +33,7 @@ _EPSILON = 1e-5
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
+class LinRecBackbone(SetLater, NamedPreset, SavedWhole, Streaming, Backbone):
     """The core of a language model whose memory is a state of constant size.
 
         x = token_embedding(token_ids)
@@ -216,9 +217,19 @@ class LinRecBackbone(NamedPreset, SavedWhole, Streaming, Backbone):
         self.unit = unit if is_name else serialize_unbuilt(unit)
         self.unit_arguments = unit_arguments
         self.normalization = normalization
-        self.dropout = dropout
         self.tie_embeddings = tie_embeddings
         self.packed = packed
+
+    @property
+    def dropout(self):
+        """The share that every block drops; it may be set at any time."""
+        return self.unit_blocks[0].dropout
+
+    @dropout.setter
+    def dropout(self, value):
+        require_between("dropout", value, 0, 1, "[)")
+        for block in (*self.unit_blocks, *self.feedforward_blocks):
+            block.dropout = value
 
     def _parts(self):
         """All layers within, by place, each before its own parts."""

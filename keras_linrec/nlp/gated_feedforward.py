@@ -5,12 +5,13 @@ import keras
 from keras_linrec import activations
 from keras_linrec.double_precision import activate
 from keras_linrec.layers.precise_layer import drawn_apart
+from keras_linrec.layers.set_later import SetLater
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.validation import require_count
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class GatedFeedforward(Streaming, keras.layers.Layer):
+class GatedFeedforward(SetLater, Streaming, keras.layers.Layer):
     """A position-wise network with a gate - Shazeer 2020.
 
         y = W_o (activation(W_g x) * W_v x)
@@ -60,9 +61,12 @@ class GatedFeedforward(Streaming, keras.layers.Layer):
         require_count("intermediate_dim", intermediate_dim)
         # Keras takes no NumPy integer.
         self.intermediate_dim = int(intermediate_dim)
-        self.activation = activations.get_unary(activation)
+        self.activation = activation
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.supports_masking = True
+
+    def _accept_activation(self, name, value):
+        return activations.get_unary(value)
 
     def build(self, inputs_shape):
         wide = (*inputs_shape[:-1], self.intermediate_dim)

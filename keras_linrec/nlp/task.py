@@ -2,17 +2,27 @@
 
 import keras
 
+from keras_linrec.layers.set_later import SetLater
 from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.preset import NamedPreset
 
 
-class LinRecTask(NamedPreset, SavedWhole):
+class LinRecTask(SetLater, NamedPreset, SavedWhole):
     """A mixin for tasks of KerasHub.
 
     Keras compiles what it loads unless a class has a `compile` of its own, as
     those of KerasHub have: their optimizers would be lost.
     """
+
+    def _accept_backbone(self, name, value):
+        if self.backbone not in (None, value):
+            raise self._cannot_change(name, value)
+        return value
+
+    def _accept_preprocessor(self, name, value):
+        require_preprocessor(self.backbone, value)
+        return value
 
     def get_compile_config(self):
         config = super().get_compile_config()
@@ -41,6 +51,11 @@ def require_parts(backbone, preprocessor):
             "`backbone` should be a `LinRecBackbone`. "
             f"Received: backbone={backbone}"
         )
+    require_preprocessor(backbone, preprocessor)
+
+
+def require_preprocessor(backbone, preprocessor):
+    """Raise unless a preprocessor gives tokens that a backbone knows."""
     if not isinstance(preprocessor, (keras.layers.Layer, type(None))):
         raise ValueError(
             "`preprocessor` should be a preprocessor of KerasHub or None. "

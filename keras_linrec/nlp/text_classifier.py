@@ -6,6 +6,8 @@ from keras_hub.models import TextClassifier
 
 from keras_linrec import activations
 from keras_linrec.files import replacing
+from keras_linrec.layers.set_later import SetLater
+from keras_linrec.layers.set_later import accepted_share
 from keras_linrec.models.pooling import OF_MASKED
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.task import LinRecTask
@@ -15,7 +17,6 @@ from keras_linrec.nlp.text_classifier_preprocessor import (
 )
 from keras_linrec.ops import packing
 from keras_linrec.ops.precision import accumulation_dtype
-from keras_linrec.validation import require_between
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
@@ -97,7 +98,6 @@ class LinRecTextClassifier(LinRecTask, TextClassifier):
         require_count("num_classes", num_classes)
         # Keras takes no NumPy integers.
         num_classes = int(num_classes)
-        require_between("dropout", dropout, 0, 1, "[)")
         require_choice("pooling", pooling, POOLINGS)
         require_parts(backbone, preprocessor)
         if backbone.packed:
@@ -107,12 +107,13 @@ class LinRecTextClassifier(LinRecTask, TextClassifier):
             )
         self.backbone = backbone
         self.preprocessor = preprocessor
-        self.activation = activations.get_unary(activation)
+        self.activation = activation
         policy = backbone.dtype_policy
         self.pooler = TextPooling(pooling, dtype=policy, name="pooler")
         self.output_dropout = keras.layers.Dropout(
-            dropout, dtype=policy, name="output_dropout"
+            0.0, dtype=policy, name="output_dropout"
         )
+        self.dropout = dropout
         self.output_dense = keras.layers.Dense(
             num_classes,
             activation=self.activation,
@@ -124,9 +125,22 @@ class LinRecTextClassifier(LinRecTask, TextClassifier):
         outputs = self.output_dense(self.output_dropout(outputs))
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
+        # Config.
         self.num_classes = num_classes
         self.pooling = pooling
-        self.dropout = dropout
+
+    _accept_head_dtype = SetLater._refuse
+
+    def _accept_activation(self, name, value):
+        activation = activations.get_unary(value)
+        if hasattr(self, "output_dense"):
+            self.output_dense.activation = activation
+        return activation
+
+    def _accept_dropout(self, name, value):
+        layer = self.output_dropout
+        layer.rate = accepted_share(layer, name, value, layer.seed)
+        return value
 
     # KerasHub keeps the optimizer's numbers with the head's weights, and then
     # wants them of an optimizer that has none yet.

@@ -1,5 +1,6 @@
 """The kernels' export rules, for layers, which do not import kernels."""
 
+from keras_linrec.kernels.exporting import any_batch as any_batch
 from keras_linrec.kernels.exporting import (
     require_exportable as require_exportable,
 )

@@ -207,6 +207,13 @@ def exporting():
     )
 
 
+def any_size(name):
+    """See `any_batch` of `keras_linrec.kernels.exporting`."""
+    import torch
+
+    return torch.export.Dim(name)
+
+
 def with_fixed_sizes(tensor):
     """See `keras_linrec.kernels.exporting`."""
     import torch
