@@ -6,6 +6,7 @@ import keras
 
 from keras_linrec import activations
 from keras_linrec.double_precision import activate
+from keras_linrec.layers.kept_masks import keep_masks
 from keras_linrec.layers.streaming import Streaming
 from keras_linrec.models.dense_parts import build_dense
 from keras_linrec.models.dense_parts import dense_config
@@ -163,6 +164,8 @@ class ResidualBlock(Streaming, keras.layers.Layer):
         seed = checked_seed(seed)
         if activation is None:
             activation = "gelu" if is_linear(unit) else "linear"
+        # The block hands the mask to its unit, and on.
+        keep_masks(unit)
         self.unit = unit
         self.activation = activations.get_unary(activation)
         self.gated = is_linear(unit) if gated is None else gated
