@@ -20,7 +20,7 @@ from pathlib import Path
 
 BACKENDS = {"jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 FOLDER = "KERAS_LINREC_TEST_RESULTS"
-CELLS = "the cells in `keras.layers.RNN`"
+CELLS = "the cells in `layers.RNN`"
 # In the order of the table's rows.
 CAPABILITIES = (
     "outputs and gradients are the paper's",

@@ -13,6 +13,7 @@ from units import UNITS
 from units import randomise
 
 from keras_linrec.layers import Bidirectional
+from keras_linrec.layers.kept_masks import keep_masks
 
 # Even, for activations and fields that take pairs.
 FEATURES = 4
@@ -72,7 +73,10 @@ class DrawnLayer(NamedTuple):
         if self.wrapper is None:
             return layer
         dtype = {"dtype": layer.dtype_policy}
-        return self.wrapper(layer, merge_mode=self.merge_mode, **dtype)
+        wrapped = self.wrapper(layer, merge_mode=self.merge_mode, **dtype)
+        # Keras 3.16 reads a mask in its own wrapper, and warns.
+        keep_masks(wrapped)
+        return wrapped
 
     def built(self, seed=0, **arguments):
         """A new layer, with every weight moved from its initial value."""

@@ -1,14 +1,17 @@
-"""Tests under the oldest and the newest versions that the package allows.
+"""Tests under the oldest, the newest and the coming versions of what we need.
 
     python tests/matrix.py oldest
     python tests/matrix.py newest --python python3.13 --backends jax torch
     python tests/matrix.py oldest --all --folder /tmp/matrix
+    python tests/matrix.py nightly --backends torch
 
 A row of the matrix is a Python and a set of versions: the lower bounds of
-`pyproject.toml`, or the newest ones on the package index. The row is installed
-in a virtual environment of its own, and each backend runs a part of the tests
-in it: every portable kernel runs, every unit equals its definition, and trains
-with the default arguments; with `--all`, every test.
+`pyproject.toml`, the newest ones on the package index, or the newest ones with
+the night's build of Keras. The row is installed in a virtual environment of its
+own, and each backend runs a part of the tests in it: every portable kernel
+runs, every unit equals its definition, and trains with the default arguments.
+Under `nightly` it is what depends on Keras' own layers: masks, both directions,
+cells, states and files. With `--all`, every test.
 
 Warnings are not errors here, since old versions give other ones. Under
 PyTorch an environment takes 4 gigabytes: every version but the one that the
@@ -32,9 +35,29 @@ REPRESENTATIVE = (
     "tests/test_units.py",
     "tests/test_defaults.py",
 )
+OF_KERAS = (
+    "tests/test_bidirectional.py",
+    "tests/test_rnn.py",
+    "tests/test_arguments.py",
+    "tests/test_saved_files.py",
+    "tests/conformance/test_masks.py",
+    "tests/conformance/test_directions.py",
+    "tests/conformance/test_states.py",
+    "tests/conformance/test_stateful.py",
+    "tests/conformance/test_configurations.py",
+    "tests/conformance/test_dense_parts.py",
+    "tests/conformance/test_files.py",
+    # Of the units, those that stand for their kind.
+    *("-m", "not rest and not weekly and not slow"),
+)
+PARTS = {
+    "oldest": REPRESENTATIVE,
+    "newest": REPRESENTATIVE,
+    "nightly": OF_KERAS,
+}
 VERSIONS = """
 import importlib.metadata, platform
-names = ("keras", "numpy", "jax", "tensorflow", "torch")
+names = ("keras", "keras-nightly", "numpy", "jax", "tensorflow", "torch")
 found = {d.metadata["Name"].lower(): d.version
          for d in importlib.metadata.distributions()}
 print("Python", platform.python_version(),
@@ -48,18 +71,23 @@ def requirements(row, backends):
     lines = re.findall(r"^(?:dependencies|" + "|".join(backends) + ") = .*",
                        text, flags=re.MULTILINE)  # fmt: skip
     bounds = re.findall(r'"([\w-]+)>=([\d.]+)"', " ".join(lines))
-    if row == "newest":
-        return [name for name, _ in bounds]
-    return [f"{name}=={version}" for name, version in bounds]
+    if row == "oldest":
+        return [f"{name}=={version}" for name, version in bounds]
+    return [name for name, _ in bounds]
 
 
 def install(folder, row, python, backends):
     """The Python of a new environment with a row's versions."""
     subprocess.run([python, "-m", "venv", folder], check=True)
-    pip = [folder / "bin" / "pip", "install", "--quiet"]
+    pip = [folder / "bin" / "pip", "--quiet"]
     packages = [*requirements(row, backends), *TOOLS]
-    subprocess.run([*pip, *packages], check=True)
-    subprocess.run([*pip, "--no-deps", "--editable", ROOT], check=True)
+    steps = [["install", *packages]]
+    if row == "nightly":
+        # It has the name of Keras' module, but not of its distribution, which
+        # TensorFlow installs.
+        steps += [["uninstall", "--yes", "keras"], ["install", "keras-nightly"]]
+    for step in (*steps, ["install", "--no-deps", "--editable", ROOT]):
+        subprocess.run([*pip, *step], check=True)
     return folder / "bin" / "python"
 
 
@@ -81,7 +109,7 @@ def test(python, backend, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("row", choices=("oldest", "newest"))
+    parser.add_argument("row", choices=tuple(PARTS))
     parser.add_argument(
         "--python",
         default=sys.executable,
@@ -105,7 +133,7 @@ def main():
         folder = options.folder or Path(temporary) / "environment"
         python = install(folder, options.row, options.python, options.backends)
         versions = subprocess.check_output([python, "-c", VERSIONS], text=True)
-        arguments = () if options.all else REPRESENTATIVE
+        arguments = () if options.all else PARTS[options.row]
         passed = {
             backend: test(python, backend, arguments)
             for backend in options.backends

@@ -133,6 +133,7 @@ SELECTED_UNDER = {
     "test_release.py": (),
     "test_reproduce.py": (),
     "test_residual_block.py": ("torch",),
+    "test_rnn.py": ("torch",),
     "test_robustness.py": ("torch",),
     "test_sampling_rates.py": ("torch",),
     "test_saved_files.py": ("torch",),

@@ -117,7 +117,7 @@ def test_masks_reach_a_call_of_several_tensors_within_models_and_wrappers():
     unit = UNITS["lipschitz_rnn"](dropout=0.5)
     masked = keras.layers.Masking()(inputs)
     outputs = unit(masked, initial_state=state)
-    wrapped = keras.layers.Bidirectional(UNITS["lipschitz_rnn"]())(masked)
+    wrapped = layers.Bidirectional(UNITS["lipschitz_rnn"]())(masked)
     model = keras.Model([inputs, state], [outputs, wrapped])
     values = sequences(5)
     values[:, 3:] = 0

@@ -140,3 +140,19 @@ def test_a_layer_that_takes_no_marks_is_named():
         layer(sequences(TIME), reset_mask=RESETS)
     with pytest.raises(ValueError, match="`reset_mask` should .* Received"):
         built()(sequences(TIME), reset_mask=RESETS[:, 1:])
+
+
+@pytest.mark.parametrize("merge_mode", ["concat", None])
+def test_the_mask_goes_on_to_what_reads_the_outputs(merge_mode):
+    """Around layers of Keras too, which from 3.16 on drop it themselves."""
+    for layer in (
+        keras.layers.SimpleRNN(4, return_sequences=True),
+        UNITS["lru"](return_state=True, stateful=True),
+    ):
+        both = Bidirectional(layer, merge_mode)
+        outputs = keras.tree.flatten(both(sequences(TIME), mask=MASK))
+        for part in outputs[: 1 if merge_mode else 2]:
+            assert np.array_equal(array(part._keras_mask), MASK)
+    last = Bidirectional(UNITS["lru"](return_sequences=False), merge_mode)
+    for part in keras.tree.flatten(last(sequences(TIME), mask=MASK)):
+        assert getattr(part, "_keras_mask", None) is None

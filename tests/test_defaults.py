@@ -15,8 +15,9 @@ from keras_linrec import layers
 PUBLIC = [
     value
     for value in vars(layers).values()
-    # The wrapper takes a layer.
-    if inspect.isclass(value) and value is not layers.Bidirectional
+    # Those take a layer, or a cell.
+    if inspect.isclass(value)
+    and value not in (layers.Bidirectional, layers.RNN)
 ]
 FEATURES = standing_for_all((1, 3, 7), (3,), part=WEEKLY)
 
@@ -44,7 +45,7 @@ def train(unit, features):
 def test_a_layer_of_units_alone_trains_every_weight(layer, features):
     unit = layer(8)
     if layer.__name__.endswith("Cell"):
-        unit = keras.layers.RNN(unit)
+        unit = layers.RNN(unit)
     changes = train(unit, features)
     assert changes and min(changes.values()) > 0, changes
 

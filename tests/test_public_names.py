@@ -84,6 +84,7 @@ def test_classes_are_registered_under_the_packages_name():
         keras_linrec.layers.LipschitzRNNCell,
         keras_linrec.layers.OrthogonalRNN,
         keras_linrec.layers.OrthogonalRNNCell,
+        keras_linrec.layers.RNN,
         keras_linrec.layers.RotRNN,
         keras_linrec.initializers.DecayLog,
         keras_linrec.initializers.FanInNormal,

@@ -21,4 +21,5 @@ from keras_linrec.layers.orthogonal_rnn import OrthogonalRNN as OrthogonalRNN
 from keras_linrec.layers.orthogonal_rnn import (
     OrthogonalRNNCell as OrthogonalRNNCell,
 )
+from keras_linrec.layers.rnn import RNN as RNN
 from keras_linrec.layers.rotrnn import RotRNN as RotRNN

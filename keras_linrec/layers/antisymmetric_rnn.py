@@ -199,7 +199,7 @@ if `gated` |
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class AntisymmetricRNNCell(AntisymmetricUnit, NonlinearCell):
-    """One step of `AntisymmetricRNN`, for `keras.layers.RNN`.
+    """One step of `AntisymmetricRNN`, for `layers.RNN`.
 
     Args:
         units, gamma, step_size, solver, activation, gated,
@@ -209,10 +209,9 @@ class AntisymmetricRNNCell(AntisymmetricUnit, NonlinearCell):
 
     Example:
 
-    >>> import keras
     >>> import numpy as np
     >>> import keras_linrec
     >>> cell = keras_linrec.layers.AntisymmetricRNNCell(8)
-    >>> tuple(keras.layers.RNN(cell)(np.random.rand(2, 5, 3)).shape)
+    >>> tuple(keras_linrec.layers.RNN(cell)(np.random.rand(2, 5, 3)).shape)
     (2, 8)
     """

@@ -1,8 +1,9 @@
-"""`keras.layers.Bidirectional` for packed and irregular sequences."""
+"""`keras.layers.Bidirectional` for masked, packed and irregular sequences."""
 
 import keras
 from keras import ops
 
+from keras_linrec.layers.kept_masks import keep_masks
 from keras_linrec.layers.set_later import SetLater
 from keras_linrec.layers.torch_module import LoadsAnyName
 from keras_linrec.validation import by_name
@@ -20,8 +21,9 @@ class Bidirectional(SetLater, LoadsAnyName, keras.layers.Bidirectional):
     `training` alone. This one also passes `reset_mask` and `time_deltas`, as
     the call has them: a layer with `go_backwards` moves both itself. Read
     backwards, a sequence begins at its last step, so that each sequence of a
-    row gives the outputs that it gives on its own. Everything else is as in
-    Keras.
+    row gives the outputs that it gives on its own. It also hands masks on in
+    every version of Keras: from 3.16 on, Keras' own wrapper drops them with a
+    warning. Everything else is as in Keras.
 
         y_t = merge(forward_t, backward_t)
 
@@ -91,6 +93,7 @@ class Bidirectional(SetLater, LoadsAnyName, keras.layers.Bidirectional):
         super().__init__(
             layer, merge_mode, weights, backward_layer, autocast=False, **kwargs
         )
+        keep_masks(self)
 
     _accept_layer = SetLater._refuse
 
@@ -180,7 +183,10 @@ class Bidirectional(SetLater, LoadsAnyName, keras.layers.Bidirectional):
         return (*spec[: -len(states)], *states)
 
     def compute_mask(self, inputs, mask=None):
-        return super().compute_mask(inputs, first_mask(mask))
+        """The mask of the outputs; the states, which follow, have none."""
+        mask = first_mask(mask) if self.return_sequences else None
+        # Keras' own method fails for stateful layers that return states.
+        return (mask, mask) if self.merge_mode is None else mask
 
 
 _MERGES = {

@@ -500,7 +500,7 @@ if `gated` |
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class LipschitzRNNCell(LipschitzUnit, NonlinearCell):
-    """One step of `LipschitzRNN`, for `keras.layers.RNN`.
+    """One step of `LipschitzRNN`, for `layers.RNN`.
 
     The layer computes A and W once for a sequence and has a native kernel;
     the cell computes them at every step. Under a 16-bit policy Keras' loop
@@ -515,11 +515,10 @@ class LipschitzRNNCell(LipschitzUnit, NonlinearCell):
 
     Example:
 
-    >>> import keras
     >>> import numpy as np
     >>> import keras_linrec
     >>> cell = keras_linrec.layers.LipschitzRNNCell(8)
-    >>> layer = keras.layers.RNN(cell)
+    >>> layer = keras_linrec.layers.RNN(cell)
     >>> tuple(layer(np.random.rand(2, 5, 3)).shape)
     (2, 8)
     """

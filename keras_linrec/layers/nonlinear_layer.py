@@ -196,7 +196,7 @@ class _Cell(NumberedWeights, PreciseLayer):
 
 
 class NonlinearCell(NonlinearUnit, _Cell):
-    """A nonlinear unit for `keras.layers.RNN`, one step a call."""
+    """A nonlinear unit for `layers.RNN`, one step a call."""
 
     def build(self, inputs_shape):
         self.build_unit(inputs_shape[-1])

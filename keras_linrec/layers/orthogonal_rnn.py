@@ -399,7 +399,7 @@ def _times(state, recurrent_kernel):
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class OrthogonalRNNCell(OrthogonalUnit, NonlinearCell):
-    """One step of `OrthogonalRNN`, for `keras.layers.RNN`.
+    """One step of `OrthogonalRNN`, for `layers.RNN`.
 
     The layer computes W once for a sequence and has a native kernel; the cell
     computes it at every step. Under a 16-bit policy Keras' loop carries the
@@ -413,11 +413,10 @@ class OrthogonalRNNCell(OrthogonalUnit, NonlinearCell):
 
     Example:
 
-    >>> import keras
     >>> import numpy as np
     >>> import keras_linrec
     >>> cell = keras_linrec.layers.OrthogonalRNNCell(8, reflections=4)
-    >>> layer = keras.layers.RNN(cell)
+    >>> layer = keras_linrec.layers.RNN(cell)
     >>> tuple(layer(np.random.rand(2, 5, 3)).shape)
     (2, 8)
     """

@@ -6,6 +6,7 @@ import keras
 
 from keras_linrec import activations
 from keras_linrec.double_precision import activate
+from keras_linrec.layers.kept_masks import keep_masks
 from keras_linrec.layers.set_later import SetLater
 from keras_linrec.layers.set_later import accepted_share
 from keras_linrec.layers.streaming import Streaming
@@ -164,6 +165,8 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
         require_bool("norm_first", norm_first)
         require_between("epsilon", epsilon, 0, 1, "()")
         seed = checked_seed(seed)
+        # The block hands the mask to its unit, and on.
+        keep_masks(unit)
         self.unit = unit
         self.activation = activation
         self.gated = is_linear(unit) if gated is None else gated

@@ -12,6 +12,7 @@ from units import UNITS
 from units import array
 from units import randomise
 
+from keras_linrec.layers import RNN
 from keras_linrec.layers import AntisymmetricRNNCell
 from keras_linrec.layers import LipschitzRNNCell
 from keras_linrec.layers import OrthogonalRNNCell
@@ -19,8 +20,8 @@ from keras_linrec.layers import OrthogonalRNNCell
 FEATURES = 3
 
 
-def in_keras_rnn(cell, **fixed):
-    """A maker of `keras.layers.RNN` around a cell, with a layer's arguments."""
+def in_rnn(cell, **fixed):
+    """A maker of `layers.RNN` around a cell, with a layer's arguments."""
 
     def make(units=4, **arguments):
         loop = {
@@ -37,7 +38,7 @@ def in_keras_rnn(cell, **fixed):
             for name in ("dtype", "trainable")
             if name in arguments
         }
-        return keras.layers.RNN(
+        return RNN(
             cell(units, **{**fixed, **arguments}),
             **{"return_sequences": True, **both, **loop},
         )
@@ -46,13 +47,11 @@ def in_keras_rnn(cell, **fixed):
 
 
 CELLS = {
-    "antisymmetric_rnn_cell": in_keras_rnn(
+    "antisymmetric_rnn_cell": in_rnn(
         AntisymmetricRNNCell, step_size=0.3, gamma=0.5
     ),
-    "lipschitz_rnn_cell": in_keras_rnn(
-        LipschitzRNNCell, step_size=0.3, gamma=0.5
-    ),
-    "orthogonal_rnn_cell": in_keras_rnn(OrthogonalRNNCell, reflections=3),
+    "lipschitz_rnn_cell": in_rnn(LipschitzRNNCell, step_size=0.3, gamma=0.5),
+    "orthogonal_rnn_cell": in_rnn(OrthogonalRNNCell, reflections=3),
 }
 MAKERS = {**UNITS, **CELLS}
 BOTH_WAYS = ("rotrnn", {"bidirectional": True})

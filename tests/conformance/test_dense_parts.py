@@ -48,8 +48,10 @@ def test_low_rank_updates_train_alone_and_merge_into_a_file(name, tmp_path):
     assert_close(loaded.predict(inputs, verbose=0), expected, 1e-5)
 
 
-# Keras says of each layer that it leaves that it left it.
+# Keras says of each layer that it leaves that it left it; from 3.16 on, of all
+# at once.
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+@pytest.mark.filterwarnings("ignore:.* do not support quantization")
 @EVERY_LAYER
 def test_dense_parts_are_quantised_and_the_unit_is_left(name, tmp_path):
     model = classifier(name)
