@@ -157,13 +157,15 @@ class OrthogonalUnit:
             if reflectors is None:
                 reflectors = ops.zeros((self.units, 1), self.recurrence_dtype)
             return unitary_matrix(reflectors, self.phases)
+        sign = None if self.sign is None else Sign().within(self.sign)
         if self.reflectors is None:
-            return ops.reshape(self.sign, (1, 1))
+            return ops.reshape(sign, (1, 1))
+        # It takes vectors of any length, and none of what is above the
+        # diagonal.
         matrix = reflection_product(ops.convert_to_tensor(self.reflectors))
-        if self.sign is None:
+        if sign is None:
             return matrix
         last = ops.arange(self.units) == self.units - 1
-        sign = ops.convert_to_tensor(self.sign)
         return matrix * ops.where(last, sign, ops.ones_like(sign))
 
     def recurrence(self):
