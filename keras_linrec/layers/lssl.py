@@ -63,9 +63,10 @@ subdiagonal (last entry 0) |
     | `kernel` | (features * channels, units) | mixing; features vary slowest |
     | `bias` | (units,) | of the mixing |
 
-    Differences from the authors' code: here all features share one A, where
-    theirs may have one each; and here the optimizer's learning rate applies to
-    A and dt, where theirs have smaller rates (1e-4 and 1e-3).
+    Differences from the paper: all features share one B, where the paper gives
+    each its own (section 3). From the authors' code: here all features share
+    one A, where theirs may have one each; and here the optimizer's learning
+    rate applies to A and dt, where theirs have smaller rates (1e-4 and 1e-3).
     `keras_linrec.optimizers.ParameterGroups` sets such rates.
 
     Args:
@@ -88,9 +89,9 @@ subdiagonal (last entry 0) |
         alpha: float in [0, 1], the discretisation: 0 is Euler's method, 1
             backward Euler, 0.5 the bilinear one, which keeps a stable system
             stable. Defaults to 0.5.
-        stable_transition: whether constraints keep A dissipative, and so
-            stable, while Keras' optimizers train it: see
-            `keras_linrec.constraints`. Needs an `alpha` of at least 0.5.
+        stable_transition: whether A is dissipative, and so stable, whatever
+            its weights are: the layer computes with weights within the bounds
+            of `keras_linrec.constraints`. Needs an `alpha` of at least 0.5.
             Defaults to `False`: training may make the system unstable, which
             `spectrum` shows.
         step_rescale: positive float, multiplies dt. A model trained at one
