@@ -49,14 +49,14 @@ def with_outliers(sequences):
     squares = ops.square(sequences)
     time = ops.cast(ops.shape(sequences)[-1], squares.dtype)
     total = ops.sum(squares, axis=-1, keepdims=True)
-    largest = ops.max(squares, axis=-1, keepdims=True)
+    largest = ops.amax(squares, axis=-1, keepdims=True)
     energies = _means_over_windows(squares)
     limit = ROUNDING / np.finfo(backend.standardize_dtype(squares.dtype)).eps
 
     roots = ops.sqrt(ops.sqrt(energies))
     count = ops.sum(ops.cast(roots > 0, roots.dtype), axis=-1, keepdims=True)
     rest = ops.sum(roots, axis=-1, keepdims=True)
-    rest = rest - ops.max(roots, axis=-1, keepdims=True)
+    rest = rest - ops.amax(roots, axis=-1, keepdims=True)
     typical = ops.square(ops.square(rest / ops.maximum(count - 1.0, 1.0)))
     place = ops.argmax(energies > 0, axis=-1, keepdims=True)
     first = ops.take_along_axis(energies, place, axis=-1)
@@ -106,12 +106,12 @@ def sum_of_pieces(convolve, sequences, is_cut):
 
     def first(condition):
         places = ops.where(condition, steps, time)
-        return ops.min(places, axis=-1, keepdims=True)
+        return ops.amin(places, axis=-1, keepdims=True)
 
     def respond(begin):
         """The piece that begins there: its response, and its end."""
         opening = ops.where(steps == begin, magnitudes, 0.0)
-        opening = ops.max(opening, axis=-1, keepdims=True)
+        opening = ops.amax(opening, axis=-1, keepdims=True)
         most = ops.where(is_cut, MOST_GROWTH * opening, float("inf"))
         end = first((steps > begin) & (magnitudes > most))
         # Zeros before the first number belong to its piece.
@@ -144,5 +144,5 @@ def differentiated(sequences, cotangents):
     time = ops.shape(sequences)[-1]
     steps = ops.arange(time, dtype="int32")
     last = ops.where(cotangents != 0, steps, -1)
-    last = ops.max(last, axis=(-2, -1), keepdims=True)
+    last = ops.amax(last, axis=(-2, -1), keepdims=True)
     return ops.where(steps <= last, sequences, 0.0)
