@@ -6,7 +6,6 @@ from units import UNITS
 from units import randomise
 from units import sequences
 
-
 # Others remain to be tried: LipschitzRNN and AntisymmetricRNN, RotRNN, LSSL and
 # LDStack.
 NAMES = ["orthogonal_rnn", "lru", "linear_dynamical_system"]
