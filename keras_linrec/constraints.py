@@ -18,6 +18,18 @@ then, but the norm does not grow under its limit Abar either.
 With c = -1/2, condition 3 is |I - T| <= 1 in the spectral norm, which LegS and
 the Laguerre measures fulfil (their I - T is a shift). With c = 0, it is that
 the symmetric part of T is positive semidefinite, as it is for windows.
+
+Keras' optimizers apply a constraint to the stored weight after each update.
+Other optimizers, assignments and files do not, so that no layer relies on it:
+what a layer computes with is `constraint.within(weight)`, which fulfils the
+condition whatever is stored, and is the weight itself where that does. Outside
+the permitted set, `within` does not return the nearest point, whose slopes
+across the boundary are zero, so that the weight could not leave it again. It
+folds the weight inwards, like a mirror at the boundary: the derivative is the
+true one and never zero, and a weight that an update carries outside goes on
+learning.
+(`UnitReflectors` needs no such method: `ops.reflection_product` takes vectors
+of any length, and ignores what is above the diagonal.)
 """
 
 import math
@@ -26,8 +38,11 @@ import keras
 from keras import ops
 
 from keras_linrec.ops.householder import unit_columns
+from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
+
+_ROUNDING = {"float32": 2.0**-20, "float64": 2.0**-49}
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -72,6 +87,24 @@ class Between(keras.constraints.Constraint):
             weight = ops.where(weight > most, most, weight)
         return weight
 
+    def within(self, weight):
+        """The entries, those outside the interval reflected at its ends.
+
+        Args:
+            weight: float tensor.
+        """
+        weight = ops.convert_to_tensor(weight)
+        if self.minimum is not None:
+            least = ops.convert_to_tensor(self.minimum, weight.dtype)
+            weight = ops.where(weight < least, 2.0 * least - weight, weight)
+        if self.maximum is not None:
+            most = ops.convert_to_tensor(self.maximum, weight.dtype)
+            weight = ops.where(weight > most, 2.0 * most - weight, weight)
+        if None in (self.minimum, self.maximum):
+            return weight
+        # Further outside than the interval is wide.
+        return self(weight)
+
     def get_config(self):
         return {"minimum": self.minimum, "maximum": self.maximum}
 
@@ -94,6 +127,21 @@ class Sign(keras.constraints.Constraint):
         weight = ops.convert_to_tensor(weight)
         one = ops.ones_like(weight)
         return ops.where(weight > 0, one, -one)
+
+    def within(self, weight):
+        """The signs, with the derivative 1.
+
+        The true derivative is zero, and would leave a sign as it is for ever.
+        This one is that of a matrix product with the sign, so that an
+        optimizer moves the weight, in the end across zero.
+
+        Args:
+            weight: float tensor.
+        """
+        weight = ops.convert_to_tensor(weight)
+        # Zero in value: the sum is 1 or -1 to the last digit.
+        passing = weight - ops.stop_gradient(weight)
+        return ops.stop_gradient(self(weight)) + passing
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -149,19 +197,32 @@ class ContractiveBands(keras.constraints.Constraint):
     """
 
     def __call__(self, weight):
+        return self._scaled(weight, _shrinking)
+
+    def within(self, weight):
+        """T, where rows and columns of I - T with a larger sum are inverted.
+
+        Divided by its sum twice, a row of the sum r gets the sum 1 / r.
+
+        Args:
+            weight: float tensor (3, N).
+        """
+        return self._scaled(weight, _inverting)
+
+    def _scaled(self, weight, factors_of):
+        """T, the rows of I - T, then its columns, times factors of the sums."""
         above, diagonal, below = ops.unstack(ops.convert_to_tensor(weight))
-        above, diagonal, below = -above[:-1], 1.0 - diagonal, -below[:-1]
-        rows = _at_least_one(_row_sums(above, diagonal, below))
-        above = above / rows[:-1]
-        diagonal = diagonal / rows
-        below = below / rows[1:]
+        above, below = above[:-1], below[:-1]
+        rest = 1.0 - diagonal
+        rows = factors_of(_row_sums(above, rest, below))
+        above, scaled, below = above * rows[:-1], rest * rows, below * rows[1:]
         # Column sums are the row sums of the transpose.
-        columns = _at_least_one(_row_sums(below, diagonal, above))
-        above = above / columns[1:]
-        diagonal = diagonal / columns
-        below = below / columns[:-1]
-        above, below = (ops.pad(-band, [[0, 1]]) for band in (above, below))
-        return ops.stack([above, 1.0 - diagonal, below])
+        columns = factors_of(_row_sums(below, scaled, above))
+        above, below = above * columns[1:], below * columns[:-1]
+        # Not 1 - (1 - diagonal), which would round what stays as it is.
+        diagonal = diagonal + (1.0 - rows * columns) * rest
+        above, below = (ops.pad(band, [[0, 1]]) for band in (above, below))
+        return ops.stack([above, diagonal, below])
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -182,11 +243,50 @@ class AccretiveBands(keras.constraints.Constraint):
     """
 
     def __call__(self, weight):
+        above, diagonal, below, least = self._bands(weight)
+        diagonal = ops.where(diagonal < least, least, diagonal)
+        return ops.stack([above, diagonal, below])
+
+    def within(self, weight):
+        """T, smaller diagonal entries reflected at the least one.
+
+        Args:
+            weight: float tensor (3, N).
+        """
+        above, diagonal, below, least = self._bands(weight)
+        missing = least - diagonal
+        passing = ops.stop_gradient(ops.relu(missing))
+        is_rounding = missing <= _rounding(least) * (least + 1.0)
+        diagonal = ops.where(is_rounding, diagonal + passing, least + missing)
+        return ops.stack([above, diagonal, below])
+
+    def _bands(self, weight):
+        """The three bands, and the least diagonal entries."""
         above, diagonal, below = ops.unstack(ops.convert_to_tensor(weight))
         off_diagonal = 0.5 * (above[:-1] + below[:-1])
         least = _row_sums(off_diagonal, ops.zeros_like(diagonal), off_diagonal)
-        diagonal = ops.where(diagonal < least, least, diagonal)
-        return ops.stack([above, diagonal, below])
+        return above, diagonal, below, least
+
+
+def _shrinking(sums):
+    """What brings sums above 1 down to 1."""
+    return 1.0 / _at_least_one(sums)
+
+
+def _inverting(sums):
+    """What makes 1 / r of a sum r above 1."""
+    # A constrained weight lies on the boundary up to rounding. Its slopes are
+    # those of the inside, not a random choice of two.
+    is_rounding = sums <= 1.0 + _rounding(sums)
+    sums = _at_least_one(sums)
+    sums = ops.where(is_rounding, ops.stop_gradient(sums), sums)
+    once = 1.0 / sums
+    return ops.where(is_rounding, once, once * once)
+
+
+def _rounding(tensor):
+    """The rounding of a sum of a few numbers near 1: eight last digits."""
+    return _ROUNDING[accumulation_dtype(tensor)]
 
 
 def _at_least_one(numbers):

@@ -59,7 +59,7 @@ def maximum(one, other):
     """`keras.ops.maximum` that keeps float64, of two float tensors."""
     if keras.backend.standardize_dtype(one.dtype) != "float64":
         return ops.maximum(one, other)
-    return ops.max(ops.stack([one, other]), axis=0)
+    return ops.amax(ops.stack([one, other]), axis=0)
 
 
 def cumulative_sum(tensor, axis):

@@ -68,7 +68,7 @@ def with_outliers(sequences):
     squares = ops.square(sequences)
     time = ops.cast(ops.shape(sequences)[-1], squares.dtype)
     total = ops.sum(squares, axis=-1, keepdims=True)
-    largest = ops.max(squares, axis=-1, keepdims=True)
+    largest = ops.amax(squares, axis=-1, keepdims=True)
     energies = _means_over_windows(squares)
     eps = np.finfo(backend.standardize_dtype(squares.dtype)).eps
     limit = max(MOST_GROWTH, ROUNDING / (ROUNDINGS * eps))
@@ -76,7 +76,7 @@ def with_outliers(sequences):
     roots = ops.sqrt(ops.sqrt(energies))
     count = ops.sum(ops.cast(roots > 0, roots.dtype), axis=-1, keepdims=True)
     rest = ops.sum(roots, axis=-1, keepdims=True)
-    rest = rest - ops.max(roots, axis=-1, keepdims=True)
+    rest = rest - ops.amax(roots, axis=-1, keepdims=True)
     typical = ops.square(ops.square(rest / ops.maximum(count - 1.0, 1.0)))
     place = ops.argmax(energies > 0, axis=-1, keepdims=True)
     first = ops.take_along_axis(energies, place, axis=-1)
@@ -167,14 +167,14 @@ def sum_of_pieces(transform, convolve, sequences, responses, is_cut):
     step = ops.arange(time, dtype="int32")
 
     def add_part(outputs, begin):
-        opening = ops.max(
+        opening = ops.amax(
             ops.where(tap == begin, parts, _NO_LEVEL), axis=-1, keepdims=True
         )
         is_part = (parts == opening) & (opening > _NO_LEVEL)
         size = ops.sum(ops.cast(is_part, "int32"), axis=-1, keepdims=True)
         end = begin + ops.maximum(size, 1)
         part = ops.where(is_part, taps, 0.0)
-        exponent = _exponent(ops.max(ops.abs(part), axis=-1, keepdims=True))
+        exponent = _exponent(ops.amax(ops.abs(part), axis=-1, keepdims=True))
         of_part = transform(_times_power_of_two(part, -exponent))
 
         def add_level(outputs, level):
@@ -257,7 +257,7 @@ def _times_power_of_two(numbers, exponent):
 def _levels(numbers, is_cut):
     """The level of each number, one for all of a sequence that is not cut."""
     magnitudes = ops.abs(ops.stop_gradient(numbers))
-    largest = ops.max(magnitudes, axis=-1, keepdims=True)
+    largest = ops.amax(magnitudes, axis=-1, keepdims=True)
     before = _largest_of_neighbours(magnitudes)
     behind = ops.flip(_largest_of_neighbours(ops.flip(magnitudes, -1)), -1)
     around = ops.where(is_cut, ops.minimum(before, behind), largest)
@@ -307,7 +307,7 @@ def _running_maximum(sequences):
 
 
 def _largest(levels):
-    return ops.max(levels, axis=-1, keepdims=True)
+    return ops.amax(levels, axis=-1, keepdims=True)
 
 
 def _delayed(counts, steps):
@@ -336,5 +336,5 @@ def differentiated(sequences, cotangents):
     time = ops.shape(sequences)[-1]
     steps = ops.arange(time, dtype="int32")
     last = ops.where(cotangents != 0, steps, -1)
-    last = ops.max(last, axis=(-2, -1), keepdims=True)
+    last = ops.amax(last, axis=(-2, -1), keepdims=True)
     return ops.where(steps <= last, sequences, 0.0)

@@ -125,6 +125,12 @@ def choose(requested):
     )
 
 
+# PyTorch's compiler cannot trace a self-test. It calls a function with this
+# mark as it is, and its result is a constant of the program. The function that
+# sets the mark, `torch.compiler.assume_constant_result`, imports the compiler.
+choose._dynamo_marked_constant = True
+
+
 def load(name):
     """The `Kernel` of that name, unchecked; raises if it cannot be loaded."""
     if name not in _loaded:

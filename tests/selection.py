@@ -44,6 +44,7 @@ ONLY_UNDER = {
     "test_cuda_nonlinear.py": "torch",
     "test_cuda_resources.py": "torch",
     "test_cuda_response.py": "torch",
+    "test_torch_compile.py": "torch",
     "test_cuda_tensorflow.py": "tensorflow",
     "test_device_check.py": "torch",
     "test_devices.py": "jax",

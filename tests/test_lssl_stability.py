@@ -35,8 +35,12 @@ def test_constraints_leave_the_measures_as_they_are(measure):
 
 @pytest.mark.parametrize("measure", ["legs", "legt", "lagt"])
 def test_constraints_keep_the_transition_stable(measure):
-    layer = LSSL(state_size=12, measure=measure, stable_transition=True)
-    layer.build((None, None, 3))
+    layer, kept = (
+        LSSL(state_size=12, measure=measure, stable_transition=stable)
+        for stable in (False, True)
+    )
+    for one in (layer, kept):
+        one.build((None, None, 3))
     generator = np.random.default_rng(0)
     for weight in layer.weights:
         noise = generator.standard_normal(weight.shape)
@@ -44,9 +48,9 @@ def test_constraints_keep_the_transition_stable(measure):
             noise[[0, 2], -1] = 0
         weight.assign(weight + 0.5 * noise)
     unstable = not layer.spectrum().dissipative
-    for weight in layer.weights:
-        if weight.constraint is not None:
-            weight.assign(weight.constraint(ops.convert_to_tensor(weight)))
+    for weight, other in zip(layer.weights, kept.weights):
+        if other.constraint is not None:
+            weight.assign(other.constraint(ops.convert_to_tensor(weight)))
     assert unstable
     spectrum = layer.spectrum()
     assert spectrum.dissipative

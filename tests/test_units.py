@@ -91,10 +91,15 @@ def test_every_gradient_equals_that_of_the_definition(name, form, time):
         )
         return outputs
 
+    # The slope of a sign is that of u_1, for which it stands.
+    defined = ["u_1" if n == "sign" else n for n in names]
+
     def run_definition(arguments):
-        weights = {**weights_of(layer), **dict(zip(names, arguments))}
+        weights = {**weights_of(layer), **dict(zip(defined, arguments))}
         return UNITS[name].defined(form, weights, *arguments[count:])
 
+    if "sign" in names:
+        layer.sign.assign(-1.0)
     arguments = [weights_of(layer)[n] for n in names]
     arguments += [a.astype("float64") for a in (inputs, *states)]
     generator = np.random.default_rng(2)

@@ -126,6 +126,7 @@ UNITS = {
             {"state_size": 1, "channels": 3, "use_bias": False},
             {"alpha": 1.0},
             {"alpha": 0.0, "dt_min": 0.001, "dt_max": 0.01},
+            {"stable_transition": True},
         ),
         saved=(
             {"stable_transition": True},

@@ -56,7 +56,7 @@ class CanonicalConversion:
             return canonical_system.canonical_system(
                 form, eigenvalues, inputs, outputs
             )
-        entering = self._entering().astype("float64")[:, None]
+        entering = to_float64(self._entering())[:, None]
         systems = [
             canonical_system.canonical_system(form, eigenvalues, entering, part)
             for eigenvalues, part in zip(

@@ -33,7 +33,9 @@ class LinearDynamicalSystem(CanonicalConversion, DiagonalLayer):
         y_t = activation(C s_t + D x_t + bias)
 
     The layer is linear in its inputs and states, unless `activation` applies a
-    nonlinearity to its outputs: put one between stacked layers.
+    nonlinearity to its outputs: put one between stacked layers. The outputs
+    read the state after the step, where the paper's equation 1 reads the state
+    before it.
 
     A single-input system that can reach all of its states is determined, up
     to a change of coordinates, by its n eigenvalues and its output matrix
@@ -365,14 +367,12 @@ in modal coordinates |
         kernel = ops.convert_to_tensor(self.input_kernel)
         if self.mimo != "concatenate":
             return kernel
-        rows = kernel[:, :, None] * ops.convert_to_tensor(self._entering())
+        rows = kernel[:, :, None] * self._entering()
         return ops.reshape(rows, (-1, self.num_states))
 
     def _entering(self):
         """The input vector of a system in its modal coordinates."""
-        entering = np.zeros(self._size, self.recurrence_dtype)
-        entering[::2] = 1
-        return entering
+        return ops.cast(ops.arange(self._size) % 2 == 0, self.recurrence_dtype)
 
     def _mean_projection(self):
         """The mean of all r r^T, or `None` without projections."""

@@ -13,15 +13,14 @@ from keras_linrec.layers.for_signals import TimescalesForSignals
 from keras_linrec.layers.lssl_response import Systems
 from keras_linrec.layers.lssl_response import respond
 from keras_linrec.layers.lssl_response import respond_to_step
-from keras_linrec.layers.lssl_stability import TRANSITION
 from keras_linrec.layers.lssl_stability import SpectrumOfTransition
 from keras_linrec.layers.lssl_stability import add_transition
 from keras_linrec.layers.lssl_stability import require_stable
+from keras_linrec.layers.lssl_stability import stable_constraints
 from keras_linrec.layers.precise_layer import given_values
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
 from keras_linrec.ops.concrete_values import values_of
-from keras_linrec.ops.hippo import StructuredTransition
 from keras_linrec.validation import require_array
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bools
@@ -64,9 +63,10 @@ subdiagonal (last entry 0) |
     | `kernel` | (features * channels, units) | mixing; features vary slowest |
     | `bias` | (units,) | of the mixing |
 
-    Differences from the authors' code: here all features share one A, where
-    theirs may have one each; and here the optimizer's learning rate applies to
-    A and dt, where theirs have smaller rates (1e-4 and 1e-3).
+    Differences from the paper: all features share one B, where the paper gives
+    each its own (section 3). From the authors' code: here all features share
+    one A, where theirs may have one each; and here the optimizer's learning
+    rate applies to A and dt, where theirs have smaller rates (1e-4 and 1e-3).
     `keras_linrec.optimizers.ParameterGroups` sets such rates.
 
     Args:
@@ -89,9 +89,9 @@ subdiagonal (last entry 0) |
         alpha: float in [0, 1], the discretisation: 0 is Euler's method, 1
             backward Euler, 0.5 the bilinear one, which keeps a stable system
             stable. Defaults to 0.5.
-        stable_transition: whether constraints keep A dissipative, and so
-            stable, while Keras' optimizers train it: see
-            `keras_linrec.constraints`. Needs an `alpha` of at least 0.5.
+        stable_transition: whether A is dissipative, and so stable, whatever
+            its weights are: the layer computes with weights within the bounds
+            of `keras_linrec.constraints`. Needs an `alpha` of at least 0.5.
             Defaults to `False`: training may make the system unstable, which
             `spectrum` shows.
         step_rescale: positive float, multiplies dt. A model trained at one
@@ -242,8 +242,10 @@ subdiagonal (last entry 0) |
         require_ordered("dt_min", dt_min, "dt_max", dt_max)
         require_between("alpha", alpha, 0, 1)
         require_between("step_rescale", step_rescale, 0, math.inf, "()")
+        self._bounds = {}
         if stable_transition:
             require_stable(start, alpha, measure)
+            self._bounds = stable_constraints(start)
         self.state_size = state_size
         self.channels = channels
         self.measure = measure
@@ -314,7 +316,7 @@ subdiagonal (last entry 0) |
             ),
             trainable=self.trainable_timescale,
         )
-        add_transition(self)
+        add_transition(self, self._bounds)
         self.output_matrix = self.add_parameter(
             "output_matrix",
             (features, self.channels, self.state_size),
@@ -368,15 +370,11 @@ subdiagonal (last entry 0) |
             step_rescale=step_rescale,
         )
 
-    def _systems(self, scale=None):
-        transition = StructuredTransition(
-            *(ops.convert_to_tensor(getattr(self, name)) for name in TRANSITION)
-        )
-        output_matrix = ops.convert_to_tensor(self.output_matrix)
+    def _systems(self, scale=None, transition=None):
         return Systems(
-            transition,
+            transition or self.transition(),
             self._timescale(scale),
-            output_matrix,
+            ops.convert_to_tensor(self.output_matrix),
             ops.convert_to_tensor(self.feedthrough),
             self.activation,
             self.alpha,
@@ -431,8 +429,12 @@ subdiagonal (last entry 0) |
         return outputs, None if final_state is None else [final_state]
 
     def step_constants(self):
-        """The factors of steps of length 1; other steps are factorised anew."""
-        return self._systems().factors()
+        """A, B and the factors of steps of length 1.
+
+        Other steps are factorised anew.
+        """
+        systems = self._systems()
+        return systems.transition, systems.factors()
 
     def run_step(
         self,
@@ -442,15 +444,16 @@ subdiagonal (last entry 0) |
         time_deltas=None,
         step_rescale=None,
     ):
-        systems = self._systems(step_rescale)
+        transition, factors = constants or (None, None)
+        systems = self._systems(step_rescale, transition)
         if time_deltas is not None:
             time_deltas = ops.expand_dims(time_deltas, -1)
             systems = systems._replace(
                 timescale=time_deltas * systems.timescale
             )
         if time_deltas is not None or step_rescale is not None:
-            constants = None
-        outputs, state = respond_to_step(systems, inputs, states[0], constants)
+            factors = None
+        outputs, state = respond_to_step(systems, inputs, states[0], factors)
         return self._mix(outputs), [state]
 
     def _mix(self, outputs):

@@ -9,6 +9,7 @@ from keras_linrec.constraints import AccretiveBands
 from keras_linrec.constraints import Between
 from keras_linrec.constraints import ContractiveBands
 from keras_linrec.layers.precise_layer import given_values
+from keras_linrec.ops.hippo import StructuredTransition
 
 # The weights of A and B.
 TRANSITION = (
@@ -32,7 +33,21 @@ class Spectrum(NamedTuple):
 
 
 class SpectrumOfTransition:
-    """The method of an `LSSL` that shows whether it is stable."""
+    """A and B of an `LSSL`, and the method that shows whether A is stable."""
+
+    def transition(self):
+        """A and B that the layer computes with, a `StructuredTransition`.
+
+        They are the weights, within the bounds of `stable_transition`.
+        """
+        return StructuredTransition(
+            *(
+                bound.within(getattr(self, name))
+                if (bound := self._bounds.get(name))
+                else ops.convert_to_tensor(getattr(self, name))
+                for name in TRANSITION
+            )
+        )
 
     def spectrum(self):
         """The eigenvalues of A and of Abar, computed in float64.
@@ -64,9 +79,7 @@ class SpectrumOfTransition:
                 f"Layer '{self.name}' has a spectrum once it is built. "
                 "Received: built=False"
             )
-        weights = (
-            ops.convert_to_numpy(getattr(self, name)) for name in TRANSITION
-        )
+        weights = map(ops.convert_to_numpy, self.transition())
         p, d, q, t, _ = (np.asarray(weight, "float64") for weight in weights)
         matrix = _balanced(p, d, q, t)
         continuous = np.linalg.eigvals(matrix).astype("complex128")
@@ -79,21 +92,20 @@ class SpectrumOfTransition:
         return Spectrum(continuous, discrete, _is_dissipative(p, d, q, t))
 
 
-def add_transition(layer):
+def add_transition(layer, bounds):
     """Create the weights of A and B of an `LSSL`.
 
-    Their values come from `layer.measure`, their constraints, if any, from
-    `layer.stable_transition`.
+    Their values come from `layer.measure`. `bounds` are their constraints, by
+    name.
     """
     start = layer.measure.structured(layer.state_size)
-    constraints = stable_constraints(start) if layer.stable_transition else {}
     for name, value in zip(TRANSITION, start):
         weight = layer.add_parameter(
             name,
             value.shape,
             given_values(value),
             trainable=layer.trainable_transition,
-            constraint=constraints.get(name),
+            constraint=bounds.get(name),
         )
         setattr(layer, name, weight)
 

@@ -157,13 +157,15 @@ class OrthogonalUnit:
             if reflectors is None:
                 reflectors = ops.zeros((self.units, 1), self.recurrence_dtype)
             return unitary_matrix(reflectors, self.phases)
+        sign = None if self.sign is None else Sign().within(self.sign)
         if self.reflectors is None:
-            return ops.reshape(self.sign, (1, 1))
+            return ops.reshape(sign, (1, 1))
+        # It takes vectors of any length, and none of what is above the
+        # diagonal.
         matrix = reflection_product(ops.convert_to_tensor(self.reflectors))
-        if self.sign is None:
+        if sign is None:
             return matrix
         last = ops.arange(self.units) == self.units - 1
-        sign = ops.convert_to_tensor(self.sign)
         return matrix * ops.where(last, sign, ops.ones_like(sign))
 
     def recurrence(self):
@@ -214,7 +216,7 @@ class OrthogonalRNN(OrthogonalUnit, NonlinearLayer):
     | `bias` | (units,) | b |
     | `reflectors` | (units, reflections) | column j holds u_{n-j}, of norm 1, \
 with zeros above row j; (units, reflections - 1) if reflections == n |
-    | `sign` | () | u_1, if reflections == n |
+    | `sign` | () | u_1 is its sign, if reflections == n |
     | `phases` | (units // 2,) | theta, if field="complex" |
     | `modulus_bias` | (units // 2,) | of activation="modrelu" |
     | `initial_state` | (units,) | h_0, if `train_initial_state` |
@@ -224,11 +226,14 @@ with zeros above row j; (units, reflections - 1) if reflections == n |
     W = H(u_n) ... diag(exp(i theta)) is unitary (section 4.3). `reflectors`
     then hold real parts over imaginary parts, both with zeros above row j.
 
-    The length of a vector has no effect on W, but the angle by which a step of
-    an optimizer turns it depends on its length. As in the authors' code,
-    initial vectors have length 1 and a constraint restores it after each step
-    of Keras' optimizers, so that published learning rates apply. Regularizers
-    that depend on the length alone have no effect.
+    The length of a vector has no effect on W, and of `sign` only its sign has
+    one: W is orthogonal whatever moves the weights. But the angle by which a
+    step of an optimizer turns a vector depends on its length. As in the
+    authors' code, initial vectors have length 1 and a constraint restores it
+    after each step of Keras' optimizers, so that published learning rates
+    apply; with other optimizers vectors grow, and turn more slowly.
+    Regularizers that depend on the length alone have no effect. `sign` gets
+    the gradient of u_1.
 
     Differences from the paper and the authors' code: vectors start in nearly
     equal pairs, for a W close to the identity, instead of independent normal

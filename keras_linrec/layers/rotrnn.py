@@ -54,9 +54,11 @@ class RotRNN(DecaysForSignals, DiagonalLayer):
 
     with the rotation P = expm(M - M^T), the block-diagonal rotation Theta of
     the pairs (2i, 2i+1) by angles theta_i, the decay gamma = exp(-exp(g)),
-    and xi = sqrt((1 - gamma^2) / Tr(B^T B)), which keeps the expected squared
-    norm of a head's state at 1 for white noise, whatever the weights. All
-    steps are computed in parallel where the kernel is parallel.
+    and xi = sqrt((1 - gamma^2) / Tr(B^T B)). For white noise, the expected
+    squared norm of a head's state is then 1 in the long run, whatever the
+    weights: 1 - gamma^(2t) after t steps from a state of zeros. (The paper's
+    lemma 3 assumes that it is 1 at the first step.) All steps are computed in
+    parallel where the kernel is parallel.
 
     | weight | shape | meaning |
     |---|---|---|
@@ -317,7 +319,7 @@ number | D |
         tangent = tanh(ops.exp(self.gamma_log))
         variance = 2.0 * tangent / (1.0 + tangent)
         # xi cancels any factor of B, so that no square need over- or underflow.
-        largest = ops.max(ops.abs(kernel), axis=(1, 2), keepdims=True)
+        largest = ops.amax(ops.abs(kernel), axis=(1, 2), keepdims=True)
         is_zero = largest == 0
         kernel = kernel / ops.stop_gradient(
             ops.where(is_zero, ops.ones_like(largest), largest)

@@ -32,7 +32,7 @@ def pool(kind, outputs, mask=None):
         return OF_MASKED[kind](outputs, mask)
     if kind == "mean":
         return mean(outputs, axis=1)
-    return outputs[:, -1] if kind == "last" else ops.max(outputs, axis=1)
+    return outputs[:, -1] if kind == "last" else ops.amax(outputs, axis=1)
 
 
 def initial_states(kind, batch_size, features, dtype):

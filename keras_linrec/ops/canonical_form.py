@@ -70,7 +70,8 @@ def canonical_input(eigenvalues, inverse_powers=False, normalized=False):
     if inverse_powers:
         # The power alone would underflow, so it is spread over the factors.
         factors = multiply(factors, reciprocal(own))
-    same = np.eye(eigenvalues[0].shape[-1], dtype=bool)
+    place = ops.arange(eigenvalues[0].shape[-1])
+    same = place[:, None] == place
     real, imag = (
         ops.where(same, value, part) for value, part in zip((1.0, 0.0), factors)
     )
@@ -80,7 +81,7 @@ def canonical_input(eigenvalues, inverse_powers=False, normalized=False):
     square = real * real + imag * imag
     logarithm = -ops.sum(0.5 * ops.log(square) + ops.log(size), axis=-1)
     if normalized:
-        logarithm = logarithm - ops.max(logarithm, axis=-1, keepdims=True)
+        logarithm = logarithm - ops.amax(logarithm, axis=-1, keepdims=True)
     magnitude, length = ops.exp(logarithm), ops.sqrt(square)
     # Multiply directions instead of adding angles: a sum of hundreds of angles
     # loses digits to its size, and Keras has no float64 arctan2.

@@ -1,6 +1,5 @@
 """Matrices with which every step of a LipschitzRNN contracts."""
 
-import numpy as np
 from keras import ops
 
 from keras_linrec.ops.precision import matmul
@@ -85,7 +84,7 @@ def contractive_pair(
         ops.clip(ops.convert_to_tensor(matrix), -_LARGEST, _LARGEST)
         for matrix in (linear, recurrent)
     )
-    identity = ops.cast(np.eye(linear.shape[0]), linear.dtype)
+    identity = ops.eye(linear.shape[0], dtype=linear.dtype)
     room = ROOM[solver]
     recurrent = symmetric_skew(recurrent, beta[1], gamma[1])
     nu = ops.sum(ops.square(recurrent), axis=1, keepdims=True)
@@ -116,7 +115,7 @@ def contractive_pair(
 def _into_unit_ball(matrix):
     """s of `contractive_pair`: (1 + the sum of sigma_i^8)^-1/8."""
     # The result does not depend on `size`, which keeps the powers finite.
-    largest = ops.stop_gradient(ops.max(ops.abs(matrix)))
+    largest = ops.stop_gradient(ops.amax(ops.abs(matrix)))
     size = ops.where(largest > 1.0, largest, ops.ones_like(largest))
     matrix = matrix / size
     gram = matmul(ops.transpose(matrix), matrix)

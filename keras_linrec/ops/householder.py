@@ -1,6 +1,5 @@
 """Orthogonal and unitary matrices as products of Householder reflections."""
 
-import numpy as np
 from keras import ops
 
 from keras_linrec.complex_pairs import adjoint
@@ -53,10 +52,8 @@ def reflection_product(reflectors):
     reflectors = ops.convert_to_tensor(reflectors)
     require_rank("reflectors", reflectors, 2, "(n, m)")
     expansion, contraction = reflection_factors(reflectors)
-    identity = np.eye(reflectors.shape[0], dtype="float32")
-    return ops.cast(identity, expansion.dtype) - precision.matmul(
-        expansion, contraction
-    )
+    identity = ops.eye(reflectors.shape[0], dtype=expansion.dtype)
+    return identity - precision.matmul(expansion, contraction)
 
 
 def reflection_factors(reflectors):
@@ -108,8 +105,7 @@ def unitary_matrix(reflectors, phases):
     unit = unit_columns(ops.split(ops.cast(reflectors, dtype), 2, axis=0))
     inverse = _inverse_of_triangle(unit)
     real, imag = _matmul(_matmul(unit, inverse), adjoint(unit))
-    size = real.shape[0]
-    real = ops.cast(np.eye(size, dtype="float32"), dtype) - real
+    real = ops.eye(real.shape[0], dtype=dtype) - real
     phases = ops.cast(phases, dtype)
     turned = multiply((real, -imag), (cos(phases), sin(phases)))
     real, imag = turned
@@ -131,10 +127,10 @@ def unit_columns(parts):
     """
     dtype = accumulation_dtype(*parts)
     size, count = parts[0].shape
-    kept = np.tril(np.ones((size, count), bool))
+    kept = ops.arange(size)[:, None] >= ops.arange(count)
     parts = [ops.where(kept, ops.cast(part, dtype), 0.0) for part in parts]
     # The squares of tiny or huge entries would underflow or overflow.
-    largest = ops.max(
+    largest = ops.amax(
         sum(ops.abs(part) for part in parts), axis=0, keepdims=True
     )
     largest = ops.stop_gradient(ops.where(largest > 0, largest, 1.0))
@@ -158,10 +154,10 @@ def _inverse_of_triangle(unit):
 
     By products alone and without a solver, for the reason in `ops/inverse.py`.
     """
-    count = unit[0].shape[1]
-    above = np.triu(np.full((count, count), 2.0, "float32"), 1)
+    place = ops.arange(unit[0].shape[1])
+    above = place[:, None] < place
     triangle = tuple(
-        ops.cast(above, part.dtype) * part
+        ops.where(above, 2.0 * part, 0.0)
         for part in _matmul(adjoint(unit), unit)
     )
     return tuple(2.0 * part for part in _inverse(triangle))
@@ -174,15 +170,14 @@ def _inverse(triangle):
         return _inverse_of_halves(triangle, count // 2)
     # From the inverse X of the blocks on the diagonal to that of blocks twice
     # as large: [[A, B], [0, C]]^-1 = X - X [[0, B], [0, 0]] X.
-    identity = ops.cast(np.eye(count, dtype="float32"), triangle[0].dtype)
+    identity = ops.eye(count, dtype=triangle[0].dtype)
     inverse = (identity, *(ops.zeros_like(identity) for _ in triangle[1:]))
-    block = np.arange(count)
+    block = ops.arange(count)
     size = 1
     while size < count:
         one, both = block // size, block // (2 * size)
-        beside = (both[:, None] == both) & (one[:, None] != one)
-        beside = ops.cast(beside.astype("float32"), identity.dtype)
-        change = tuple(beside * part for part in triangle)
+        beside = ops.logical_and(both[:, None] == both, one[:, None] != one)
+        change = tuple(ops.where(beside, part, 0.0) for part in triangle)
         if size > 1:
             change = _matmul(_matmul(inverse, change), inverse)
         inverse = tuple(x - c for x, c in zip(inverse, change))

@@ -74,7 +74,7 @@ def by_iteration(matrix):
     for _ in range(2):
         guess = improved(balanced, guess)
     identity = precision.matmul(fixed, guess)
-    residual = ops.max(ops.abs(identity - 0.5 * twice), axis=(-2, -1))
+    residual = ops.amax(ops.abs(identity - 0.5 * twice), axis=(-2, -1))
     converged = ops.stop_gradient(residual)[..., None, None] < 0.01
     return ops.where(
         converged,
@@ -85,8 +85,8 @@ def by_iteration(matrix):
 
 def _start(matrix):
     size = ops.abs(matrix)
-    columns = ops.max(ops.sum(size, axis=-2), axis=-1)
-    rows = ops.max(ops.sum(size, axis=-1), axis=-1)
+    columns = ops.amax(ops.sum(size, axis=-2), axis=-1)
+    rows = ops.amax(ops.sum(size, axis=-1), axis=-1)
     norms = (columns * rows)[..., None, None]
     transposed = ops.swapaxes(matrix, -1, -2)
     return transposed / ops.where(norms > 0.0, norms, 1.0)

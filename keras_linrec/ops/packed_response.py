@@ -6,7 +6,6 @@ a mask that keeps sequences apart; the states between chunks follow from a
 parallel scan, with logarithmically many products.
 """
 
-import numpy as np
 from keras import ops
 
 from keras_linrec.ops import packing
@@ -113,10 +112,11 @@ def _forced_response(columns, output_matrix, chunks, chunk_ids):
     """
     response = precision.einsum("fcn,fni->fci", output_matrix, columns)
     size = columns.shape[-1]
-    source = np.arange(size)[:, None] - np.arange(size)
-    earlier = np.maximum(source, 0).astype("int32")
+    place = ops.arange(size, dtype="int32")
+    source = place[:, None] - place
+    earlier = ops.maximum(source, 0)
     connected = ops.take(chunk_ids, earlier, axis=2) == chunk_ids[..., None]
-    connected = connected & ops.convert_to_tensor(source >= 0)
+    connected = connected & (source >= 0)
     windows = ops.where(
         connected[..., None], ops.take(chunks, earlier, axis=2), 0.0
     )

@@ -122,7 +122,7 @@ def max_pool(outputs, mask):
         mask: boolean, (batch, time), false at masked steps.
     """
     outputs = ops.where(mask[:, :, None], outputs, float("-inf"))
-    outputs = ops.max(outputs, axis=1)
+    outputs = ops.amax(outputs, axis=1)
     return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
 
 

@@ -60,7 +60,7 @@ def rotation_matrix(matrix):
         # No numbers have a maximum.
         return matrix
     skew = matrix - ops.swapaxes(matrix, -1, -2)
-    norm = ops.max(ops.sum(ops.abs(skew), axis=-1), axis=-1)[..., None, None]
+    norm = ops.amax(ops.sum(ops.abs(skew), axis=-1), axis=-1)[..., None, None]
     norm = ops.stop_gradient(norm)
     # Each matrix is scaled by a power of two of its own, which is exact.
     squarings = ops.ceil(ops.log2(ops.where(norm > _NORM, norm / _NORM, 1.0)))

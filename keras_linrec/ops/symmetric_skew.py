@@ -1,6 +1,5 @@
 """Matrices with a bounded symmetric part: LipschitzRNN, equation 6."""
 
-import numpy as np
 from keras import ops
 
 from keras_linrec.ops.scan_checks import require_rank
@@ -46,7 +45,7 @@ def symmetric_skew(matrix, beta, gamma):
     matrix = ops.convert_to_tensor(matrix)
     require_rank("matrix", matrix, 2, "(n, n)")
     require_shape("matrix", matrix, (matrix.shape[0],) * 2)
-    identity = ops.cast(np.eye(matrix.shape[0]), matrix.dtype)
+    identity = ops.eye(matrix.shape[0], dtype=matrix.dtype)
     # M has the factor (1 - beta) + beta, M^T the factor (1 - beta) - beta.
     return (
         matrix + (1.0 - 2.0 * beta) * ops.transpose(matrix) - gamma * identity

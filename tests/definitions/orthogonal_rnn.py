@@ -39,7 +39,11 @@ def householder(u, size):
 
 
 def transition(weights):
-    """W; for complex vectors as the real matrix [[A, -B], [B, A]]."""
+    """W; for complex vectors as the real matrix [[A, -B], [B, A]].
+
+    u_1 (section 5) is 1 or -1, the sign of the weight `sign`, unless it is
+    given itself: a sign has no slope, and layers take that of u_1 for it.
+    """
     units = weights["kernel"].shape[1]
     reflectors = weights.get("reflectors", np.zeros((units, 0)))
     size = units
@@ -50,7 +54,7 @@ def transition(weights):
     for j, column in enumerate(reflectors.T):
         w = w @ householder(column[j:], size)
     if "sign" in weights:
-        w[:, -1] *= weights["sign"]
+        w[:, -1] *= weights.get("u_1", 1 if weights["sign"] > 0 else -1)
     if "phases" not in weights:
         return w
     w = w @ np.diag(np.exp(1j * weights["phases"]))
