@@ -18,7 +18,7 @@ FOUNDATION = (
 )
 STOREYS = (
     FOUNDATION,
-    ("config", "saving"),
+    ("config", "saving", "stored_values"),
     ("kernels",),
     ("ops",),
     ("constraints", "initializers", "optimizers"),
