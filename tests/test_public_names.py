@@ -40,6 +40,7 @@ def test_public_names_are_these():
         "LipschitzRNNCell",
         "OrthogonalRNN",
         "OrthogonalRNNCell",
+        "RNN",
         "RotRNN",
     ]
     functions = [

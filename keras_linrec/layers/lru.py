@@ -60,6 +60,10 @@ number | D |
             keep the variance.
         kernel_regularizer, kernel_constraint: for the real and the imaginary
             parts of B and C. Default to `None`.
+        even_memories: whether the memories 1 / (1 - |lambda|) of the states
+            start evenly spread over their decades, see
+            `keras_linrec.initializers.DecayLog`. Defaults to `False`: the
+            squares of |lambda| are uniform, as in the paper.
         dropout: float in [0, 1), the share of input features to drop during
             training, the same ones at every time step. Defaults to 0.
         seed: integer, the seed of the dropout. Defaults to `None`.
@@ -74,10 +78,6 @@ number | D |
             one. Needs a fixed batch size. Defaults to `False`.
         zero_output_for_mask: whether masked steps give zeros instead of
             repeating the previous output. Defaults to `False`.
-        even_memories: whether the memories 1 / (1 - |lambda|) of the states
-            start evenly spread over their decades, see
-            `keras_linrec.initializers.DecayLog`. Defaults to `False`: the
-            squares of |lambda| are uniform, as in the paper.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
@@ -135,6 +135,7 @@ number | D |
         feedthrough_initializer=None,
         kernel_regularizer=None,
         kernel_constraint=None,
+        even_memories=False,
         dropout=0.0,
         seed=None,
         return_sequences=True,
@@ -142,7 +143,6 @@ number | D |
         go_backwards=False,
         stateful=False,
         zero_output_for_mask=False,
-        even_memories=False,
         **kwargs,
     ):
         super().__init__(

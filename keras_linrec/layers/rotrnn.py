@@ -108,6 +108,10 @@ number | D |
             keep the variance.
         kernel_regularizer, kernel_constraint: for `input_kernel` and
             `output_kernel`. Default to `None`.
+        even_memories: whether the memories 1 / (1 - gamma) of the states start
+            evenly spread over their decades, see
+            `keras_linrec.initializers.DecayLog`. Defaults to `False`: the
+            squares of gamma are uniform, as in the paper.
         dropout: float in [0, 1), the share of input features to drop during
             training, the same ones at every time step. Defaults to 0.
         seed: integer, the seed of the dropout. Defaults to `None`.
@@ -122,10 +126,6 @@ number | D |
             one. Needs a fixed batch size. Defaults to `False`.
         zero_output_for_mask: whether masked steps give zeros instead of
             repeating the previous output. Defaults to `False`.
-        even_memories: whether the memories 1 / (1 - gamma) of the states start
-            evenly spread over their decades, see
-            `keras_linrec.initializers.DecayLog`. Defaults to `False`: the
-            squares of gamma are uniform, as in the paper.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
@@ -187,6 +187,7 @@ number | D |
         feedthrough_initializer=None,
         kernel_regularizer=None,
         kernel_constraint=None,
+        even_memories=False,
         dropout=0.0,
         seed=None,
         return_sequences=True,
@@ -194,7 +195,6 @@ number | D |
         go_backwards=False,
         stateful=False,
         zero_output_for_mask=False,
-        even_memories=False,
         **kwargs,
     ):
         super().__init__(
