@@ -1,5 +1,8 @@
 """The linear scan of the CUDA core, called as XLA calls it."""
 
+import os
+import re
+import subprocess
 import sys
 from functools import partial
 
@@ -288,3 +291,52 @@ def test_a_gpu_gets_them_or_those_of_pallas(kernels, monkeypatch):
     monkeypatch.setattr(cuda, "core", no_driver)
     assert backend.compiled().__name__.endswith(".pallas")
     assert backend.uses_pallas("cuda") and backend.uses_pallas("tpu")
+
+
+def test_each_gpu_computes_the_rows_that_it_holds():
+    """In a process whose CPU is four devices."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", "rows_here", __file__],
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert "1 passed" in answer.stdout, answer.stdout
+
+
+@pytest.mark.skipif(jax.device_count() < 4, reason="the test above runs it")
+def test_rows_here(on_stand_in):
+    mesh = jax.make_mesh((4,), ("batch",))
+    rows = jax.NamedSharding(mesh, jax.P("batch"))
+    whole_of = jax.NamedSharding(mesh, jax.P())
+    rng = np.random.default_rng(0)
+
+    def draw(*shape):
+        return rng.standard_normal(shape).astype("float32")
+
+    decay = (np.full(3, 0.9, "float32"),)
+    inputs, state = (draw(8, 50, 3),), (draw(8, 3),)
+
+    def loss(decay, inputs, state):
+        outputs, final = on_stand_in.scan(decay, inputs, state, False)
+        return jax.numpy.sum(outputs[0] ** 2) + jax.numpy.sum(final[0] ** 3)
+
+    slopes = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
+    given = (
+        jax.device_put(decay, whole_of),
+        jax.device_put(inputs, rows),
+        jax.device_put(state, rows),
+    )
+    program = slopes.lower(*given).compile()
+    text = program.as_text()
+    assert "keras_linrec" in text
+    moves = r" (?:all-gather|all-to-all|collective-permute)(?:-start)?\("
+    assert not re.findall(moves, text)
+    got = jax.tree.leaves(program(*given))
+    alone = jax.device_put((decay, inputs, state), jax.devices()[0])
+    expected = jax.tree.leaves(slopes(*alone))
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(np.asarray(one), np.asarray(other)) < 1e-6

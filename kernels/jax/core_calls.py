@@ -4,6 +4,7 @@ Importing this module builds and loads the library.
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -64,39 +65,45 @@ def call(name, results, arguments, rows=None, aliases=None, **attributes):
     if rows is not None:
         rows = _spread(rows[0], arguments), _spread(rows[1], results)
     attributes = tuple(sorted(attributes.items()))
-    native = CoreCall(
-        name, tuple(flat), rows, tuple((aliases or {}).items()), attributes
-    )
+    core = CoreCall(name, tuple((aliases or {}).items()), attributes)
     portable = _PortableCall(name, given_tree, tuple(flat), attributes)
-    natives = (("cpu", native),)
+    natives = (("cpu", _OnRows(core, tuple(flat), rows)),)
     if name in on_cuda:
-        natives += (("cuda", on_cuda[name](native, given_tree)),)
+        run = on_cuda[name](core, given_tree)
+        natives += (("cuda", _OnRows(run, tuple(flat), rows)),)
     outputs = native_or_portable(natives, portable, flat, given)
     return jax.tree.unflatten(tree, outputs)
 
 
 @dataclass(frozen=True)
 class CoreCall:
-    """A call of the core on flat arrays."""
+    """A call of the core: a function of shapes of results, and flat arrays."""
 
     name: str
-    results: tuple
-    rows: tuple | None
     aliases: tuple
     attributes: tuple
 
-    def __call__(self, *arguments):
-        if self.rows is None:
-            return self._run(list(self.results), *arguments)
-        return by_rows(self._run, arguments, list(self.results), self.rows)
-
-    def _run(self, shapes, *arguments):
+    def __call__(self, shapes, *arguments):
         return jax.ffi.ffi_call(
             self.name,
             shapes,
             vmap_method="broadcast_all",
             input_output_aliases=dict(self.aliases) or None,
         )(*arguments, **dict(self.attributes))
+
+
+@dataclass(frozen=True)
+class _OnRows:
+    """Such a function, of which each device computes the rows that it holds."""
+
+    run: Callable
+    results: tuple
+    rows: tuple | None
+
+    def __call__(self, *arguments):
+        if self.rows is None:
+            return self.run(list(self.results), *arguments)
+        return by_rows(self.run, arguments, list(self.results), self.rows)
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ class _Same:
     call: core_calls.CoreCall
     tree: object
 
-    def __call__(self, *arguments):
-        return _queue(self.call, self.call.results, *arguments)
+    def __call__(self, results, *arguments):
+        return _queue(self.call, results, *arguments)
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class _NonlinearScan:
     call: core_calls.CoreCall
     tree: object
 
-    def __call__(self, *arguments):
+    def __call__(self, results, *arguments):
         operands = Operands(*jax.tree.unflatten(self.tree, arguments))
         return _queue(
             self.call,
-            self.call.results,
+            results,
             drive_of(operands),
             jnp.concatenate(matrices_of(operands), axis=1),
             operands.step_size,
@@ -76,7 +76,7 @@ class _NonlinearScanBackward:
     call: core_calls.CoreCall
     tree: object
 
-    def __call__(self, *arguments):
+    def __call__(self, _, *arguments):
         operands, outputs, cotangents = jax.tree.unflatten(self.tree, arguments)
         operands = Operands(*operands)
         attributes = dict(self.call.attributes)
