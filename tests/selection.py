@@ -89,6 +89,7 @@ SELECTED_UNDER = {
     "test_byte_order.py": ("torch",),
     "test_canonical_form.py": ("torch",),
     "test_carries.py": (),
+    "test_causal_convolution.py": ("torch",),
     "test_cuda_jax.py": (),
     "test_cuda_response.py": (),
     "test_cuda_tensorflow.py": (),
@@ -154,6 +155,7 @@ SELECTED_UNDER = {
     "test_task_guides.py": (),
     "test_threads.py": ("torch",),
     "test_three_tones.py": ("torch",),
+    "test_torch_compile.py": (),
 }
 # Examples, and random models: the rest has them under the other backends.
 WEEKLY_UNDER = {

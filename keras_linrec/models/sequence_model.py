@@ -29,6 +29,7 @@ from keras_linrec.models.residual_block import ResidualBlock
 from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.models.signals import steps_of_blocks
 from keras_linrec.models.signals import units_for_signals
+from keras_linrec.models.units import clone
 from keras_linrec.models.units import seed_of_copy
 from keras_linrec.models.units import serialize_units
 from keras_linrec.models.units import units_of_blocks
@@ -105,11 +106,13 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
         self.seed = seed
         self.supports_masking = True
         policy = self.dtype_policy
-        made = units_of_blocks(unit, unit_arguments, units, policy, num_layers)
+        originals = units_of_blocks(
+            unit, unit_arguments, units, policy, num_layers
+        )
         self.encoder = keras.layers.Dense(units, name="encoder", dtype=policy)
         self.blocks = [
             ResidualBlock(
-                made[index],
+                clone(*originals[index]),
                 activation=block_activation,
                 gated=gated,
                 dropout=dropout,
@@ -124,7 +127,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
         if all(block.is_linear for block in self.blocks):
             warnings.warn(
                 "The model is linear from its inputs to its head: the unit "
-                f"'{made[0].name}' is, and batch normalization outside "
+                f"'{originals[0][0].name}' is, and batch normalization outside "
                 "training. Leave `block_activation` or `gated` at None, or set "
                 "`normalization` to 'layer' or 'rms'.",
                 stacklevel=3,

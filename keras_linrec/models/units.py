@@ -53,18 +53,20 @@ def make_unit(unit, unit_arguments=None, units=None, dtype=None):
 
 
 def units_of_blocks(unit, unit_arguments, units, dtype, count):
-    """A unit for each block: copies of one, or of those that are given."""
+    """What to `clone` for each block: a unit, and the index of the copy.
+
+    It is cloned together with its block, so that weights without a seed are
+    drawn in the order of the blocks.
+    """
     if not isinstance(unit, (list, tuple)):
         unit = make_unit(unit, unit_arguments, units, dtype)
-        return [clone(unit, index) for index in range(count)]
+        return [(unit, index) for index in range(count)]
     if len(unit) != count:
         raise ValueError(
             "`unit` should be one unit, or a list of one for each block. "
             f"Received: {len(unit)} in `unit`, num_layers={count}"
         )
-    return [
-        clone(make_unit(one, unit_arguments, units, dtype), 0) for one in unit
-    ]
+    return [(make_unit(one, unit_arguments, units, dtype), 0) for one in unit]
 
 
 def serialize_units(units):
