@@ -130,6 +130,7 @@ SELECTED_UNDER = {
     "test_orthogonal_rnn.py": ("torch",),
     "test_pallas.py": (),
     "test_prebuilt.py": (),
+    "test_promises_of_weights.py": ("torch",),
     "test_properties.py": ("torch",),
     "test_recipe_tasks.py": (),
     "test_release.py": (),
