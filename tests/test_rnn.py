@@ -25,7 +25,7 @@ def embedded():
 
 @pytest.mark.parametrize("form", FORMS, ids=["backwards", "unrolled"])
 def test_it_computes_what_keras_loop_does(form):
-    cells = [LipschitzRNNCell(4), keras.layers.LSTMCell(2)]
+    cells = [LipschitzRNNCell(4), keras.layers.LSTMCell(4)]
     layer = RNN(cells, **form)
     config = layer.get_config()
     of_keras = keras.layers.RNN.from_config(config)
