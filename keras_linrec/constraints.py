@@ -296,8 +296,10 @@ def _at_least_one(numbers):
 
 def _row_sums(above, diagonal, below):
     """The absolute row sums of a tridiagonal matrix, from its bands."""
-    return (
-        ops.abs(diagonal)
-        + ops.pad(ops.abs(above), [[0, 1]])
-        + ops.pad(ops.abs(below), [[1, 0]])
+    above, diagonal, below = (
+        # Unlike `ops.abs`, whose slope at 0 is 1 under JAX: 0 there, the mean
+        # of both sides. The superdiagonal of LegS is 0.
+        band * ops.sign(band)
+        for band in (above, diagonal, below)
     )
+    return diagonal + ops.pad(above, [[0, 1]]) + ops.pad(below, [[1, 0]])

@@ -92,7 +92,9 @@ def _gelu(number):
 
 
 def _softplus(number):
-    return ops.relu(number) + ops.log1p(ops.exp(-ops.abs(number)))
+    # Not `ops.abs`, with whose slope at 0 the softplus would not have 1/2.
+    magnitude = ops.where(number > 0, number, -number)
+    return ops.relu(number) + ops.log1p(ops.exp(-magnitude))
 
 
 def _hard_sigmoid(number):

@@ -50,18 +50,8 @@ OF_KERAS = (
     # Of the units, those that stand for their kind.
     *("-m", "not rest and not weekly and not slow"),
 )
-# Left out with the oldest versions: there the slope of an `LSSL` that is kept
-# stable differs in entries of T that are zero. With newer ones it does not. The
-# cause is not known yet.
-NOT_WITH_OLDEST = (
-    "tests/test_units.py::test_every_gradient_equals_that_of_the_definition"
-    "[lssl-stable_transition=True-7]",
-)
 PARTS = {
-    "oldest": (
-        *REPRESENTATIVE,
-        *(f"--deselect={name}" for name in NOT_WITH_OLDEST),
-    ),
+    "oldest": REPRESENTATIVE,
     "newest": REPRESENTATIVE,
     "nightly": OF_KERAS,
 }

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from autodiff import BACKEND
+from autodiff import gradient
 from autodiff import relative_error
 from conformance.cases import float64
 from scipy import special
@@ -113,6 +114,17 @@ def test_an_activation_keeps_float64(name):
         activation = activations.get(name)
         got = double_precision.activate(activation, double(numbers))
         assert_float64(got, DEFINITIONS[name](numbers), 1e-14)
+
+
+def test_the_softplus_has_the_slope_one_half_at_zero():
+    with float64():
+
+        def total(tensors):
+            softplus = keras.activations.softplus
+            return keras.ops.sum(double_precision.activate(softplus, *tensors))
+
+        (slopes,) = gradient(total)([double([0.0, 40.0, -40.0])])
+        assert_float64(slopes, np.array([0.5, 1.0, special.expit(-40.0)]))
 
 
 @pytest.mark.rest(*COMPILING)

@@ -411,8 +411,12 @@ def test_fit_learns_which_half_of_a_sequence_is_larger(policy, arguments):
     history = model.fit(
         inputs, labels, batch_size=16, epochs=12, verbose=0
     ).history
-    assert history["loss"][-1] < 0.6 * history["loss"][0]
-    assert history["accuracy"][-1] > 0.8
+    # Single epochs stand out: there are four steps, and dropout.
+    loss, accuracy = (
+        np.median(history[name][-5:]) for name in ("loss", "accuracy")
+    )
+    assert loss < 0.6 * history["loss"][0]
+    assert accuracy > 0.8
     outputs = model(inputs)
     assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
     assert {weight.dtype for weight in model.trainable_weights} == {"float32"}

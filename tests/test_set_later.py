@@ -128,8 +128,12 @@ def in_training(layer, inputs):
         )
     )
 
+    # `stateless_call` passes on what `call` does not take.
+    takes = "training" in inspect.signature(layer.call).parameters
+    arguments = {"training": True} if takes else {}
+
     def run(given):
-        return layer.stateless_call(trained, others, given[0], training=True)
+        return layer.stateless_call(trained, others, given[0], **arguments)
 
     return flat(compiled(run)([inputs])[0])
 
