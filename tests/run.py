@@ -2,7 +2,8 @@
 
     python tests/run.py                     the selection, as in the README
     python tests/run.py --rest              most of what the selection leaves
-    python tests/run.py --weekly            what both leave to Saturdays
+    python tests/run.py --weekly            what both leave
+    python tests/run.py --weekly --day 6    a seventh of it: Saturday's
     python tests/run.py --all               all of them
     python tests/run.py --all --write-table
                                             and write docs/capabilities.md
@@ -37,6 +38,7 @@ SLICES = {"jax": 3, "tensorflow": 2, "torch": 3}
 # One more than there are processors, since tests also wait.
 WORKERS = (os.cpu_count() or 1) + 1
 NO_TESTS_COLLECTED = 5
+DAYS = 7
 # Under JAX, most of the time goes to compilation. Without XLA's optimisations,
 # 65 tests of units take 43 s instead of 63, and without these two stages the
 # gradients of layers take 25 s instead of 40. Results are the same.
@@ -89,15 +91,18 @@ def run(backend, part, piece, arguments, results):
     return done.returncode, done.stdout
 
 
-def processes(arguments):
+def processes(arguments, day):
     """`(backend, slice)` of each; with arguments, one process per backend."""
     for backend, count in SLICES.items():
+        if day:
+            yield backend, f"{day}/{DAYS}"
+            continue
         count = 1 if arguments else count
         for index in range(1, count + 1):
             yield backend, f"{index}/{count}"
 
 
-def run_all(part, arguments, results):
+def run_all(part, arguments, results, day):
     # The arguments may select no test of a backend, and the selection may
     # leave none to the other parts.
     may_be_none = arguments or part != selection.SELECTION
@@ -109,7 +114,7 @@ def run_all(part, arguments, results):
             pool.submit(
                 run, backend, part, piece, arguments, results
             ): f"{backend} {piece}"
-            for backend, piece in processes(arguments)
+            for backend, piece in processes(arguments, day)
         }
         for done in as_completed(runs):
             status, output = done.result()
@@ -145,7 +150,7 @@ def main():
     parts = parser.add_mutually_exclusive_group()
     for part, text in (
         (selection.REST, "most of what the selection leaves"),
-        (selection.WEEKLY, "what both leave to Saturdays"),
+        (selection.WEEKLY, "what both leave"),
         (selection.ALL, "all of them"),
     ):
         parts.add_argument(
@@ -160,14 +165,22 @@ def main():
         action="store_true",
         help="after --all, write docs/capabilities.md",
     )
+    parser.add_argument(
+        "--day",
+        type=int,
+        choices=range(1, DAYS + 1),
+        help="with --weekly, a day's seventh of it, 1 for Monday's",
+    )
     options, arguments = parser.parse_known_args()
     default = selection.ALL if arguments else selection.SELECTION
     part = options.part or default
     if options.write_table and (part != selection.ALL or arguments):
         parser.error("--write-table needs all tests: --all")
+    if options.day and part != selection.WEEKLY:
+        parser.error("--day needs --weekly")
     kept = capabilities.results
     with tempfile.TemporaryDirectory() as folder:
-        run_all(part, arguments, kept or folder)
+        run_all(part, arguments, kept or folder, options.day)
         whole = part == selection.ALL or (kept and part == selection.REST)
         # The table needs the results of all tests.
         if whole and not arguments:

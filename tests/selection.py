@@ -3,9 +3,10 @@
 The selection is what the README's command runs. Under PyTorch it has nearly all
 tests; under JAX and TensorFlow, which compile, it has the scans, every unit
 against its definition, and the capabilities of representative layers. The rest
-has most other tests, which `.ci/run` runs too. The weekly ones, which it runs
-on Saturdays, take long and repeat what others cover. The three parts together
-run every test under every backend once. Plain pytest runs whatever it is given.
+has most other tests, which `.ci/run` runs too. The weekly ones, of which it
+runs a seventh on each day of the week, take long and repeat what others cover.
+The three parts together run every test under every backend once. Plain pytest
+runs whatever it is given.
 
 A test, or a parameter of one, that is not in the selection is marked:
 
@@ -158,12 +159,18 @@ SELECTED_UNDER = {
     "test_three_tones.py": ("torch",),
     "test_torch_compile.py": (),
 }
-# Examples, and random models: the rest has them under the other backends.
+# Examples, models, and what follows from parts that the rest tests under each
+# backend: JAX and TensorFlow compile these for 30 minutes.
 WEEKLY_UNDER = {
+    "test_arguments.py": COMPILING,
+    "test_averaging_models.py": COMPILING,
+    "test_defaults.py": COMPILING,
     "test_ldstack_examples.py": COMPILING,
     "test_nlp_examples.py": COMPILING,
+    "test_nlp_generation.py": COMPILING,
     "test_robustness.py": COMPILING,
     "test_sampling_rates.py": COMPILING,
+    "test_sequence_model_chunks.py": COMPILING,
     "test_sequential_digits.py": COMPILING,
     "test_soak.py": COMPILING,
     "test_stable_examples.py": COMPILING,

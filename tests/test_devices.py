@@ -108,12 +108,14 @@ def test_a_wrong_mesh_or_axis_is_named(jax):
     assert "should differ from `time_axis`" in same
 
 
+@pytest.mark.weekly
 def test_tensorflow_trains_as_on_one_device():
     found = run("tensorflow")
     assert found["replicas"] == 2
     assert_same(found["data"], found["one"])
 
 
+@pytest.mark.weekly
 def test_pytorch_trains_as_in_one_process(tmp_path):
     found = run("torch", tmp_path)
     assert_same(found["data"], found["one"])

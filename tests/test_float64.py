@@ -127,7 +127,7 @@ def test_the_softplus_has_the_slope_one_half_at_zero():
         assert_float64(slopes, np.array([0.5, 1.0, special.expit(-40.0)]))
 
 
-@pytest.mark.rest(*COMPILING)
+@pytest.mark.weekly(*COMPILING)
 @pytest.mark.parametrize(
     ("name", "form"),
     [(name, form) for name in UNITS for form in UNITS[name].forms[1:]],

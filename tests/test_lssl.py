@@ -9,6 +9,8 @@ from autodiff import backend_gradients
 from autodiff import numerical_gradients
 from autodiff import relative_error
 from definitions import lssl as definition
+from selection import WEEKLY
+from selection import standing_for_all
 from units import UNITS
 from units import array
 from units import initial_states
@@ -432,7 +434,9 @@ def test_whole_sequences_equal_steps_where_the_response_grows():
         assert relative_error(got, expected[:, :steps]) < most
 
 
-@pytest.mark.parametrize("spike", [-1e4, 1e8])
+@pytest.mark.parametrize(
+    "spike", standing_for_all([-1e4, 1e8], [-1e4], part=WEEKLY)
+)
 def test_an_outlier_that_is_forgotten_leaves_later_outputs(spike):
     layer = UNITS["lssl"](
         1, state_size=8, dt_min=0.1, dt_max=0.5, activation="tanh"

@@ -141,6 +141,7 @@ def test_every_gradient_equals_that_of_the_definition(
     compare(to_numpy(gradient(tensors(arrays))), expected, 1e-4)
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     ("field", "time", "per_step", "reverse"),
     [
@@ -193,6 +194,7 @@ def marks_of(batch, time):
     return marks.astype("float32")
 
 
+@pytest.mark.weekly
 @directions
 @decays
 @fields
@@ -220,6 +222,7 @@ def test_resets_equal_the_portable_kernel(
     compare(got, both(run(plain, reverse)), 2e-5)
 
 
+@pytest.mark.weekly
 def test_second_derivatives_with_resets_are_those_of_a_portable_kernel(
     small_blocks,
 ):
@@ -438,6 +441,7 @@ def test_a_nan_in_a_nonlinear_scan_stops_at_a_reset():
     assert not np.isnan(final_state[0]).any()
 
 
+@pytest.mark.weekly
 def test_second_derivatives_of_a_nonlinear_scan_are_the_plain_forms():
     dynamics = Dynamics(keras.activations.tanh, "euler")
 
@@ -456,6 +460,7 @@ def test_second_derivatives_of_a_nonlinear_scan_are_the_plain_forms():
     compare_nonlinear(got, expected, 1e-5)
 
 
+@pytest.mark.weekly
 def test_vmap_gives_each_nonlinear_system_its_own():
     dynamics = Dynamics(keras.activations.tanh, "euler")
     operands = nonlinear_operands(dynamics, True)

@@ -396,7 +396,7 @@ def test_half_precision_inputs_are_accumulated_in_float32(dtype):
     [(name, False) for name in KERNELS]
     # Not the reference: XLA cannot differentiate its loop on TensorFlow, and
     # Dynamo would unroll it.
-    + [pytest.param("native", True, marks=pytest.mark.rest("torch"))]
+    + [pytest.param("native", True, marks=pytest.mark.weekly("torch"))]
     + [
         pytest.param(
             name,

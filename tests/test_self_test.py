@@ -56,6 +56,7 @@ on_jax = pytest.mark.skipif(
 
 
 @on_jax
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     "device", ["cuda", pytest.param("tpu", marks=pytest.mark.slow)]
 )
