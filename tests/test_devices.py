@@ -89,6 +89,25 @@ def test_scans_with_sharded_time_equal_the_scan_on_one_device(jax):
     assert_small(jax["scans"])
 
 
+def test_the_power_of_a_part_of_time_keeps_its_digits():
+    import jax
+
+    from keras_linrec.kernels.jax.powers import power
+
+    angle = np.linspace(0, 3, 50)
+    number = np.cos(angle).astype("float32"), np.sin(angle).astype("float32")
+    exact = (number[0].astype("float64") + 1j * number[1]) ** 5000
+    slope = 5000 * (number[0].astype("float64") + 1j * number[1]) ** 4999
+    tangents = tuple(map(np.ones_like, number))
+    got, slopes = jax.jit(
+        lambda z, dz: jax.jvp(lambda n: power(5000, n), (z,), (dz,))
+    )(number, tangents)
+    np.testing.assert_allclose(got, [exact.real, exact.imag], atol=2e-7)
+    expected = slope * (1 + 1j)
+    expected = np.array([expected.real, expected.imag])
+    np.testing.assert_allclose(slopes, expected, atol=1e-6 * 5000)
+
+
 @pytest.mark.slow
 def test_sharded_rows_and_every_kind_of_scan_equal_one_device():
     found = run("jax", "more")

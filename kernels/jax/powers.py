@@ -42,3 +42,36 @@ def _slopes(count, primals, tangents):
         slopes,
         tuple(jnp.zeros_like(part) for part in remainder),
     )
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def power(exponent, number):
+    """`number ** exponent`, as precise as its dtype."""
+    if not LOWERS_FLOAT64_SCOPE:
+        return _by_squaring(exponent, number)
+    dtype = number[0].dtype
+    with float64_scope(True):
+        wide = tuple(part.astype("float64") for part in number)
+        # Squaring doubles a rounding each time.
+        result = _by_squaring(exponent, wide)
+        return tuple(part.astype(dtype) for part in result)
+
+
+def _by_squaring(exponent, number):
+    result = None
+    while exponent:
+        if exponent % 2:
+            result = number if result is None else multiply(result, number)
+        exponent //= 2
+        number = multiply(number, number) if exponent else number
+    return result
+
+
+@power.defjvp
+def _slope(exponent, primals, tangents):
+    (number,), (tangent,) = primals, tangents
+    slope = (jnp.ones_like(tangent[0]), jnp.zeros_like(tangent[0]))
+    if exponent > 1:
+        slope = power(exponent - 1, number)
+    slope = tuple(exponent * part for part in slope[: len(number)])
+    return power(exponent, number), multiply(slope, tangent)

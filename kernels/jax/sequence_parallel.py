@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.complex_pairs import powers
 from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels.final_state import final_state as final_state_of
+from keras_linrec.kernels.jax.powers import power
 from keras_linrec.kernels.jax.scan import associative
 from keras_linrec.kernels.resets import unused_at
 
@@ -233,7 +233,7 @@ def _projected_part(
         return (outputs,), final_state
     zeros = _zeros_like(initial_state)
     ended = final_state_of(kernel, decay, inputs, kernels[0], zeros, reverse)
-    product = _power(decay, inputs.shape[1])
+    product = power(inputs.shape[1], decay)
     entering, final_state = _join(axis, reverse, product, ended, initial_state)
     outputs, _ = kernel.projected_scan(
         decay, inputs, *kernels, entering, reverse
@@ -293,14 +293,3 @@ def _products(scan, reverse, decay, inputs):
         return scan(decay, _zeros_like(decay), ones, reverse)[0]
     products = powers(decay, inputs[0].shape[1] + 1)
     return tuple(part[:0:-1] if reverse else part[1:] for part in products)
-
-
-def _power(number, exponent):
-    """`number ** exponent`, by squaring."""
-    result = None
-    while exponent:
-        if exponent % 2:
-            result = number if result is None else multiply(result, number)
-        exponent //= 2
-        number = multiply(number, number) if exponent else number
-    return result
