@@ -8,6 +8,7 @@ from model_cases import Recorder
 from model_cases import built
 from model_cases import make_model
 from model_cases import make_rotrnn
+from selection import COMPILING
 from units import array
 from units import close
 from units import sequences
@@ -338,6 +339,7 @@ def trained_of(model):
     ]
 
 
+@pytest.mark.weekly(*COMPILING)
 @pytest.mark.parametrize("copy", ["file", "clone", "rescaled"])
 def test_low_rank_factors_are_kept_in_a_copy(copy, tmp_path):
     model = built(make_model(unit=LSSL(state_size=4), gated=True))
@@ -388,6 +390,7 @@ def test_the_paths_of_weights_are_stable():
     assert len(set(paths)) == len(paths)
 
 
+@pytest.mark.weekly(*COMPILING)
 @pytest.mark.parametrize(
     ("policy", "arguments"),
     [

@@ -127,8 +127,8 @@ def test_a_model_is_called_beside_its_own_stream():
     in_threads(work)
 
 
-# JAX compiles it for a minute.
-@pytest.mark.weekly("jax")
+# JAX and TensorFlow compile it for a minute.
+@pytest.mark.weekly("jax", "tensorflow")
 def test_texts_are_generated_while_the_model_is_called():
     model = make_model(dropout=0.3)
     inputs = some_inputs()
