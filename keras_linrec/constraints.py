@@ -27,7 +27,9 @@ the permitted set, `within` does not return the nearest point, whose slopes
 across the boundary are zero, so that the weight could not leave it again. It
 folds the weight inwards, like a mirror at the boundary: the derivative is the
 true one and never zero, and a weight that an update carries outside goes on
-learning.
+learning. Where values can be read at no cost, a permitted weight is returned
+after a look at them: the operations of the fold would take 4 ms of an eager
+call on PyTorch.
 (`UnitReflectors` needs no such method: `ops.reflection_product` takes vectors
 of any length, and ignores what is above the diagonal.)
 """
@@ -35,8 +37,10 @@ of any length, and ignores what is above the diagonal.)
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_linrec.ops.concrete_values import values_of
 from keras_linrec.ops.householder import unit_columns
 from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.validation import require_between
@@ -94,6 +98,8 @@ class Between(keras.constraints.Constraint):
             weight: float tensor.
         """
         weight = ops.convert_to_tensor(weight)
+        if _is_known_to(self._permit, weight):
+            return weight
         if self.minimum is not None:
             least = ops.convert_to_tensor(self.minimum, weight.dtype)
             weight = ops.where(weight < least, 2.0 * least - weight, weight)
@@ -104,6 +110,11 @@ class Between(keras.constraints.Constraint):
             return weight
         # Further outside than the interval is wide.
         return self(weight)
+
+    def _permit(self, values):
+        least = -math.inf if self.minimum is None else self.minimum
+        most = math.inf if self.maximum is None else self.maximum
+        return np.all((values >= least) & (values <= most))
 
     def get_config(self):
         return {"minimum": self.minimum, "maximum": self.maximum}
@@ -207,7 +218,20 @@ class ContractiveBands(keras.constraints.Constraint):
         Args:
             weight: float tensor (3, N).
         """
+        if _is_known_to(self._permit, weight):
+            return ops.convert_to_tensor(weight)
         return self._scaled(weight, _inverting)
+
+    def _permit(self, values):
+        above, diagonal, below = np.abs(values - [[0], [1], [0]])
+        most = 1.0 + _rounding(values)
+        return all(
+            np.all(left + diagonal + right <= most)
+            for left, right in (
+                (above, np.roll(below, 1)),
+                (np.roll(above, 1), below),
+            )
+        )
 
     def _scaled(self, weight, factors_of):
         """T, the rows of I - T, then its columns, times factors of the sums."""
@@ -253,12 +277,20 @@ class AccretiveBands(keras.constraints.Constraint):
         Args:
             weight: float tensor (3, N).
         """
+        if _is_known_to(self._permit, weight):
+            return ops.convert_to_tensor(weight)
         above, diagonal, below, least = self._bands(weight)
         missing = least - diagonal
-        passing = ops.stop_gradient(ops.relu(missing))
         is_rounding = missing <= _rounding(least) * (least + 1.0)
-        diagonal = ops.where(is_rounding, diagonal + passing, least + missing)
+        diagonal = ops.where(is_rounding, diagonal, least + missing)
         return ops.stack([above, diagonal, below])
+
+    def _permit(self, values):
+        above, diagonal, below = values
+        off_diagonal = 0.5 * np.abs(above + below)
+        off_diagonal[-1] = 0
+        least = off_diagonal + np.roll(off_diagonal, 1)
+        return np.all(least - diagonal <= _rounding(values) * (least + 1.0))
 
     def _bands(self, weight):
         """The three bands, and the least diagonal entries."""
@@ -275,13 +307,16 @@ def _shrinking(sums):
 
 def _inverting(sums):
     """What makes 1 / r of a sum r above 1."""
-    # A constrained weight lies on the boundary up to rounding. Its slopes are
-    # those of the inside, not a random choice of two.
-    is_rounding = sums <= 1.0 + _rounding(sums)
-    sums = _at_least_one(sums)
-    sums = ops.where(is_rounding, ops.stop_gradient(sums), sums)
-    once = 1.0 / sums
-    return ops.where(is_rounding, once, once * once)
+    # A constrained weight lies on the boundary up to rounding, and stays as it
+    # is.
+    sums = ops.where(sums <= 1.0 + _rounding(sums), 1.0, sums)
+    return 1.0 / (sums * sums)
+
+
+def _is_known_to(permit, weight):
+    """Whether the values of a weight can be read, and are permitted."""
+    values = values_of(ops.convert_to_tensor(weight))
+    return values is not None and permit(values)
 
 
 def _rounding(tensor):

@@ -3,9 +3,7 @@
 import keras
 from keras import ops
 
-from keras_linrec.complex_pairs import largest_part
 from keras_linrec.complex_pairs import multiply
-from keras_linrec.complex_pairs import reciprocal
 from keras_linrec.kernels import backends
 from keras_linrec.kernels.full_precision import matmul
 
@@ -83,12 +81,14 @@ def _by_blocks(scan, decay, input_kernel, inputs, initial_state, resets):
     length that is unknown before the call is padded to whole blocks.
     """
     features, channels = input_kernel[0].shape
-    block = min(_BLOCK, inputs.shape[1] or _BLOCK)
+    block = _block_of(inputs.shape[1])
     batch, time, _ = ops.shape(inputs)
     blocks = -(-time // block)
     # Padding before the first step; the initial state enters after it.
     missing = blocks * block - time
-    inputs = ops.pad(inputs, [[0, 0], [missing, 0], [0, 0]])
+    is_whole = isinstance(missing, int) and missing == 0
+    if not is_whole:
+        inputs = ops.pad(inputs, [[0, 0], [missing, 0], [0, 0]])
     # Rows of a matrix: TensorFlow would compute the gradient of the weights for
     # every row of the batch, and sum.
     inputs = ops.reshape(inputs, (-1, block * features))
@@ -124,10 +124,23 @@ def _by_blocks(scan, decay, input_kernel, inputs, initial_state, resets):
     zero = tuple(ops.zeros_like(part) for part in entering)
     if resets is not None:
         # Nothing passes a reset, not even an infinite gradient.
-        resets = ops.pad(resets, [[0, 0], [missing, 0]])
+        if not is_whole:
+            resets = ops.pad(resets, [[0, 0], [missing, 0]])
         resets = ops.max(ops.reshape(resets, (batch, blocks, block)), axis=-1)
     _, state = scan(factor, added, zero, False, resets)
     return tuple(state)
+
+
+def _block_of(time):
+    """The steps of a block, or 64 if their number is not known.
+
+    Blocks that need no padding save a copy of the inputs.
+    """
+    if time is None:
+        return _BLOCK
+    sizes = range(_BLOCK, _BLOCK // 2, -1)
+    whole = (size for size in sizes if time % size == 0)
+    return next(whole, min(_BLOCK, time))
 
 
 def _powers(decay, count):
@@ -150,19 +163,14 @@ def _growth(factor, remainder, blocks):
         A tuple of tensors (blocks, channels).
     """
     factor = tuple(map(ops.stop_gradient, factor))
-    # A factor of nearly zero is applied once, and has lost its digits.
-    size = largest_part(factor if len(factor) == 2 else (*factor, *factor))
-    is_lasting = (size > 1e-30) & (_squares(factor) > 0)
-    divisor = tuple(
-        ops.where(is_lasting, part, other)
-        for part, other in zip(factor, (1.0, 0.0))
-    )
-    ratio = multiply(remainder, reciprocal(divisor))
+    # A factor of nearly zero is applied once: its digits are not missed.
+    square = _squares(factor)
+    inverse = 1.0 / ops.where(square > 1e-30, square, 1.0)
+    conjugate = factor[0], *(-part for part in factor[1:])
+    ratio = multiply(remainder, tuple(part * inverse for part in conjugate))
     steps = ops.cast(ops.arange(blocks - 1, -1, -1), factor[0].dtype)
-    exponent = tuple(
-        ops.expand_dims(steps, -1) * ops.where(is_lasting, part, 0.0)
-        for part in ratio
-    )
+    steps = ops.expand_dims(steps, -1)
+    exponent = tuple(steps * part for part in ratio)
     growth = ops.exp(exponent[0])
     if len(exponent) == 1:
         return (growth,)

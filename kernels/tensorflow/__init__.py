@@ -109,8 +109,9 @@ def values_of(tensor):
     """See `keras_linrec.ops.concrete_values`."""
     import tensorflow as tf
 
-    is_here = tf.is_tensor(tensor) and hasattr(tensor, "numpy")
-    if not is_here or platform() != "cpu":
+    # A variable has the method in a graph too.
+    is_here = tf.executing_eagerly() and tf.is_tensor(tensor)
+    if not is_here or not hasattr(tensor, "numpy") or platform() != "cpu":
         return None
     return tensor.numpy()
 

@@ -87,8 +87,8 @@ def values_of(tensor):
     import torch
 
     # Not a fake tensor.
-    is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu"
-    if is_recorded() or not is_plain:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if is_recorded() or not is_plain or tensor.device.type != "cpu":
         return None
     # NumPy has no bfloat16.
     if tensor.dtype == torch.bfloat16:
