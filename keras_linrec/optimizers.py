@@ -116,9 +116,9 @@ class ParameterGroups(keras.optimizers.Optimizer):
     def _paths(self, variables):
         """The paths in which the expressions are searched for.
 
-        A `Sequential` that is loaded leaves its own name out of the paths of
-        its weights, and so does one that `fit` builds: those of the training
-        that was saved count, if they are the same but for such a name.
+        A `Sequential` that is loaded, or that `fit` builds, drops its own name
+        from the paths of its weights. So a path of the file matches with or
+        without that name.
         """
         paths = [v.path for v in variables]
         saved = self._saved_paths or ()

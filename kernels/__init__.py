@@ -1,8 +1,8 @@
 """The hot path, one folder per implementation.
 
 Layers never import this package. They call `keras_linrec.ops`, where
-`ops/scan.py` describes each call as a `Case` and runs the implementation that
-`resolver.py` selects for it.
+`ops/dispatch.py` describes each call as a `Case` and runs the implementation
+that `resolver.py` selects for it.
 """
 
 import keras

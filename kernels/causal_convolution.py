@@ -56,7 +56,7 @@ def _by_operations(by_feature, response, activation):
 
 
 def _activated(activation, outputs):
-    """The activation, whose slope at NaN has no part in the gradient."""
+    """The activation. What is not finite passes as it is, with a slope of 1."""
     if activation is keras.activations.linear:
         return outputs
     is_finite = ops.all(ops.isfinite(outputs), axis=-1, keepdims=True)

@@ -51,10 +51,11 @@ def with_outliers(sequences):
     - if a number is not finite;
     - if one number has more than half of its energy, and exceeds the typical
       magnitude by more than `MOST_GROWTH`;
-    - if its root mean square exceeds the typical magnitude so far that
-      rounding relative to the former is too much for the latter;
-    - if it exceeds that of the beginning so far, and more than `QUIET_START`
-      times.
+    - if its root mean square exceeds the typical magnitude by so much that
+      rounding, relative to the root mean square, is above `ROUNDING` of the
+      typical magnitude;
+    - if it exceeds the magnitude of the beginning by as much, and by more than
+      `QUIET_START`.
 
     Magnitudes are root mean squares of windows. The typical one is a mean over
     all windows but the largest, of square roots, in which a few count little.

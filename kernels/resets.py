@@ -1,8 +1,8 @@
 """Steps before which a recurrence drops its state, whatever that was.
 
-Kernels take resets as numbers (batch, time), in the dtype of the inputs, of
-which those that are not 0 mark such steps: before them in the order of the
-scan. No resets are `None`, or numbers (0, 0) where a call needs a tensor.
+Kernels take resets as a tensor (batch, time) in the dtype of the inputs. Where
+it is not 0, the state is dropped before that step, in the order of the scan. No
+resets are `None`, or a tensor (0, 0) where a call needs one.
 """
 
 from keras import ops

@@ -38,21 +38,16 @@ class Case(NamedTuple):
     keep_all: bool = True
     # Whether the decay varies over time.
     per_step: bool = False
-    # Whether states are reset.
-    resets: bool = False
-    # For nonlinear scans: whether the native kernels have the activation,
-    # whether it acts on pairs, whether it is GELU, and the number of matrices
-    # that a step multiplies by.
+    # For nonlinear scans: whether the native kernels have the activation, and
+    # whether it acts on pairs.
     known_activation: bool = True
     pairs: bool = False
-    gelu: bool = False
-    matrices: int = 1
     # Whether custom operators can run on these tensors now.
     operators: bool = True
     # Whether a compiler would unroll a loop over time.
     unrolled: bool = False
-    # Whether the scanned axis is not time, so that devices must not share it.
-    not_time: bool = False
+    # Whether the scan runs along time, which devices may share.
+    along_time: bool = True
 
 
 class Decision(NamedTuple):
@@ -160,6 +155,12 @@ def _form_of_move_steps(case, kernel):
     return _fused(case, kernel.move_steps, "gathers", reason)
 
 
+# From this many units on, a GPU computes products of all rows faster, despite
+# their launches: a thread block of the CUDA core reads the recurrent matrix at
+# each step. Estimated, not measured.
+_LARGE_MATRIX = 512
+
+
 def _form_of_nonlinear_scan(case, kernel):
     if kernel.nonlinear_scan is None:
         return "loop", "this kernel has no fused form"
@@ -167,21 +168,19 @@ def _form_of_nonlinear_scan(case, kernel):
         return "loop", "the native kernels lack this activation"
     if _is_short(case):
         return "loop", "a few steps"
-    if case.platform == "tpu":
+    if case.platform == "tpu" or _uses_pallas(case):
         return "loop", "XLA compiles the loop into one program"
     if case.platform != "cuda":
         return "fused", ""
     if case.pairs:
         return "loop", "an activation of pairs"
-    if case.gelu and _uses_pallas(case):
-        return "loop", "Triton has no error function"
-    if _is_matrix_large(case):
+    if case.channels > _LARGE_MATRIX:
         return "loop", "the recurrent matrix is too large"
     return "fused", ""
 
 
 def _is_short(case):
-    """Whether a fused kernel does not pay for so few steps.
+    """Whether there are too few steps for a fused kernel to pay.
 
     The products of the plain forms process all rows of a batch at once: forward
     and backward of a single step at (32, 1, 128) with 128 complex channels take
@@ -190,20 +189,6 @@ def _is_short(case):
     """
     is_short = isinstance(case.time, int) and case.time < 4
     return is_short and not case.unrolled
-
-
-def _is_matrix_large(case):
-    """Whether a GPU computes products of all rows faster, despite its launches.
-
-    In CUDA a thread block reads the recurrent matrix at each step; in Pallas
-    the matrix has to fit into half of the registers. Both thresholds are
-    estimates, not measurements.
-    """
-    if not _uses_pallas(case):
-        return case.channels > 512
-    width = 2 ** max(4, (case.channels - 1).bit_length())
-    itemsize = 8 if case.dtype == "float64" else 4
-    return case.matrices * width**2 * itemsize > 2**17
 
 
 # By operation: the name of its form for a case and a `Kernel`, and the reason,
@@ -224,7 +209,7 @@ def _fused(
     case,
     function,
     otherwise,
-    on_device="no fused kernel for this device yet",
+    reason_on_devices="no fused kernel for this device yet",
     fixed=False,
     on_gpus=False,
 ):
@@ -234,7 +219,7 @@ def _fused(
         case: `Case`.
         function: the kernel's function, or `None`.
         otherwise: the form that runs otherwise.
-        on_device: the reason for it on a GPU or TPU.
+        reason_on_devices: why the fused form does not run on a GPU or TPU.
         fixed: whether the function needs a length that is known before the
             call.
         on_gpus: whether the CUDA core has the function too.
@@ -247,7 +232,7 @@ def _fused(
         return otherwise, "no fused kernel for this dtype"
     if case.platform == "cpu" or (case.platform == "cuda" and on_gpus):
         return "fused", ""
-    return otherwise, on_device
+    return otherwise, reason_on_devices
 
 
 def _has_sections(case):
@@ -343,7 +328,7 @@ def implementation(case):
     for listener in _listeners.lists:
         listener.append(decision)
     kernel = registry.on_platform(case.platform, registry.load(decision.kernel))
-    if not case.not_time:
+    if case.along_time:
         kernel = backends.current().over_devices(kernel)
     return _FORMS[case.operation][decision.form](kernel)
 

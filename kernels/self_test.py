@@ -18,10 +18,9 @@ from keras_linrec.kernels.nonlinear_recurrence import Operands
 # functions also have fewer digits.
 _COMPILED = {"cpu": 1e-5, "cuda": 1e-5, "tpu": 1e-4}
 # How far a portable kernel may be off. It consists of the framework's own
-# operations, so an error of this size is the precision of its products, which
-# `checking` cannot raise everywhere: these cases are off by up to 7e-3 with
-# operands rounded to bfloat16, and by 1e-3 with TF32. A wrong kernel is off by
-# more than 0.1.
+# operations. Its products may round to 16 bits where `checking` cannot forbid
+# it: these cases are off by up to 7e-3 with operands rounded to bfloat16, and
+# by 1e-3 with TF32. A wrong kernel is off by more than 0.1.
 _PORTABLE = 3e-2
 
 

@@ -348,3 +348,19 @@ def test_the_core_survives_a_damaged_cache(native, workplace, monkeypatch):
     assert first == "[1.0, 1.5, 1.75] 1", (answer, errors)
     assert "was damaged" in warned[0] and native == "True"
     assert path.read_bytes() == content
+
+
+def test_no_line_of_the_sources_is_longer_than_80_columns():
+    sources = [
+        path
+        for path in (Path(build.__file__).parent / "source").iterdir()
+        if path.suffix in {".cpp", ".cu", ".h"}
+    ]
+    assert sources
+    long = [
+        f"{path.name}:{number}"
+        for path in sources
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > 80
+    ]
+    assert long == []

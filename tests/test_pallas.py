@@ -10,8 +10,6 @@ from autodiff import relative_error
 from autodiff import tensors
 from autodiff import to_numpy
 from definitions import scan as definition
-from nonlinear_cases import ACTIVATIONS
-from nonlinear_cases import random_operands
 
 if keras.backend.backend() != "jax":
     pytest.skip("Pallas kernels are for JAX", allow_module_level=True)
@@ -21,11 +19,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas import tpu
 
 from keras_linrec.kernels.jax import pallas
-from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.jax.scan import sequential
-from keras_linrec.kernels.nonlinear_recurrence import Dynamics
-from keras_linrec.kernels.nonlinear_recurrence import Operands
-from keras_linrec.kernels.nonlinear_recurrence import recurrence
 
 directions = pytest.mark.parametrize(
     "reverse", [False, True], ids=["forward", "reverse"]
@@ -362,153 +356,3 @@ def test_on_an_accelerator(per_step):
             for function in (run(pallas.scan, reverse), portable(reverse))
         )
         compare(to_numpy(got), to_numpy(expected), 1e-4)
-
-
-# The nonlinear scan.
-
-# activation, solver, whether there is A, whether there is a gate, rank of I - R
-FORMS = [
-    ("tanh", None, False, False, 2),
-    ("leaky_relu", "euler", True, False, 0),
-    ("sigmoid", "rk2", True, True, 0),
-    ("relu", "rk4", False, False, 3),
-]
-
-
-def nonlinear_operands(
-    dynamics, linear=False, rank=0, batch=2, time=6, units=5, resets=False
-):
-    sizes = batch, time, 3, units
-    arrays = random_operands(dynamics, sizes, linear, rank, resets=resets)
-    return tensors(arrays)
-
-
-def nonlinear_interpreted(dynamics):
-    return lambda operands: pallas.nonlinear_scan(
-        dynamics, operands, interpret=True
-    )
-
-
-def compare_nonlinear(got, expected, tolerance):
-    for one, other in zip(got, expected, strict=True):
-        assert one.shape == other.shape
-        assert not other.size or relative_error(one, other) < tolerance
-
-
-def nonlinear_plain(dynamics):
-    def function(operands):
-        outputs = recurrence(loop, dynamics, Operands(*operands))
-        return outputs, outputs[:, -1]
-
-    return function
-
-
-@pytest.mark.parametrize("resets", [False, True], ids=["", "resets"])
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_a_nonlinear_scan_and_its_gradients_are_the_plain_forms(form, resets):
-    activation, solver, linear, gated, rank = form
-    dynamics = Dynamics(ACTIVATIONS[activation], solver, gated)
-
-    def both(function):
-        @jax.jit
-        def run(operands):
-            results, pull_back = jax.vjp(function, operands)
-            (gradients,) = pull_back(
-                tuple(cosines(jnp, r.shape) for r in results)
-            )
-            return *results, *gradients
-
-        return to_numpy(run(operands))
-
-    operands = nonlinear_operands(dynamics, linear, rank, 3, resets=resets)
-    got, expected = (
-        both(function(dynamics))
-        for function in (nonlinear_interpreted, nonlinear_plain)
-    )
-    compare_nonlinear(got, expected, 1e-5)
-
-
-def test_a_nan_in_a_nonlinear_scan_stops_at_a_reset():
-    dynamics = Dynamics(keras.activations.tanh, "euler")
-    operands = Operands(*nonlinear_operands(dynamics, True, resets=True))
-    resets = jnp.zeros((2, 6)).at[0, 4].set(1.0)
-    inputs = operands.inputs.at[:, 2].set(jnp.nan)
-    operands = operands._replace(inputs=inputs, resets=resets)
-    outputs, final_state = nonlinear_interpreted(dynamics)(operands)
-    missing = np.isnan(outputs).any(-1)
-    np.testing.assert_array_equal(missing[0], [0, 0, 1, 1, 0, 0])
-    np.testing.assert_array_equal(missing[1], [0, 0, 1, 1, 1, 1])
-    assert not np.isnan(final_state[0]).any()
-
-
-@pytest.mark.weekly
-def test_second_derivatives_of_a_nonlinear_scan_are_the_plain_forms():
-    dynamics = Dynamics(keras.activations.tanh, "euler")
-
-    def second(function):
-        def slope(operands):
-            gradients = jax.grad(
-                lambda o: sum(jnp.sum(r * r * r) for r in function(o))
-            )(operands)
-            return sum(weighted(lambda g: g, [g]) for g in gradients)
-
-        return to_numpy(jax.jit(jax.grad(slope))(operands))
-
-    operands = nonlinear_operands(dynamics, True)
-    got = second(nonlinear_interpreted(dynamics))
-    expected = second(nonlinear_plain(dynamics))
-    compare_nonlinear(got, expected, 1e-5)
-
-
-@pytest.mark.weekly
-def test_vmap_gives_each_nonlinear_system_its_own():
-    dynamics = Dynamics(keras.activations.tanh, "euler")
-    operands = nonlinear_operands(dynamics, True)
-    kernels = jnp.stack([operands[3], -operands[3]])
-
-    def gradient(function):
-        def loss(kernel):
-            return weighted(function, [*operands[:3], kernel, *operands[4:]])
-
-        return jax.grad(loss)
-
-    got = jax.jit(jax.vmap(gradient(nonlinear_interpreted(dynamics))))(kernels)
-    one_by_one = jax.jit(gradient(nonlinear_plain(dynamics)))
-    expected = [one_by_one(kernel) for kernel in kernels]
-    compare(to_numpy(got), to_numpy(expected), 1e-5)
-
-
-# Triton has no error function: the resolver takes the loop for GELU.
-@pytest.mark.parametrize("activation", sorted({*ACTIVATIONS} - {"gelu"}))
-def test_a_nonlinear_scan_lowers_without_a_gpu(activation):
-    for solver, units in ((None, 128), ("rk4", 100)):
-        dynamics = Dynamics(ACTIVATIONS[activation], solver, bool(solver))
-        operands = nonlinear_operands(
-            dynamics, bool(solver), 0, 3, 50, units, resets=bool(solver)
-        )
-
-        def loss(operands, dynamics=dynamics):
-            return weighted(
-                lambda o: pallas.nonlinear_scan(dynamics, o), operands
-            )
-
-        traced = jax.jit(jax.grad(loss)).trace(operands)
-        text = traced.lower(lowering_platforms=("cuda",)).as_text()
-        # One for the scan and one for its gradient.
-        assert text.count("custom_call @__gpu$xla.gpu.triton") == 2
-
-
-def test_the_nonlinear_scan_on_a_gpu():
-    if jax.default_backend() != "gpu":
-        pytest.skip("there is no GPU here")
-    for solver, units in (("euler", 128), ("rk4", 100)):
-        dynamics = Dynamics(keras.activations.tanh, solver, True)
-        operands = nonlinear_operands(dynamics, True, 0, 5, 50, units)
-        got, expected = (
-            jax.jit(jax.grad(lambda o, f=function: weighted(f, o)))(operands)
-            for function in (
-                partial(pallas.nonlinear_scan, dynamics),
-                nonlinear_plain(dynamics),
-            )
-        )
-        compare_nonlinear(to_numpy(got), to_numpy(expected), 1e-3)

@@ -48,8 +48,8 @@ class LSSL(TimescalesForSignals, SpectrumOfTransition, SequenceLayer):
     and the layer's output is activation(C x_t + D u_t) @ kernel + bias, with
     the channels of all features side by side. Whole sequences are computed as
     a convolution with C Abar^k Bbar, steps and packed rows by the recurrence.
-    An outlier, a NaN or an infinity leaves earlier outputs of its row as they
-    were, to 1e-6 of the largest of them.
+    Outputs before an outlier, a NaN or an infinity change by at most 1e-6 of
+    their largest.
 
     | weight | shape | meaning |
     |---|---|---|

@@ -29,7 +29,7 @@ from keras_linrec.validation import require_call_arguments
 from keras_linrec.validation import require_count
 from keras_linrec.validation import require_durations
 
-# The arguments of a call that a stream has no use for or passes by itself.
+# The arguments of a call that a part of a stream does not take.
 _NOT_OF_PARTS = {
     "sequences",
     "initial_state",

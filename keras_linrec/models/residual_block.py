@@ -104,10 +104,9 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
         time_deltas, step_rescale, reset_mask: for a unit that takes them.
             See `LSSL`.
         padding_is_last: boolean, whether masked steps are the last of each
-            row. The unit then reads zeros there and no mask, which saves
-            moving its steps; for units that look at earlier steps only, or
-            whose states stay zero over zeros, as those of a bidirectional
-            `RotRNN`. Defaults to `False`.
+            row. Then the unit gets zeros instead of a mask, which is faster.
+            Only causal units allow this, and those whose zero state stays
+            zero. Defaults to `False`.
 
     Output shape:
         (batch, time, features), that of the input.

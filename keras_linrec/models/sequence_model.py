@@ -241,8 +241,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
 
         The first block multiplies its dt by `step_rescale`. With `pool_size`,
         the averages that follow it take in other numbers of steps, to last
-        about as long as before, and later blocks multiply their dt by what is
-        then left of the factor: for half the rate, averages of 4, 4 and 4
+        about as long as before: for half the rate, averages of 4, 4 and 4
         steps become averages of 2, 4 and 4, and only the first dt is doubled.
 
         Args:
@@ -450,11 +449,13 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
             batch_size: integer, the number of rows.
 
         Returns:
-            A list of lists: the states of each block; with `pool_size`, after
-            them, for each average between two blocks the sum over the steps
-            of the unfinished window and their number; and last, unless
-            `pooling` is `None`, what was pooled so far, the number of steps
-            in it, and for a mean what rounding took from both.
+            A list of lists, in this order:
+
+            - the states of each block;
+            - with `pool_size`, for each average between two blocks, the sum
+              over the steps of the unfinished window, and their number;
+            - unless `pooling` is `None`, what was pooled so far, the number
+              of steps in it, and for a mean what rounding took from both.
         """
         self.require_streaming()
         states = super().get_initial_state(batch_size)

@@ -45,9 +45,10 @@ def average_steps(sequences, size, mask=None):
         mask: boolean, (batch, time), true where a step counts, or `None`.
 
     Returns:
-        `(averages, mask)`: (batch, time // size, features), or a single one
-        that does not count if there are fewer than `size` steps, and which of
-        them count, (batch, time // size), or `None` if all do.
+        `(averages, mask)`: the averages, (batch, time // size, features); if
+        there are fewer than `size` steps, a single one, which does not count.
+        The mask is true where an average counts, (batch, time // size), or
+        `None` if all do.
     """
     time = sequences.shape[1]
     count = length_after(ops.shape(sequences)[1], size)

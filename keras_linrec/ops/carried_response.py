@@ -6,7 +6,7 @@ elsewhere.
 
 from keras import ops
 
-from keras_linrec.ops.scan import kernel_for
+from keras_linrec.ops.dispatch import kernel_for
 
 
 def carried_kernel(inputs, state_size):
@@ -17,7 +17,7 @@ def carried_kernel(inputs, state_size):
         state_size: integer, N.
     """
     return kernel_for(
-        "carried_response", inputs, channels=state_size, not_time=True
+        "carried_response", inputs, channels=state_size, along_time=False
     )
 
 

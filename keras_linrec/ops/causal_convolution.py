@@ -6,8 +6,8 @@ from keras import ops
 from keras_linrec import activations
 from keras_linrec.double_precision import activate
 from keras_linrec.kernels.native.call_encoding import activation_flags
+from keras_linrec.ops.dispatch import kernel_for
 from keras_linrec.ops.precision import accumulation_dtype
-from keras_linrec.ops.scan import kernel_for
 from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_tensors
 
@@ -63,7 +63,10 @@ def causal_convolution(inputs, response, activation=None):
     if not are_known or taps > time:
         response = response[..., : ops.shape(inputs)[1]]
     run = kernel_for(
-        "causal_convolution", inputs, channels=inputs.shape[-1], not_time=True
+        "causal_convolution",
+        inputs,
+        channels=inputs.shape[-1],
+        along_time=False,
     )
     activation = activations.get_unary(activation)
     known = activation_flags(activation)

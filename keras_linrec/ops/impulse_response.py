@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_linrec.ops import precision
 from keras_linrec.ops.discretization import discretise
-from keras_linrec.ops.scan import kernel_for
+from keras_linrec.ops.dispatch import kernel_for
 from keras_linrec.ops.transition_powers import TransitionPowers
 from keras_linrec.ops.transition_powers import chunked_response
 from keras_linrec.ops.transition_powers import doubled
@@ -63,6 +63,8 @@ def impulse_response(transition, timescale, output_matrix, time, alpha=0.5):
     run = kernel_for(
         "impulse_response",
         output_matrix,
+        # It has no rows, and no sequences.
+        batch=None,
         time=time,
         channels=output_matrix.shape[-1],
     )

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_linrec.ops.scan import kernel_for
+from keras_linrec.ops.dispatch import kernel_for
 
 
 def to_front(sequences, mask):
@@ -36,6 +36,6 @@ def _moved(sequences, mask, to_places, with_masked):
         sequences = ops.expand_dims(sequences, -1)
         return ops.squeeze(_moved(sequences, mask, to_places, with_masked), -1)
     run = kernel_for(
-        "move_steps", sequences, channels=sequences.shape[-1], not_time=True
+        "move_steps", sequences, channels=sequences.shape[-1], along_time=False
     )
     return run(sequences, mask, to_places, with_masked)

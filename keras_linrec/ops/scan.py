@@ -2,18 +2,14 @@
 
 from numbers import Real
 
-import keras
 from keras import ops
 
 from keras_linrec import activations
-from keras_linrec.kernels import backends
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.nonlinear_recurrence import Operands
-from keras_linrec.kernels.resets import are_given
-from keras_linrec.kernels.resolver import Case
-from keras_linrec.kernels.resolver import implementation
 from keras_linrec.ops import packing
+from keras_linrec.ops.dispatch import kernel_for
 from keras_linrec.ops.feed_through import feed_through
 from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.ops.scan_checks import require_alike
@@ -258,7 +254,6 @@ def projected_scan(
         inputs,
         decay,
         keep_all=keep_all,
-        resets=bool(resets),
     )
     arguments = decay, inputs, input_kernel, output_kernel, initial_state
     options = reverse, *resets
@@ -456,47 +451,17 @@ def _scan(decay, inputs, initial_state, reverse, reset_mask):
     else:
         initial_state = _cast(initial_state, dtype)
         require_state(initial_state, shape)
-    run = kernel_for("linear_scan", inputs[0], decay, resets=bool(resets))
+    run = kernel_for("linear_scan", inputs[0], decay)
     return run(decay, inputs, initial_state, reverse, *resets)
 
 
-def kernel_for(operation, sequences, decay=None, **facts):
-    """The function that computes an operation on tensors of these shapes.
-
-    All operations resolve their kernel here.
-
-    Args:
-        operation: a name that `keras_linrec.kernels.explain` takes.
-        sequences: tensor (batch, time, features), the inputs of a scan.
-        decay: tuple of tensors, the decay of a linear or projected scan.
-            Defaults to `None`.
-        **facts: other fields of `keras_linrec.kernels.resolver.Case`.
-    """
-    if decay is not None:
-        facts["channels"] = len(decay) * decay[0].shape[-1]
-        facts["per_step"] = len(decay[0].shape) == 3
-    batch, time, _ = sequences.shape
-    case = Case(
-        operation,
-        dtype=keras.backend.standardize_dtype(sequences.dtype),
-        batch=batch,
-        time=time,
-        **backends.current().describe(sequences),
-    )
-    return implementation(case._replace(**facts))
-
-
 def _nonlinear_kernel(dynamics, operands):
-    recurrent_kernel = operands.recurrent_kernel
     return kernel_for(
         "nonlinear_scan",
         operands.inputs,
         channels=operands.initial_state.shape[-1],
         known_activation=nonlinear_flags(dynamics, operands) is not None,
         pairs=dynamics.activation in activations.OF_PAIRS,
-        gelu=dynamics.activation is keras.activations.gelu,
-        matrices=max(1, recurrent_kernel.shape[1] // recurrent_kernel.shape[0]),
-        resets=are_given(operands.resets),
     )
 
 

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_linrec.kernels.varying_response import factorise as factorise
 from keras_linrec.kernels.varying_response import solution_and_state
-from keras_linrec.ops.scan import kernel_for
+from keras_linrec.ops.dispatch import kernel_for
 
 
 def step(transition, factors, timescale, inputs, state):
@@ -26,7 +26,7 @@ def step(transition, factors, timescale, inputs, state):
         state: tensor (batch, N, features), x.
     """
     # The scan runs along the states, not along time; it must not be sharded.
-    scan = kernel_for("linear_scan", state, not_time=True)
+    scan = kernel_for("linear_scan", state, along_time=False)
     return solution_and_state(
         scan, transition, factors, timescale, inputs, state
     )[1]
@@ -69,7 +69,7 @@ def varying_response(
         "varying_response",
         inputs,
         channels=output_matrix.shape[-1],
-        not_time=True,
+        along_time=False,
     )
     return run(
         *transition,

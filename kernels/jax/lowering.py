@@ -25,8 +25,8 @@ def native_or_portable(natives, portable, results, arguments):
 
     Args:
         natives: tuple of pairs, a platform and a function that runs on it;
-            the platform `None` is any. None runs in a file, nor in a program
-            for several platforms.
+            `None` stands for any platform. In a file, or in a program for
+            several platforms, only `portable` runs.
         portable: function. It and the others take arrays and return a list of
             arrays; they are traced when a program is lowered. They compare
             equal for equal calls, so that JAX can reuse a compiled program.

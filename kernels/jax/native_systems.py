@@ -11,11 +11,11 @@ from keras_linrec.kernels.jax.native_scans import scan
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import bits_of
-from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_shapes import carried_shapes
 from keras_linrec.kernels.native.call_shapes import response_shapes
 from keras_linrec.kernels.native.call_shapes import varying_checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import varying_shapes
+from keras_linrec.kernels.wanted import response_gradients
 
 
 def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):

@@ -28,9 +28,6 @@ from keras_linrec.kernels.jax.compensated import add
 from keras_linrec.kernels.jax.compensated import multiply_add
 from keras_linrec.kernels.jax.compensated import with_remainder
 from keras_linrec.kernels.jax.float64_scope import float64_scope
-from keras_linrec.kernels.jax.pallas_nonlinear import (
-    nonlinear_scan as nonlinear_scan,
-)
 from keras_linrec.kernels.jax.scan import associative
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.projected_scan import with_final_state

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.custom_derivatives import custom_vjp_primal_tree_values
 
+from keras_linrec.kernels.wanted import replace_unwanted
+
 
 def twice_differentiable(
     forward,
@@ -108,9 +110,6 @@ def _nothing(gradient):
 
 
 def _masked(gradients, wanted, replace):
-    """The gradients, with `replace` of those that are not wanted."""
+    """The gradients; each unwanted one `g` becomes `replace(g)`."""
     leaves, tree = jax.tree.flatten(gradients)
-    leaves = [
-        leaf if one else replace(leaf) for leaf, one in zip(leaves, wanted)
-    ]
-    return jax.tree.unflatten(tree, leaves)
+    return jax.tree.unflatten(tree, replace_unwanted(leaves, wanted, replace))

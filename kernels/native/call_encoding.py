@@ -28,28 +28,6 @@ def bits_of(number):
     return struct.unpack("q", struct.pack("d", number))[0]
 
 
-def replace_unwanted(gradients, wanted, replace):
-    """The gradients, with `replace` of those that are not wanted."""
-    return [
-        gradient if one else replace(gradient)
-        for gradient, one in zip(gradients, wanted)
-    ]
-
-
-def response_gradients(needed):
-    """Which gradients of an impulse response to compute, if some are needed.
-
-    Args:
-        needed: for each argument, whether its gradient is needed.
-
-    Returns:
-        A tuple of booleans. The core computes those of A, B and dt together,
-        and that of C in any case.
-    """
-    *systems, _ = needed
-    return *[any(systems)] * len(systems), True
-
-
 def number_of(bits):
     """The inverse of `bits_of`."""
     return struct.unpack("d", struct.pack("q", bits))[0]

@@ -24,8 +24,6 @@ from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.native.call_encoding import number_of
-from keras_linrec.kernels.native.call_encoding import replace_unwanted
-from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.resets import or_none
 from keras_linrec.kernels.tensorflow import cuda
@@ -34,6 +32,8 @@ from keras_linrec.kernels.tensorflow.operations import library as _operations
 from keras_linrec.kernels.tensorflow.operations import operation_for
 from keras_linrec.kernels.tensorflow.operations import runs_on_cuda
 from keras_linrec.kernels.tensorflow.pull_back import pull_back
+from keras_linrec.kernels.wanted import replace_unwanted
+from keras_linrec.kernels.wanted import response_gradients
 
 
 def scan(decay, inputs, initial_state, reverse=False, resets=None):

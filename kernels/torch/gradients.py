@@ -22,8 +22,6 @@ from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
-from keras_linrec.kernels.native.call_encoding import replace_unwanted
-from keras_linrec.kernels.native.call_encoding import response_gradients
 from keras_linrec.kernels.native.call_encoding import transposed_move
 from keras_linrec.kernels.torch import batched_gradients
 from keras_linrec.kernels.torch import operators
@@ -34,6 +32,8 @@ from keras_linrec.kernels.torch.tensors import flatten
 from keras_linrec.kernels.torch.tensors import given
 from keras_linrec.kernels.torch.tensors import groups
 from keras_linrec.kernels.torch.tensors import nest
+from keras_linrec.kernels.wanted import replace_unwanted
+from keras_linrec.kernels.wanted import response_gradients
 
 
 def _register(

@@ -4,7 +4,6 @@ Each is a function without arguments that returns a function of arrays and a
 tuple of their shapes: results and the gradients of all arguments.
 """
 
-import keras
 from jax import ShapeDtypeStruct
 from jax import numpy as jnp
 from jax import tree
@@ -14,8 +13,6 @@ from keras_linrec import layers
 from keras_linrec import models
 from keras_linrec import ops
 from keras_linrec.kernels.jax import pallas
-from keras_linrec.kernels.nonlinear_recurrence import Dynamics
-from keras_linrec.kernels.nonlinear_recurrence import Operands
 
 PROGRAMS = {}
 # Programs that are traced with JAX's float64 switched on.
@@ -83,42 +80,6 @@ program(
     *scan_shapes(3, 600, 300, 2, False, "float64"),
 )
 WITH_FLOAT64.add("Pallas scan (3, 600, 300), complex, float64, x64")
-
-
-def nonlinear_shapes(dynamics, batch, time, units, resets=False):
-    """Operands with A where there is a solver."""
-    width = units * (1 + dynamics.gated)
-    matrices = units * (1 + bool(dynamics.solver))
-    return Operands(
-        shape(batch, time, 8),
-        shape(8, width),
-        shape(width),
-        shape(units, matrices),
-        shape(0, units),
-        shape(1, 1),
-        shape(0),
-        shape(batch, time) if resets else shape(0, 0),
-        shape(batch, units),
-    )
-
-
-for solver, units, resets in (
-    (None, 128, False),
-    ("euler", 128, False),
-    ("rk2", 128, False),
-    ("rk2", 128, True),
-    ("rk4", 100, False),
-):
-    dynamics = Dynamics(keras.activations.tanh, solver, gated=bool(solver))
-    program(
-        f"Pallas nonlinear scan (3, 50, {units}), {solver}"
-        + ", resets" * resets,
-        lambda *operands, dynamics=dynamics: pallas.nonlinear_scan(
-            dynamics, operands
-        ),
-        *nonlinear_shapes(dynamics, 3, 50, units, resets),
-        target="cuda",
-    )
 
 
 # The public operations.

@@ -116,9 +116,9 @@ bool all_finite(const Real* numbers, int64_t count) {
   return !other;
 }
 
-// The rows whose inputs, or cotangents of outputs, have a NaN or an infinity: in
-// the products of a block it would reach the steps on its other side. The other
-// rows are computed as without them, to the last bit.
+// The rows whose inputs, or cotangents of outputs, have a NaN or an infinity:
+// in the products of a block it would reach the steps on its other side. The
+// other rows are computed as without them, to the last bit.
 template <class Real>
 class BadRows {
  public:

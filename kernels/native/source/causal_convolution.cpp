@@ -552,7 +552,8 @@ class Convolution {
     kernels<Real>().respond(call);
   }
 
-  // Calls use(place among (time, width, channels), number) for a tile's numbers.
+  // Calls use(place among (time, width, channels), number) for a tile's
+  // numbers.
   template <class Number, class Use>
   void for_each_output(const FourierLanes<Number>& lanes,
                        const Use& use) const {

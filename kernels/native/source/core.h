@@ -194,10 +194,11 @@ KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan(int flags,
 KERAS_LINREC_PUBLIC int keras_linrec_nonlinear_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
-// Moves the unmasked steps of each row to its front, in their order and followed
-// by zeros, or back to their places. Masked steps are zero there, or they repeat
-// the unmasked step before them (`WithMasked`), if there is one. With that flag,
-// to the front, masked steps are added to the unmasked step before them.
+// Moves the unmasked steps of each row to its front, in their order and
+// followed by zeros, or back to their places. Masked steps are zero there, or
+// they repeat the unmasked step before them (`WithMasked`), if there is one.
+// With that flag, to the front, masked steps are added to the unmasked step
+// before them.
 //   sizes: groups, batch, time, features
 //   from: sequences (batch, time, features), mask (batch, time), where 0 is
 //     masked

@@ -336,7 +336,7 @@ int64_t keras_linrec_cuda_impulse_response_backward_scratch(
     int, const int64_t* sizes) {
   Memory memory{nullptr};
   ResponseMemory::place(response_sizes(sizes), memory);
-  // Not nothing, which allocators give as a null pointer.
+  // At least 8 bytes: some allocators return null for 0.
   return memory.used ? memory.used : sizeof(double);
 }
 

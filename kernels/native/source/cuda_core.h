@@ -47,8 +47,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan(
 
 // The sequential part of the gradient; cuda_nonlinear.h defines e.
 //   sizes: the same, with whether there are d_outputs
-//   from: factors (batch, stages, time, units or twice as many), the transpose of
-//     (A, R), resets, d_outputs, d_final_state
+//   from: factors (batch, stages, time, units or twice as many), the
+//     transpose of (A, R), resets, d_outputs, d_final_state
 //   to: e (batch, stages, time, units), d_initial_state
 KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to,

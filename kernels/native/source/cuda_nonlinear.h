@@ -296,9 +296,10 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
       const int64_t stage = stages - 1 - turn % stages;
       const int64_t place = this->row_at(block, row);
       for (int column = unit; column < columns; column += units)
-        block.fetch(
-            factors + ((place * stages + stage) * s.time + t) * columns + column,
-            shared.factors[(turn & 1) * columns + column].of[row]);
+        block.fetch(factors +
+                        ((place * stages + stage) * s.time + t) * columns +
+                        column,
+                    shared.factors[(turn & 1) * columns + column].of[row]);
       if (turn % stages) return;
       if (s.kept)
         block.fetch(d_outputs + (place * s.time + t) * units + unit,

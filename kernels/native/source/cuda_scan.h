@@ -82,8 +82,8 @@ struct Scan : TilePass<Real, parts> {
 // The gradient goes from the last step to the first. With e_t the cotangent of
 // inputs_t, the carry is a_t e_t: the map of a step is c -> a_t c + a_t g_t, g
 // the cotangents of the outputs. For a time-invariant decay it leaves a sum for
-// each row, tile and channel, which `AddDecays` adds up. The carry before a reset
-// is zero, and that step's decay has no cotangent.
+// each row, tile and channel, which `AddDecays` adds up. The carry before a
+// reset is zero, and that step's decay has no cotangent.
 template <class Real, int parts, bool per_step>
 struct ScanBackward : TilePass<Real, parts> {
   using N = Number<parts>;

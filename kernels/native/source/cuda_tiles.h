@@ -1,5 +1,5 @@
-// What the passes of the CUDA core over long sequences share: they cut rows into
-// tiles, and hand the state from one tile to the next.
+// What the passes of the CUDA core over long sequences share: they cut rows
+// into tiles, and hand the state from one tile to the next.
 //
 // A row is cut into tiles of some steps and channels, which fit into shared
 // memory, and each thread has one channel of a tile for a piece of consecutive

@@ -115,8 +115,8 @@ INLINE void transform(Complex<Real>* x) {
     const Real half = Real(0.70710678118654752440);
     transform_four<forward>(x[0], x[2], x[4], x[6]);
     transform_four<forward>(x[1], x[3], x[5], x[7]);
-    // The odd ones turn by an eighth each; of the second and the fourth, sqrt(2)
-    // times as much.
+    // The odd ones turn by an eighth each; of the second and the fourth,
+    // sqrt(2) times as much.
     const auto second = plus_turned<forward>(x[3], x[3]);
     const Complex<Real> none{};
     const auto fourth = plus_turned<forward>(none - x[7], x[7]);
@@ -164,11 +164,13 @@ void run_stage(const FourierStage<Real>& stage, int64_t points,
         Complex<Real> v[radix];
         FOR_EACH_POINT(q) v[q] = x[j + q * below];
         if (!forward) {
-          FOR_EACH_POINT(q) v[q] = q ? twiddled<false>(v[q], twiddles + 2 * q) : v[q];
+          FOR_EACH_POINT(q)
+          v[q] = q ? twiddled<false>(v[q], twiddles + 2 * q) : v[q];
         }
         transform<radix, forward>(v);
         if (forward) {
-          FOR_EACH_POINT(q) v[q] = q ? twiddled<true>(v[q], twiddles + 2 * q) : v[q];
+          FOR_EACH_POINT(q)
+          v[q] = q ? twiddled<true>(v[q], twiddles + 2 * q) : v[q];
         }
         FOR_EACH_POINT(q) x[j + q * below] = v[q];
       }
@@ -207,7 +209,8 @@ struct Lines {
   }
 };
 
-// Values become use(numbers of a step, value before), or 0 behind the last step.
+// Values become use(numbers of a step, value before), or 0 behind the last
+// step.
 template <class Real, class Use>
 INLINE void gather(const FourierPlan<Real>& plan,
                    const FourierLanes<const Real>& from,

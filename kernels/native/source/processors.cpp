@@ -126,7 +126,8 @@ int processors_of_quota(const std::string& groups, const std::string& root) {
             {least, least_quota(root + "/cpu", group),
              least_quota(root + "/" + names.str(), group)});
   }
-  return least == no_quota ? 0 : std::max(1, static_cast<int>(std::ceil(least)));
+  return least == no_quota ? 0
+                           : std::max(1, static_cast<int>(std::ceil(least)));
 }
 
 Processors available_processors() {

@@ -19,10 +19,12 @@ constexpr int64_t channels_a_line = 16;
 // inputs twice.
 constexpr int64_t least_steps_a_part = 1 << 12;
 
-// Larger results are streamed: at (16, 4096, 256), 67 MB, a scan takes 3.2 ms
-// instead of 5.4 and its gradient 5.3 instead of 7.9; at 13 MB, half of a cache,
-// nothing is gained, and at 4 MB whoever reads the results next waits for them
-// three times as long.
+// Larger results bypass the cache:
+//
+//   results    streamed              through the cache
+//   67 MB      3.2 ms, gradient 5.3  5.4 ms, gradient 7.9
+//   13 MB      the same              the same (half of a cache)
+//    4 MB      their reader waits three times as long
 constexpr int64_t streamed_bytes = 1 << 24;
 
 struct Sizes {

@@ -49,8 +49,8 @@ constexpr bool all_of(uint64_t bits, uint64_t wanted) {
 }
 
 // The features that the processor has, and the registers that the system
-// saves. Asked of the processor itself: `__builtin_cpu_supports` needs a part of
-// the compiler's runtime that Zig's lacks, and there says no to everything.
+// saves. Asked of the processor itself: `__builtin_cpu_supports` needs a part
+// of the compiler's runtime that Zig's lacks, and there says no to everything.
 struct Features {
   unsigned basic = 0, extended = 0;
   uint64_t registers = 0;

@@ -30,11 +30,11 @@ void prepare_to_write(void* array, std::size_t bytes);
 void* open_library(const char* path);
 void* function_in(void* library, const char* name);
 
-// Below the smallest normal number, numbers are zero on this thread, as they are
-// on those of XLA and TensorFlow. States that decay over zeros at the end of a
-// row become so small: with a quarter of the steps masked, PyTorch's training
-// step of RotRNN(128) at (16, 2048, 64) takes 180 ms with such numbers and 135
-// where `torch.set_flush_denormal` makes them zero.
+// Below the smallest normal number, numbers are zero on this thread, as they
+// are on those of XLA and TensorFlow. States that decay over zeros at the end
+// of a row become so small: with a quarter of the steps masked, PyTorch's
+// training step of RotRNN(128) at (16, 2048, 64) takes 180 ms with such numbers
+// and 135 where `torch.set_flush_denormal` makes them zero.
 class FlushSubnormals {
  public:
   FlushSubnormals();

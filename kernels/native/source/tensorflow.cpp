@@ -96,9 +96,9 @@ class Kernel : public tf::OpKernel {
     tf::Tensor scratch;
     if (called.cuda) {
       const int64_t bytes = called.scratch(call.flags(), sizes.data());
-      OP_REQUIRES_OK(context,
-                     context->allocate_temp(tf::DT_INT8, tf::TensorShape({bytes}),
-                                            &scratch));
+      OP_REQUIRES_OK(
+          context, context->allocate_temp(tf::DT_INT8, tf::TensorShape({bytes}),
+                                          &scratch));
     }
     const ffi::Error error =
         called.cuda ? queue(called.cuda, call.flags(), sizes.data(), from, to,

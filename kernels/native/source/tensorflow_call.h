@@ -173,12 +173,26 @@ class Call {
     }
     if (fits) return absl::OkStatus();
     static const std::map<char, const char*> names = {
-        {'b', "batch"},    {'t', "time"},  {'f', "features"},
-        {'c', "channels"}, {'u', "units"}, {'k', "blocks"},
-        {'p', "parts"},    {'n', "state"}, {'3', "bands"},
-        {'g', "driven units"}, {'r', "recurrent columns"}, {'m', "rank"},
-        {'l', "taps"}, {'i', "rows"}, {'j', "steps"}, {'q', "pairs"}, {'z', "steps or 0"},
-        {'x', "rows or 0"}, {'y', "steps or 0"}, {'s', "stages"}};
+        {'b', "batch"},
+        {'t', "time"},
+        {'f', "features"},
+        {'c', "channels"},
+        {'u', "units"},
+        {'k', "blocks"},
+        {'p', "parts"},
+        {'n', "state"},
+        {'3', "bands"},
+        {'g', "driven units"},
+        {'r', "recurrent columns"},
+        {'m', "rank"},
+        {'l', "taps"},
+        {'i', "rows"},
+        {'j', "steps"},
+        {'q', "pairs"},
+        {'z', "steps or 0"},
+        {'x', "rows or 0"},
+        {'y', "steps or 0"},
+        {'s', "stages"}};
     // With the sizes that are known from earlier arguments.
     std::vector<std::string> expected;
     for (char letter : letters) {

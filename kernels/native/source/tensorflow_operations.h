@@ -16,8 +16,8 @@ namespace tf = tensorflow;
 
 // Axes are letters: Batch, Time, Features, Channels, Units, blocKs of time,
 // Lags of a response, Parts, the Numbers of a state, Stages of a solver; "3" is
-// three and "0" is zero. Other letters are sizes specific to an operation. A decay has the axes "c" or, if it is
-// given per step, "btc".
+// three and "0" is zero. Other letters are sizes specific to an operation. A
+// decay has the axes "c" or, if it is given per step, "btc".
 constexpr char decay_axes[] = "decay";
 
 struct Quantity {

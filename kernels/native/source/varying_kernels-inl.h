@@ -11,7 +11,9 @@ INLINE Group shifted(double base, Group shift, double factor) {
   return {{base - factor * shift.part[0], base - factor * shift.part[1]}};
 }
 
-INLINE Group inverse_of(Group a) { return {{1.0 / a.part[0], 1.0 / a.part[1]}}; }
+INLINE Group inverse_of(Group a) {
+  return {{1.0 / a.part[0], 1.0 / a.part[1]}};
+}
 
 INLINE void read_out_group(const VaryingStep& s, int64_t first) {
   const int64_t size = s.system->size;
@@ -67,7 +69,8 @@ INLINE void varying_step_group(const VaryingStep& s, int64_t first) {
   Group solution{};
   for (int64_t n = size - 1; n >= 0; n--) {
     const int64_t row = n * lanes;
-    solution = Group::load(scratch + row) - Group::load(factors + row) * solution;
+    solution =
+        Group::load(scratch + row) - Group::load(factors + row) * solution;
     const Group old = Group::load(state + row);
     (old + length * solution).store(state + row);
     if (!keep) continue;
@@ -117,8 +120,8 @@ INLINE void varying_group_backward(const VaryingStepBackward& s,
                           s.transposed_right[n] * next;
     const Group sum = Group::load(d_state + row);
     d_inputs = d_inputs + system.input[n] * slope;
-    d_length = d_length +
-               Group::load(s.solution + first + row) * (sum + s.alpha * through);
+    d_length = d_length + Group::load(s.solution + first + row) *
+                              (sum + s.alpha * through);
     (sum + through).store(d_state + row);
   };
   for (int64_t n = size - 1; n >= 0; n--) {

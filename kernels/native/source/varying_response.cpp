@@ -6,8 +6,8 @@
 //
 // with M eliminated anew for each step: two sweeps along a tridiagonal matrix.
 // A job takes `lanes` systems side by side, each a feature of a row. The
-// forward pass keeps the states that enter blocks of time, from which the backward
-// pass recomputes the others. All sums are float64.
+// forward pass keeps the states that enter blocks of time, from which the
+// backward pass recomputes the others. All sums are float64.
 #include <algorithm>
 #include <cstring>
 

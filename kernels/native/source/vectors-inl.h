@@ -23,9 +23,9 @@
 
 #define INLINE inline __attribute__((always_inline))
 
-// Before a loop over an array that is to live in registers, which it can only if
-// every index is a constant. Clang would leave it in memory: a product of panels
-// took twice as long.
+// Before a loop over an array that is to live in registers, which it can only
+// if every index is a constant. Clang would leave it in memory: a product of
+// panels took twice as long.
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")
 #else
