@@ -14,6 +14,7 @@ from autodiff import tensors
 from autodiff import to_numpy
 from definitions import convolution as definition
 from needs_native import each_kernel
+from selection import COMPILING
 
 from keras_linrec import activations
 from keras_linrec.ops import causal_convolution
@@ -63,6 +64,7 @@ def test_outputs_and_gradients_equal_their_definition(
         assert relative_error(one, other) < 1e-6
 
 
+@pytest.mark.weekly(*COMPILING)
 @pytest.mark.parametrize(
     "activation",
     # The kernel has no softplus.
@@ -104,6 +106,7 @@ def test_one_gradient_alone_is_the_same_as_both(wanted, kernel):
     assert relative_error(got, both[wanted]) < 1e-6
 
 
+@pytest.mark.weekly(*COMPILING)
 def test_second_derivatives(kernel):
     # sum(c * d/du sum(w * (R * u))) is the sum of w times R convolved with c.
     inputs, response, weights = numbers(2, 9, 3, 2, 7)
@@ -131,6 +134,7 @@ def test_second_derivatives(kernel):
     assert relative_error(got[1], first + second) < 1e-5
 
 
+@pytest.mark.weekly(*COMPILING)
 def test_second_derivatives_of_an_activated_convolution(kernel):
     given = numbers(2, 9, 3, 2, 7)
     directions = tensors(numbers(2, 9, 3, 2, 7)[:2])
@@ -156,6 +160,7 @@ def test_second_derivatives_of_an_activated_convolution(kernel):
         assert relative_error(one, other) < 1e-5
 
 
+@pytest.mark.weekly(*COMPILING)
 def test_features_and_rows_do_not_mix(kernel):
     inputs, response, _ = numbers(3, 20, 5, 1, 20)
     (whole,) = to_numpy(run(tensors([inputs, response])))
@@ -212,6 +217,7 @@ def test_outputs_after_an_outlier_equal_the_sums(outlier, kernel):
         assert relative_error(got[1, part, 2], expected[1, part, 2]) < 2e-6
 
 
+@pytest.mark.weekly(*COMPILING)
 @pytest.mark.parametrize("scale", [1e3, 1e30, np.inf])
 def test_a_sequence_that_becomes_large_and_stays_so_leaves_earlier_outputs(
     scale, kernel
@@ -303,6 +309,7 @@ def test_what_a_sequence_that_becomes_louder_moves(dtype, growth, most, kernel):
     assert relative_error(got[:, :200], expected[:, :200]) < most
 
 
+@pytest.mark.weekly(*COMPILING)
 @pytest.mark.parametrize(
     ("of_inputs", "of_response"), [(3e37, 1.0), (1.0, 3e37), (1e19, 1e18)]
 )
@@ -341,6 +348,7 @@ def test_taps_beyond_an_unknown_last_step_have_no_effect(jit_compile, kernel):
     assert relative_error(traced(*given).numpy(), expected) < 1e-6
 
 
+@pytest.mark.weekly(*COMPILING)
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="others have no such cond")
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_second_derivatives_within_a_function(jit_compile, kernel):
@@ -432,6 +440,7 @@ def test_float64_keeps_its_digits(kernel):
     assert relative_error(to_numpy([got])[0], expected) < 1e-14
 
 
+@pytest.mark.weekly(*COMPILING)
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="it has no such vmap")
 def test_vmap_equals_a_loop(kernel):
     several = [numbers(2, 12, 3, 2, 12) for _ in range(3)]

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from needs_native import require_jit_compiler
+from selection import WEEKLY
 from selection import standing_for_all
 from units import sequences
 
@@ -47,7 +48,7 @@ def test_a_model_trains_at_any_batch_and_length(name, form):
 # Dynamo warns of PyTorch's own code while it traces.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.capability("`jit_compile=True`")
-@pytest.mark.parametrize("name", standing_for_all(MAKERS, ("rotrnn",), ()))
+@pytest.mark.parametrize("name", standing_for_all(MAKERS, ("lru",), (), WEEKLY))
 @pytest.mark.rest("torch")
 def test_a_compiled_model_trains(name):
     train_at_several_lengths(name, {}, (6,), True)
