@@ -218,8 +218,9 @@ class ContractiveBands(keras.constraints.Constraint):
         Args:
             weight: float tensor (3, N).
         """
+        weight = ops.convert_to_tensor(weight)
         if _is_known_to(self._permit, weight):
-            return ops.convert_to_tensor(weight)
+            return weight
         return self._scaled(weight, _inverting)
 
     def _permit(self, values):
@@ -277,8 +278,9 @@ class AccretiveBands(keras.constraints.Constraint):
         Args:
             weight: float tensor (3, N).
         """
+        weight = ops.convert_to_tensor(weight)
         if _is_known_to(self._permit, weight):
-            return ops.convert_to_tensor(weight)
+            return weight
         above, diagonal, below, least = self._bands(weight)
         missing = least - diagonal
         is_rounding = missing <= _rounding(least) * (least + 1.0)
@@ -315,7 +317,7 @@ def _inverting(sums):
 
 def _is_known_to(permit, weight):
     """Whether the values of a weight can be read, and are permitted."""
-    values = values_of(ops.convert_to_tensor(weight))
+    values = values_of(weight)
     return values is not None and permit(values)
 
 

@@ -188,3 +188,61 @@ def matrices_of(operands):
         return [ops.eye(expansion.shape[1], dtype=product.dtype) - product]
     units = operands.initial_state.shape[1]
     return ops.split(kernel, kernel.shape[1] // units, axis=1)
+
+
+def all_steps(dynamics, operands, before):
+    """The states after all steps, which do not depend on one another.
+
+    Args:
+        dynamics: `Dynamics`.
+        operands: those of `Operands`, in any sequence.
+        before: the result of `states_before`.
+    """
+    operands = Operands(*operands)
+    states, drive = (
+        ops.reshape(part, (-1, part.shape[-1]))
+        for part in (before, drive_of(operands))
+    )
+    states = next_state(
+        dynamics,
+        states,
+        drive,
+        weights=(operands.recurrent_kernel, operands.expansion),
+        step_size=ops.reshape(operands.step_size, (-1, 1)),
+        modulus_bias=operands.modulus_bias,
+    )
+    return ops.reshape(states, ops.shape(before))
+
+
+def factors_of(dynamics, operands, before, slopes_of):
+    """Derivatives of the slopes with respect to A h and W h, times the step.
+
+    Args:
+        dynamics, operands, before: see `all_steps`.
+        slopes_of: from an elementwise function of several tensors and a list
+            of them, its value, and its derivative by each.
+
+    Returns:
+        A tensor (batch, stages, time, parts times units).
+    """
+    matrices = matrices_of(operands)
+    drive = ops.split(drive_of(operands), 1 + dynamics.gated, axis=-1)
+    step_size = operands.step_size[..., None] if dynamics.solver else 1.0
+    slope, factors = 0.0, []
+    for shift in METHODS[dynamics.solver or "euler"][0]:
+        start = before + shift * step_size * slope
+        slope, slopes = slopes_of(
+            lambda *products: slope_of(dynamics, drive, products),
+            [matmul(start, matrix) for matrix in matrices],
+        )
+        parts = [step_size * part for part in slopes]
+        factors.append(ops.concatenate(parts, axis=-1))
+    return ops.stack(factors, axis=1)
+
+
+def state_cotangents(dynamics, d_slopes):
+    """Cotangents of the states, from those of each stage's slopes.
+
+    A state is the sum of the slopes, the last of which no other stage reads.
+    """
+    return d_slopes[:, -1] / METHODS[dynamics.solver or "euler"][1][-1]

@@ -404,22 +404,21 @@ def test_fit_learns_which_half_of_a_sequence_is_larger(policy, arguments):
     model = make_model(
         outputs=2, units=8, dtype=policy, dropout=0.1, **arguments
     )
+    # 20 epochs of four steps. At a constant rate single epochs stand out, and
+    # the last may be one.
+    rate = keras.optimizers.schedules.CosineDecay(0.02, 80)
     model.compile(
-        keras.optimizers.Adam(0.02),
+        keras.optimizers.Adam(rate),
         "sparse_categorical_crossentropy",
         metrics=["accuracy"],
     )
     inputs = sequences(12, batch=64, features=1)
     labels = (inputs[:, 6:].sum((1, 2)) > inputs[:, :6].sum((1, 2))) * 1
     history = model.fit(
-        inputs, labels, batch_size=16, epochs=12, verbose=0
+        inputs, labels, batch_size=16, epochs=20, verbose=0
     ).history
-    # Single epochs stand out: there are four steps, and dropout.
-    loss, accuracy = (
-        np.median(history[name][-5:]) for name in ("loss", "accuracy")
-    )
-    assert loss < 0.6 * history["loss"][0]
-    assert accuracy > 0.8
+    assert history["loss"][-1] < 0.6 * history["loss"][0]
+    assert history["accuracy"][-1] > 0.8
     outputs = model(inputs)
     assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
     assert {weight.dtype for weight in model.trainable_weights} == {"float32"}

@@ -6,12 +6,11 @@ raises where it does not run.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from keras_linrec.kernels import nonlinear_recurrence
-from keras_linrec.kernels.full_precision import matmul
 from keras_linrec.kernels.jax import core_calls
 from keras_linrec.kernels.jax.native_scans import (
     nonlinear_scan as nonlinear_scan,
@@ -23,11 +22,12 @@ from keras_linrec.kernels.jax.native_systems import (
 from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
-from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.nonlinear_recurrence import all_steps
 from keras_linrec.kernels.nonlinear_recurrence import drive_of
+from keras_linrec.kernels.nonlinear_recurrence import factors_of
 from keras_linrec.kernels.nonlinear_recurrence import matrices_of
-from keras_linrec.kernels.nonlinear_recurrence import slope_of
+from keras_linrec.kernels.nonlinear_recurrence import state_cotangents
 from keras_linrec.kernels.nonlinear_recurrence import states_before
 
 cuda.core()
@@ -86,8 +86,7 @@ class _NonlinearScanBackward:
         )
         state = operands.initial_state
         before = states_before(operands, outputs)
-        factors = _factors_of(dynamics, operands, before)
-        factors = factors.reshape(*factors.shape[:3], -1)
+        factors = factors_of(dynamics, operands, before, _slopes_of)
         batch, stages, time, _ = factors.shape
         shape = batch, stages, time, state.shape[1]
         d_slopes, d_initial_state = _queue(
@@ -101,61 +100,16 @@ class _NonlinearScanBackward:
             operands.resets,
             *cotangents,
         )
-        # A state is the sum of the slopes, the last of which no other stage
-        # reads.
-        share = METHODS[dynamics.solver or "euler"][1][-1]
-        d_states = d_slopes[:, -1] / share
-        *gradients, _ = _gradients_of_steps(
-            dynamics, operands, before, d_states
-        )
+        steps = partial(all_steps, dynamics, before=before)
+        _, pull_back = jax.vjp(steps, operands)
+        ((*gradients, _),) = pull_back(state_cotangents(dynamics, d_slopes))
         return [*gradients, d_initial_state]
 
 
-def _gradients_of_steps(dynamics, operands, before, d_states):
-    """Cotangents of the operands, given all states and their cotangents.
-
-    So the steps are independent of one another. The last of the results, of
-    the initial state, is zero.
-    """
-
-    def steps(operands):
-        states, drive = (
-            part.reshape(-1, part.shape[-1])
-            for part in (before, drive_of(operands))
-        )
-        states = nonlinear_recurrence.next_state(
-            dynamics,
-            states,
-            drive,
-            weights=operands[3:5],
-            step_size=operands.step_size.reshape(-1, 1),
-            modulus_bias=operands.modulus_bias,
-        )
-        return states.reshape(before.shape)
-
-    (gradients,) = jax.vjp(steps, operands)[1](d_states)
-    return gradients
-
-
-def _factors_of(dynamics, operands, before):
-    """Derivatives of the slopes with respect to A h and W h, times the step.
-
-    For all steps at once: (batch, stages, time, parts, units).
-    """
-    matrices = matrices_of(operands)
-    drive = jnp.split(drive_of(operands), 1 + dynamics.gated, axis=-1)
-    step_size = operands.step_size[..., None] if dynamics.solver else 1.0
-    slope, factors = 0.0, []
-    for shift in METHODS[dynamics.solver or "euler"][0]:
-        start = before + shift * step_size * slope
-        # Elementwise, so that the pull-back of ones gives each derivative.
-        slope, pull_back = jax.vjp(
-            lambda *products: slope_of(dynamics, drive, products),
-            *(matmul(start, matrix) for matrix in matrices),
-        )
-        slopes = pull_back(jnp.ones_like(slope))
-        factors.append(jnp.stack([step_size * s for s in slopes], axis=2))
-    return jnp.stack(factors, axis=1)
+def _slopes_of(function, products):
+    """The value of an elementwise function, and its derivative by each."""
+    value, pull_back = jax.vjp(function, *products)
+    return value, pull_back(jnp.ones_like(value))
 
 
 def _queue(call, results, *arguments):

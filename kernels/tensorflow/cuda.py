@@ -11,13 +11,13 @@ from functools import partial
 import tensorflow as tf
 
 from keras_linrec.kernels import nonlinear_recurrence
-from keras_linrec.kernels.full_precision import matmul
 from keras_linrec.kernels.native.call_encoding import bits_of
-from keras_linrec.kernels.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.nonlinear_recurrence import all_steps
 from keras_linrec.kernels.nonlinear_recurrence import drive_of
+from keras_linrec.kernels.nonlinear_recurrence import factors_of
 from keras_linrec.kernels.nonlinear_recurrence import matrices_of
-from keras_linrec.kernels.nonlinear_recurrence import slope_of
+from keras_linrec.kernels.nonlinear_recurrence import state_cotangents
 from keras_linrec.kernels.nonlinear_recurrence import states_before
 from keras_linrec.kernels.tensorflow.loop import loop
 from keras_linrec.kernels.tensorflow.operations import library
@@ -97,7 +97,7 @@ def _gradients(flags, dynamics, given, outputs, cotangents):
     before = states_before(given, outputs)
     d_slopes, d_initial_state = (
         library.keras_linrec_cuda_nonlinear_scan_backward(
-            _factors(dynamics, given, before),
+            factors_of(dynamics, given, before, _slopes_of),
             tf.transpose(tf.concat(matrices_of(given), axis=1)),
             given.resets,
             *cotangents,
@@ -105,47 +105,16 @@ def _gradients(flags, dynamics, given, outputs, cotangents):
             leak=bits_of(flags[1]),
         )
     )
-    # A state is the sum of the slopes, the last of which no other stage reads.
-    share = METHODS[dynamics.solver or "euler"][1][-1]
-    d_states = d_slopes[:, -1] / share
-
-    def steps(operands):
-        """All steps, which do not depend on one another."""
-        given = Operands(*operands)
-        states, drive = (
-            tf.reshape(part, (-1, part.shape[-1]))
-            for part in (before, drive_of(given))
-        )
-        states = nonlinear_recurrence.next_state(
-            dynamics,
-            states,
-            drive,
-            weights=given[3:5],
-            step_size=tf.reshape(given.step_size, (-1, 1)),
-            modulus_bias=given.modulus_bias,
-        )
-        return tf.reshape(states, tf.shape(before))
-
+    steps = partial(all_steps, dynamics, before=before)
+    d_states = state_cotangents(dynamics, d_slopes)
     *gradients, _ = pull_back(steps, given, d_states)
     return *gradients, d_initial_state
 
 
-def _factors(dynamics, given, before):
-    """Derivatives of the slopes with respect to A h and W h, times the step.
-
-    For all steps at once: (batch, stages, time, parts x units).
-    """
-    matrices = matrices_of(given)
-    drive = tf.split(drive_of(given), 1 + dynamics.gated, axis=-1)
-    step_size = given.step_size[..., None] if dynamics.solver else 1.0
-    slope, factors = 0.0, []
-    for shift in METHODS[dynamics.solver or "euler"][0]:
-        start = before + shift * step_size * slope
-        products = [matmul(start, matrix) for matrix in matrices]
-        with tf.GradientTape() as tape:
-            tape.watch(products)
-            slope = slope_of(dynamics, drive, products)
-        # Elementwise, so that the gradient of the sum has each derivative.
-        slopes = tape.gradient(slope, products)
-        factors.append(tf.concat([step_size * part for part in slopes], -1))
-    return tf.stack(factors, axis=1)
+def _slopes_of(function, products):
+    """The value of an elementwise function, and its derivative by each."""
+    with tf.GradientTape() as tape:
+        tape.watch(products)
+        value = function(*products)
+    # Of the sum, which has each derivative.
+    return value, tape.gradient(value, products)
