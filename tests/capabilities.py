@@ -87,12 +87,6 @@ def shown(item, mark):
     return capability, layers, list(backends)
 
 
-def assume_passed(item):
-    """Count a test that does not run now as one that passes."""
-    for mark in item.iter_markers("capability"):
-        outcomes.append([*shown(item, mark), True])
-
-
 def pytest_runtest_logreport(report):
     if report.when != "call" and report.passed:
         return
@@ -115,9 +109,31 @@ def columns():
     return {**titles, "cell": CELLS}
 
 
-def table(folder):
-    """The table of the results that all backends wrote to a folder."""
+def cells(text):
+    """A page's cells, by capability and the title of the column."""
+    _, rest = text.split(BEGIN)
+    (_, *titles), _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in rest.split(END)[0].strip().splitlines()
+    )
+    return {
+        (capability, title): cell
+        for capability, *row in rows
+        for title, cell in zip(titles, row, strict=True)
+    }
+
+
+def table(folder, page=None):
+    """The table of the results that all backends wrote to a folder.
+
+    Args:
+        folder: the folder's path.
+        page: the text of the page, whose cells count for the backends under
+            which no test of a capability ran. Defaults to `None`: they lack
+            it.
+    """
     titles = columns()
+    documented = cells(page) if page else {}
     found = defaultdict(list)
     for file in Path(folder).glob("*.json"):
         for capability, layers, backends, passed in json.loads(
@@ -130,12 +146,18 @@ def table(folder):
             ):
                 found[key].append(passed)
 
+    def is_able(capability, layer, backend):
+        outcomes = found[capability, layer, backend]
+        if outcomes:
+            return all(outcomes)
+        cell = documented.get((capability, titles[layer]), "")
+        return cell == "yes" or BACKENDS[backend] in cell
+
     def cell(capability, layer):
         able = [
             title
             for backend, title in BACKENDS.items()
-            if found[capability, layer, backend]
-            and all(found[capability, layer, backend])
+            if is_able(capability, layer, backend)
         ]
         return "yes" if len(able) == len(BACKENDS) else ", ".join(able)
 
