@@ -29,8 +29,8 @@ from peers import python_loop
 
 import keras_linrec
 from keras_linrec import kernels
-from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
+from keras_linrec.kernels.operations import projected_scan as projection
 
 BATCH, TIME, FEATURES, STATES, HEADS = 32, 784, 128, 256, 32
 

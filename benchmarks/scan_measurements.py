@@ -27,7 +27,7 @@ from peers import python_loop
 from peers import require_short
 
 from keras_linrec import kernels
-from keras_linrec.kernels import projected_scan as projection
+from keras_linrec.kernels.operations import projected_scan as projection
 
 # batch, time, channels
 SCANS = ((16, 4096, 256), (4, 16384, 64), (1, 1048576, 16))

@@ -19,14 +19,17 @@ import numpy as np
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import registry
 from keras_linrec.kernels import self_test
+from keras_linrec.kernels.operations import OPERATIONS
 from keras_linrec.settings import KERNELS
 from keras_linrec.version import __version__
 
-_ODD = (3, 601, 37)
-# Features, channels, state, time.
-_ODD_RESPONSE = (3, 2, 17, 45)
-# Batch, time, features, channels, taps.
-_ODD_CONVOLUTION = (3, 601, 5, 2, 577)
+# By operation, odd sizes of its first case.
+_ODD = {
+    "linear_scan": (3, 601, 37),  # batch, time, channels
+    "impulse_response": (3, 2, 17, 45),  # features, channels, state, time
+    # batch, time, features, channels, taps
+    "causal_convolution": (3, 601, 5, 2, 577),
+}
 _LARGE = (16, 4096, 256)
 _REPEATS = 7
 
@@ -40,9 +43,7 @@ def check():
     titles = (
         "kernel",
         "tiny, all operations",
-        f"complex scan and gradients {_ODD}",
-        f"impulse response and gradients {_ODD_RESPONSE}",
-        f"convolution and gradients {_ODD_CONVOLUTION}",
+        *(f"{name} and gradients {sizes}" for name, sizes in _ODD.items()),
         f"real scan {_LARGE}",
         "ms",
         "share of copies",
@@ -93,9 +94,10 @@ def _cells(name, bandwidth):
     with backends.current().checking():
         errors = [
             registry.error_on(place, kernel),
-            self_test.scan_error(kernel, vjp, _ODD),
-            self_test.response_error(kernel, vjp, _ODD_RESPONSE),
-            self_test.convolution_error(kernel, vjp, _ODD_CONVOLUTION),
+            *(
+                self_test.error_at(sizes, OPERATIONS[name], kernel, vjp)
+                for name, sizes in _ODD.items()
+            ),
         ]
     error, seconds = _large_scan(kernel)
     errors.append(error)

@@ -1,20 +1,20 @@
 """The kernels that exist here, and whether they pass their self-test."""
 
 import warnings
-from collections.abc import Callable
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from functools import partial
-from typing import NamedTuple
 
 import keras
 import numpy as np
 
 from keras_linrec.kernels import backends
-from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import reference
 from keras_linrec.kernels.native import UnsupportedPlatform
+from keras_linrec.kernels.operations import OPERATIONS
+from keras_linrec.kernels.operations import projected_scan as projection
 from keras_linrec.kernels.self_test import relative_error
 from keras_linrec.kernels.self_test import tolerance
 from keras_linrec.settings import KERNELS
@@ -27,35 +27,21 @@ _checked = {}
 _chosen = {}
 
 
-class Kernel(NamedTuple):
-    """One implementation of the hot path.
+_FUNCTIONS = [operation.function for operation in OPERATIONS.values()]
 
-    The scans take and return tuples of one tensor (real) or two (complex),
-    except `inputs` and outputs of `projected_scan`, which are single tensors.
+
+class Kernel(
+    namedtuple("Kernel", _FUNCTIONS, defaults=[None] * len(_FUNCTIONS))
+):
+    """One implementation of the hot path: a function for each operation.
+
+    The file of an operation in `operations` has its arguments, and the form
+    that runs where the function is `None`. The scans take and return tuples of
+    one tensor (real) or two (complex), except `inputs` and outputs of
+    `projected_scan`, which are single tensors.
     """
 
-    scan: Callable  # decay, inputs, initial_state, reverse, resets
-    # decay, inputs, input_kernel, output_kernel, initial_state, reverse, resets
-    projected_scan: Callable
-    # p, d, q, t, b, timescale, output_matrix, time, alpha. If it is None, the
-    # portable form of `keras_linrec.ops.impulse_response` runs.
-    impulse_response: Callable | None = None
-    # p, d, q, t, b, timescale, output_matrix, time_deltas, resets, inputs,
-    # initial_state, alpha. If it is None, the blocks of
-    # `keras_linrec.kernels.varying_response` run.
-    varying_response: Callable | None = None
-    # p, d, q, t, b, timescale, output_matrix, lengths, resets, inputs,
-    # initial_state, alpha. If it is None, the products of
-    # `keras_linrec.ops.transition_powers` run, or those of `packed_response`.
-    carried_response: Callable | None = None
-    # inputs, response, activation. If it is None, the framework's Fourier
-    # transforms run.
-    causal_convolution: Callable | None = None
-    # dynamics, operands, keep_all. If it is None, the loop of
-    # `nonlinear_recurrence` runs.
-    nonlinear_scan: Callable | None = None
-    # sequences, mask, to_places, with_masked. If it is None, gathers run.
-    move_steps: Callable | None = None
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -217,8 +203,9 @@ def platform_of(name):
 
 def error_on(platform, kernel):
     """The error of the operations that `resolver.py` runs on a platform."""
-    vjp, is_whole = backends.current().vjp, platform == "cpu"
-    return relative_error(on_platform(platform, kernel), vjp, is_whole)
+    vjp = backends.current().vjp
+    kernel = on_platform(platform, kernel)
+    return relative_error(kernel, vjp, on_cpu=platform == "cpu")
 
 
 def on_platform(platform, kernel):

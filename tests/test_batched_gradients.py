@@ -10,7 +10,7 @@ from units import UNITS
 
 from keras_linrec import ops
 from keras_linrec.kernels import registry
-from keras_linrec.kernels import self_test
+from keras_linrec.kernels.operations import OPERATIONS
 
 
 @pytest.fixture(autouse=True)
@@ -22,9 +22,9 @@ def require_alike(rows, batched):
     torch.testing.assert_close(batched, rows, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", registry.Kernel._fields)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_has_them(name):
-    case = self_test.CASES[name]
+    (case,) = OPERATIONS[name].self_tests
     function, arrays, *_ = case(registry.load("native"))
     tensors = tuple(map(torch.from_numpy, arrays))
 

@@ -16,8 +16,8 @@ from cuda_stand_in import stand_in as stand_in
 import keras_linrec
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import sections
-from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.reference import scan as plain_scan
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.tensors import empty_like

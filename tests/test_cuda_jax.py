@@ -26,9 +26,9 @@ from keras_linrec.kernels.jax import core_calls
 from keras_linrec.kernels.jax.loop import loop
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import cuda
-from keras_linrec.kernels.nonlinear_recurrence import Dynamics
-from keras_linrec.kernels.nonlinear_recurrence import Operands
-from keras_linrec.kernels.nonlinear_recurrence import with_last_state
+from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import with_last_state
 from keras_linrec.ops.hippo import hippo
 
 GPU = {"platform": "cuda"}

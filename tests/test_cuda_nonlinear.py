@@ -14,9 +14,9 @@ from nonlinear_cases import ACTIVATIONS
 from nonlinear_cases import random_operands
 
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
-from keras_linrec.kernels.nonlinear_recurrence import Dynamics
-from keras_linrec.kernels.nonlinear_recurrence import Operands
-from keras_linrec.kernels.nonlinear_recurrence import recurrence
+from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import recurrence
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.loop import loop
 

@@ -28,9 +28,9 @@ from keras_linrec.kernels import resolver
 from keras_linrec.kernels import sections
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import cuda as native_cuda
-from keras_linrec.kernels.nonlinear_recurrence import Dynamics
-from keras_linrec.kernels.nonlinear_recurrence import Operands
-from keras_linrec.kernels.nonlinear_recurrence import with_last_state
+from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import with_last_state
 from keras_linrec.kernels.tensorflow.loop import loop
 from keras_linrec.ops.hippo import hippo
 

@@ -4,19 +4,22 @@ from functools import partial
 
 import pytest
 
-from keras_linrec.kernels import causal_convolution
 from keras_linrec.kernels import device_check
-from keras_linrec.kernels import impulse_response
 from keras_linrec.kernels import registry
+from keras_linrec.kernels.operations import causal_convolution
+from keras_linrec.kernels.operations import impulse_response
 from keras_linrec.settings import KERNELS
 
 
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(device_check, "_LARGE", (2, 64, 8))
-    monkeypatch.setattr(device_check, "_ODD", (1, 7, 3))
-    monkeypatch.setattr(device_check, "_ODD_RESPONSE", (1, 2, 5, 7))
-    monkeypatch.setattr(device_check, "_ODD_CONVOLUTION", (1, 7, 3, 2, 6))
+    sizes = {
+        "linear_scan": (1, 7, 3),
+        "impulse_response": (1, 2, 5, 7),
+        "causal_convolution": (1, 7, 3, 2, 6),
+    }
+    monkeypatch.setattr(device_check, "_ODD", sizes)
 
 
 def rows(printed):

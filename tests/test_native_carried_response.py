@@ -20,11 +20,11 @@ from needs_native import require_native
 from test_native_impulse_response import system
 
 from keras_linrec import kernels
-from keras_linrec.kernels import carried_response as plain
-from keras_linrec.kernels import varying_response
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_encoding import FLOAT64
 from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.operations import carried_response as plain
+from keras_linrec.kernels.operations import varying_response
 
 native = require_native()
 

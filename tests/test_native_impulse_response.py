@@ -17,10 +17,10 @@ from needs_native import require_native
 from needs_native import require_same_bits
 
 from keras_linrec import kernels
-from keras_linrec.kernels import impulse_response as plain
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_encoding import FLOAT64
 from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.operations import impulse_response as plain
 from keras_linrec.ops.hippo import hippo
 
 native = require_native()

@@ -13,10 +13,10 @@ from needs_native import require_native
 
 import keras_linrec
 from keras_linrec import ops
-from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels.native.call_shapes import operand_shapes
-from keras_linrec.kernels.nonlinear_recurrence import Dynamics
-from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations import projected_scan as projection
+from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 
 native = require_native()
 

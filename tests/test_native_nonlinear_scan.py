@@ -15,9 +15,9 @@ from needs_native import require_native
 from nonlinear_cases import random_operands
 
 from keras_linrec import activations
-from keras_linrec.kernels.nonlinear_recurrence import Dynamics
-from keras_linrec.kernels.nonlinear_recurrence import Operands
-from keras_linrec.kernels.nonlinear_recurrence import recurrence
+from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import recurrence
 from keras_linrec.kernels.torch import native
 from keras_linrec.kernels.torch.loop import loop
 

@@ -16,10 +16,10 @@ from keras_linrec import kernels
 from keras_linrec import layers
 from keras_linrec import ops
 from keras_linrec.kernels import backends
-from keras_linrec.kernels import projected_scan as projection
 from keras_linrec.kernels import registry
 from keras_linrec.kernels import resolver
 from keras_linrec.kernels.native import cuda
+from keras_linrec.kernels.operations import projected_scan as projection
 
 native = require_native()
 

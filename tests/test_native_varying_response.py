@@ -22,11 +22,11 @@ from needs_native import require_same_bits
 from test_native_impulse_response import system
 
 from keras_linrec import kernels
-from keras_linrec.kernels import varying_response as plain
 from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_encoding import FLOAT64
 from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.operations import varying_response as plain
 
 native = require_native()
 TORCH = keras.backend.backend() == "torch"

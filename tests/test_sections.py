@@ -13,8 +13,8 @@ from selection import standing_for_all
 
 from keras_linrec import kernels
 from keras_linrec.kernels import backends
-from keras_linrec.kernels import projected_scan as plain
 from keras_linrec.kernels import sections
+from keras_linrec.kernels.operations import projected_scan as plain
 
 
 @pytest.fixture

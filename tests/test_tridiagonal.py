@@ -11,7 +11,7 @@ from autodiff import tensors
 from units import array
 
 from keras_linrec import ops
-from keras_linrec.kernels import tridiagonal
+from keras_linrec.kernels.operations import tridiagonal
 
 SYSTEMS = 3
 

@@ -16,9 +16,7 @@ def carried_kernel(inputs, state_size):
         inputs: tensor (batch, time, features), u.
         state_size: integer, N.
     """
-    return kernel_for(
-        "carried_response", inputs, channels=state_size, along_time=False
-    )
+    return kernel_for("carried_response", inputs, channels=state_size)
 
 
 def carried_response(

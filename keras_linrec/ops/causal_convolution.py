@@ -66,7 +66,6 @@ def causal_convolution(inputs, response, activation=None):
         "causal_convolution",
         inputs,
         channels=inputs.shape[-1],
-        along_time=False,
     )
     activation = activations.get_unary(activation)
     known = activation_flags(activation)

@@ -1,7 +1,7 @@
 """Discretisation of continuous systems with A = P (D + T^-1) Q."""
 
-from keras_linrec.kernels import discretization
-from keras_linrec.kernels import tridiagonal
+from keras_linrec.kernels.operations import discretization
+from keras_linrec.kernels.operations import tridiagonal
 
 
 def discretise(transition, timescale, alpha):

@@ -35,7 +35,5 @@ def _moved(sequences, mask, to_places, with_masked):
     if len(sequences.shape) == 2:
         sequences = ops.expand_dims(sequences, -1)
         return ops.squeeze(_moved(sequences, mask, to_places, with_masked), -1)
-    run = kernel_for(
-        "move_steps", sequences, channels=sequences.shape[-1], along_time=False
-    )
+    run = kernel_for("move_steps", sequences, channels=sequences.shape[-1])
     return run(sequences, mask, to_places, with_masked)

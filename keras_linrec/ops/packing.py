@@ -2,8 +2,8 @@
 
 from keras import ops
 
-from keras_linrec.kernels.move_steps import order as order
-from keras_linrec.kernels.move_steps import take as take
+from keras_linrec.kernels.operations.move_steps import order as order
+from keras_linrec.kernels.operations.move_steps import take as take
 from keras_linrec.kernels.resets import of_adjoint
 
 

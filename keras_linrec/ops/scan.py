@@ -6,8 +6,8 @@ from keras import ops
 
 from keras_linrec import activations
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
-from keras_linrec.kernels.nonlinear_recurrence import Dynamics
-from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 from keras_linrec.ops import packing
 from keras_linrec.ops.dispatch import kernel_for
 from keras_linrec.ops.feed_through import feed_through

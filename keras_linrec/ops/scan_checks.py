@@ -1,7 +1,7 @@
 """Checks of the arguments of recurrences."""
 
 from keras_linrec import activations
-from keras_linrec.kernels.nonlinear_recurrence import METHODS
+from keras_linrec.kernels.operations.nonlinear_recurrence import METHODS
 from keras_linrec.validation import agree
 from keras_linrec.validation import require_array
 from keras_linrec.validation import require_choice

@@ -7,8 +7,10 @@ steps differ in length.
 
 from keras import ops
 
-from keras_linrec.kernels.varying_response import factorise as factorise
-from keras_linrec.kernels.varying_response import solution_and_state
+from keras_linrec.kernels.operations.varying_response import (
+    factorise as factorise,
+)
+from keras_linrec.kernels.operations.varying_response import solution_and_state
 from keras_linrec.ops.dispatch import kernel_for
 
 
@@ -69,7 +71,6 @@ def varying_response(
         "varying_response",
         inputs,
         channels=output_matrix.shape[-1],
-        along_time=False,
     )
     return run(
         *transition,

@@ -5,7 +5,6 @@ from contextlib import suppress
 from functools import partial
 
 from keras_linrec import settings
-from keras_linrec.kernels import projected_scan
 from keras_linrec.kernels.jax import sequence_parallel
 from keras_linrec.kernels.jax import trace_contexts
 from keras_linrec.kernels.jax.loop import loop as loop
@@ -17,6 +16,7 @@ from keras_linrec.kernels.jax.scan import portable as portable
 from keras_linrec.kernels.jax.scan import sequential as sequential
 from keras_linrec.kernels.native import BuildError
 from keras_linrec.kernels.native import UnsupportedPlatform
+from keras_linrec.kernels.operations import projected_scan
 
 settings.compiler_scope = trace_contexts.portable_kernels
 settings.sequence_parallel = trace_contexts.sequence_parallel

@@ -22,13 +22,15 @@ from keras_linrec.kernels.jax.native_systems import (
 from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
-from keras_linrec.kernels.nonlinear_recurrence import Operands
-from keras_linrec.kernels.nonlinear_recurrence import all_steps
-from keras_linrec.kernels.nonlinear_recurrence import drive_of
-from keras_linrec.kernels.nonlinear_recurrence import factors_of
-from keras_linrec.kernels.nonlinear_recurrence import matrices_of
-from keras_linrec.kernels.nonlinear_recurrence import state_cotangents
-from keras_linrec.kernels.nonlinear_recurrence import states_before
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import all_steps
+from keras_linrec.kernels.operations.nonlinear_recurrence import drive_of
+from keras_linrec.kernels.operations.nonlinear_recurrence import factors_of
+from keras_linrec.kernels.operations.nonlinear_recurrence import matrices_of
+from keras_linrec.kernels.operations.nonlinear_recurrence import (
+    state_cotangents,
+)
+from keras_linrec.kernels.operations.nonlinear_recurrence import states_before
 
 cuda.core()
 

@@ -5,7 +5,7 @@ from jax import lax
 
 
 def loop(step, sequences, state, constants):
-    """The `loop` of `keras_linrec.kernels.nonlinear_recurrence`."""
+    """The `loop` of `keras_linrec.kernels.operations.nonlinear_recurrence`."""
 
     def body(state, items):
         state = step(state, items, constants)

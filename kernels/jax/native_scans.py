@@ -19,7 +19,7 @@ from keras_linrec.kernels.native.call_shapes import checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.kernels.native.call_shapes import projected_shapes
 from keras_linrec.kernels.native.call_shapes import scan_shapes
-from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 from keras_linrec.kernels.resets import are_given
 
 

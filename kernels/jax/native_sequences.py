@@ -22,7 +22,7 @@ from keras_linrec.kernels.native.call_shapes import move_shapes
 
 
 def causal_convolution(inputs, response, activation):
-    """See `keras_linrec.kernels.causal_convolution`."""
+    """See `keras_linrec.kernels.operations.causal_convolution`."""
     require_call_shapes(
         "causal_convolution",
         ("inputs", "response"),
@@ -33,7 +33,7 @@ def causal_convolution(inputs, response, activation):
 
 
 def move_steps(sequences, mask, to_places, with_masked):
-    """See `keras_linrec.kernels.move_steps`."""
+    """See `keras_linrec.kernels.operations.move_steps`."""
     require_call_shapes(
         "move_steps",
         ("sequences", "mask"),

@@ -19,7 +19,7 @@ from keras_linrec.kernels.wanted import response_gradients
 
 
 def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
-    """See `keras_linrec.kernels.impulse_response`."""
+    """See `keras_linrec.kernels.operations.impulse_response`."""
     arguments = p, d, q, t, b, timescale, output_matrix
     require_call_shapes(
         "impulse_response",
@@ -31,7 +31,7 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
 
 
 def varying_response(*arguments):
-    """See `keras_linrec.kernels.varying_response`."""
+    """See `keras_linrec.kernels.operations.varying_response`."""
     *arguments, alpha = arguments
     output_matrix, inputs = arguments[6], arguments[9]
     require_call_shapes(
@@ -45,7 +45,7 @@ def varying_response(*arguments):
 
 
 def carried_response(*arguments):
-    """See `keras_linrec.kernels.carried_response`."""
+    """See `keras_linrec.kernels.operations.carried_response`."""
     *arguments, alpha = arguments
     output_matrix, inputs = arguments[6], arguments[9]
     require_call_shapes(

@@ -23,14 +23,14 @@ from jax.experimental.pallas import triton
 
 from keras_linrec.complex_pairs import conjugate
 from keras_linrec.complex_pairs import multiply
-from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.jax.compensated import add
 from keras_linrec.kernels.jax.compensated import multiply_add
 from keras_linrec.kernels.jax.compensated import with_remainder
 from keras_linrec.kernels.jax.float64_scope import float64_scope
 from keras_linrec.kernels.jax.scan import associative
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
-from keras_linrec.kernels.projected_scan import with_final_state
+from keras_linrec.kernels.operations.adjoint import adjoint
+from keras_linrec.kernels.operations.projected_scan import with_final_state
 from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.resets import or_none
 

@@ -6,14 +6,14 @@ portable scan they are the portable forms of native gradients.
 
 import jax
 
-from keras_linrec.kernels import carried_response
-from keras_linrec.kernels import causal_convolution
-from keras_linrec.kernels import impulse_response
-from keras_linrec.kernels import nonlinear_recurrence
-from keras_linrec.kernels import projected_scan
-from keras_linrec.kernels import varying_response
-from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.jax.loop import loop
+from keras_linrec.kernels.operations import carried_response
+from keras_linrec.kernels.operations import causal_convolution
+from keras_linrec.kernels.operations import impulse_response
+from keras_linrec.kernels.operations import nonlinear_recurrence
+from keras_linrec.kernels.operations import projected_scan
+from keras_linrec.kernels.operations import varying_response
+from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.resets import or_none
 
 

@@ -10,14 +10,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from keras_linrec.kernels import impulse_response as structured
-from keras_linrec.kernels import projected_scan as projection
-from keras_linrec.kernels import varying_response as varying
-from keras_linrec.kernels.carried_response import carried_response
-from keras_linrec.kernels.causal_convolution import causal_convolution
 from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.scan import portable
-from keras_linrec.kernels.move_steps import move_steps
 from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import TO_PLACES
@@ -25,6 +19,14 @@ from keras_linrec.kernels.native.call_encoding import WITH_MASKED
 from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import number_of
+from keras_linrec.kernels.operations import impulse_response as structured
+from keras_linrec.kernels.operations import projected_scan as projection
+from keras_linrec.kernels.operations import varying_response as varying
+from keras_linrec.kernels.operations.carried_response import carried_response
+from keras_linrec.kernels.operations.causal_convolution import (
+    causal_convolution,
+)
+from keras_linrec.kernels.operations.move_steps import move_steps
 
 _scan = projection.with_final_state(portable)
 _steps = partial(varying.varying_response, _scan)

@@ -7,9 +7,9 @@ from jax import lax
 from keras_linrec.complex_pairs import carried_add
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
-from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.jax.float64_scope import LOWERS_FLOAT64_SCOPE
 from keras_linrec.kernels.jax.float64_scope import float64_scope
+from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.resets import unused_at
 
 

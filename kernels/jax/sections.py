@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from keras_linrec.kernels import projected_scan as plain
 from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
+from keras_linrec.kernels.operations import projected_scan as plain
 from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.resets import or_none
 from keras_linrec.kernels.sections import section_length
@@ -25,7 +25,7 @@ def projected_scan(
     reverse=False,
     resets=None,
 ):
-    """See `keras_linrec.kernels.projected_scan`."""
+    """See `keras_linrec.kernels.operations.projected_scan`."""
     batch, time, _ = inputs.shape
     channels = len(decay) * decay[0].shape[-1]
     length = section_length(batch, time, channels, inputs.dtype.itemsize)

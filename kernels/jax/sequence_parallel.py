@@ -17,10 +17,12 @@ from jax.sharding import PartitionSpec
 
 from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.complex_pairs import powers
-from keras_linrec.kernels import projected_scan as projection
-from keras_linrec.kernels.final_state import final_state as final_state_of
 from keras_linrec.kernels.jax.powers import power
 from keras_linrec.kernels.jax.scan import associative
+from keras_linrec.kernels.operations import projected_scan as projection
+from keras_linrec.kernels.operations.final_state import (
+    final_state as final_state_of,
+)
 from keras_linrec.kernels.resets import unused_at
 
 

@@ -7,7 +7,7 @@ import keras
 
 from keras_linrec import activations
 from keras_linrec import double_precision
-from keras_linrec.kernels.nonlinear_recurrence import Dynamics
+from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.resets import are_given
 
 COMPLEX, PER_STEP, REVERSE, FLOAT64, RESETS = 1, 2, 4, 8, 128
@@ -84,7 +84,7 @@ def activation_flags(activation):
 def nonlinear_flags(dynamics, operands):
     """The flags and the leak of a call, or None if the core cannot run it.
 
-    The arguments are those of `keras_linrec.kernels.nonlinear_recurrence`.
+    The arguments are those of `operations/nonlinear_recurrence.py`.
     """
     known = activation_flags(dynamics.activation)
     if known is None:

@@ -10,15 +10,17 @@ from functools import partial
 
 import tensorflow as tf
 
-from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels.native.call_encoding import bits_of
-from keras_linrec.kernels.nonlinear_recurrence import Operands
-from keras_linrec.kernels.nonlinear_recurrence import all_steps
-from keras_linrec.kernels.nonlinear_recurrence import drive_of
-from keras_linrec.kernels.nonlinear_recurrence import factors_of
-from keras_linrec.kernels.nonlinear_recurrence import matrices_of
-from keras_linrec.kernels.nonlinear_recurrence import state_cotangents
-from keras_linrec.kernels.nonlinear_recurrence import states_before
+from keras_linrec.kernels.operations import nonlinear_recurrence
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import all_steps
+from keras_linrec.kernels.operations.nonlinear_recurrence import drive_of
+from keras_linrec.kernels.operations.nonlinear_recurrence import factors_of
+from keras_linrec.kernels.operations.nonlinear_recurrence import matrices_of
+from keras_linrec.kernels.operations.nonlinear_recurrence import (
+    state_cotangents,
+)
+from keras_linrec.kernels.operations.nonlinear_recurrence import states_before
 from keras_linrec.kernels.tensorflow.loop import loop
 from keras_linrec.kernels.tensorflow.operations import library
 from keras_linrec.kernels.tensorflow.pull_back import pull_back

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def loop(step, sequences, state, constants):
-    """The `loop` of `keras_linrec.kernels.nonlinear_recurrence`."""
+    """The `loop` of `keras_linrec.kernels.operations.nonlinear_recurrence`."""
     time = sequences[0].shape[1]
     count = tf.shape(sequences[0])[1] if time is None else time
     arrays = [

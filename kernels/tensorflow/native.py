@@ -8,13 +8,6 @@ from functools import partial
 
 import tensorflow as tf
 
-from keras_linrec.kernels import carried_response as carried
-from keras_linrec.kernels import causal_convolution as convolution
-from keras_linrec.kernels import impulse_response as plain
-from keras_linrec.kernels import nonlinear_recurrence
-from keras_linrec.kernels import projected_scan as projection
-from keras_linrec.kernels import varying_response as varying
-from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import varying_block
 from keras_linrec.kernels.native.call_encoding import activation_flags
@@ -25,6 +18,13 @@ from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
 from keras_linrec.kernels.native.call_encoding import number_of
 from keras_linrec.kernels.native.call_encoding import transposed_move
+from keras_linrec.kernels.operations import carried_response as carried
+from keras_linrec.kernels.operations import causal_convolution as convolution
+from keras_linrec.kernels.operations import impulse_response as plain
+from keras_linrec.kernels.operations import nonlinear_recurrence
+from keras_linrec.kernels.operations import projected_scan as projection
+from keras_linrec.kernels.operations import varying_response as varying
+from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.resets import or_none
 from keras_linrec.kernels.tensorflow import cuda
 from keras_linrec.kernels.tensorflow.loop import loop
@@ -75,7 +75,7 @@ def projected_scan(
 
 
 def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
-    """See `keras_linrec.kernels.impulse_response`."""
+    """See `keras_linrec.kernels.operations.impulse_response`."""
     arguments = p, d, q, t, b, timescale, output_matrix
     return operation_for("impulse_response", output_matrix)(
         *arguments, time=time, alpha=bits_of(alpha)
@@ -83,7 +83,7 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
 
 
 def varying_response(*arguments):
-    """See `keras_linrec.kernels.varying_response`."""
+    """See `keras_linrec.kernels.operations.varying_response`."""
     *arguments, alpha = arguments
     outputs, final_state, _ = _operations.keras_linrec_varying_response(
         *arguments,
@@ -94,7 +94,7 @@ def varying_response(*arguments):
 
 
 def carried_response(*arguments):
-    """See `keras_linrec.kernels.carried_response`."""
+    """See `keras_linrec.kernels.operations.carried_response`."""
     *arguments, alpha = arguments
     outputs, final_state = _operations.keras_linrec_carried_response(
         *arguments, alpha=bits_of(float(alpha))
@@ -103,7 +103,7 @@ def carried_response(*arguments):
 
 
 def causal_convolution(inputs, response, activation):
-    """See `keras_linrec.kernels.causal_convolution`."""
+    """See `keras_linrec.kernels.operations.causal_convolution`."""
     flags, leak = activation_flags(activation)
     return _operations.keras_linrec_causal_convolution(
         inputs, response, flags=flags, leak=bits_of(leak)
@@ -111,7 +111,7 @@ def causal_convolution(inputs, response, activation):
 
 
 def move_steps(sequences, mask, to_places, with_masked):
-    """See `keras_linrec.kernels.move_steps`."""
+    """See `keras_linrec.kernels.operations.move_steps`."""
     return _operations.keras_linrec_move_steps(
         sequences,
         tf.cast(mask, sequences.dtype),

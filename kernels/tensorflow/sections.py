@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_linrec.kernels import projected_scan as plain
+from keras_linrec.kernels.operations import projected_scan as plain
 from keras_linrec.kernels.sections import section_length
 from keras_linrec.kernels.tensorflow.pull_back import pull_back
 
@@ -24,7 +24,7 @@ def projected_scan(
     reverse=False,
     resets=None,
 ):
-    """See `keras_linrec.kernels.projected_scan`."""
+    """See `keras_linrec.kernels.operations.projected_scan`."""
     parts = len(decay)
     groups = decay, (inputs,), input_kernel, output_kernel, initial_state
     operands = [tf.convert_to_tensor(one) for group in groups for one in group]

@@ -16,8 +16,8 @@ from keras_linrec.double_precision import leaky_relu
 from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
-from keras_linrec.kernels.nonlinear_recurrence import METHODS
-from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import METHODS
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 from keras_linrec.kernels.torch.products import in_full_precision
 from keras_linrec.kernels.torch.tensors import number_flag
 
@@ -71,8 +71,8 @@ def _device(name, tensors):
 def nonlinear_scan(flags, leak, keep, operands):
     """States of all steps, or of none if not `keep`, and the last one.
 
-    `operands` are those of `keras_linrec.kernels.nonlinear_recurrence`, in a
-    list and with any leading axes; `flags` and `leak` are those of
+    `operands` are those of `operations/nonlinear_recurrence.py`, in a list and
+    with any leading axes; `flags` and `leak` are those of
     `call_encoding.nonlinear_flags`.
     """
     with _without_autocast(operands):

@@ -10,19 +10,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from keras_linrec.kernels import carried_response
-from keras_linrec.kernels import causal_convolution
-from keras_linrec.kernels import impulse_response
-from keras_linrec.kernels import nonlinear_recurrence
-from keras_linrec.kernels import projected_scan
-from keras_linrec.kernels import varying_response
-from keras_linrec.kernels.adjoint import adjoint
 from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import activation_of
 from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_encoding import transposed_move
+from keras_linrec.kernels.operations import carried_response
+from keras_linrec.kernels.operations import causal_convolution
+from keras_linrec.kernels.operations import impulse_response
+from keras_linrec.kernels.operations import nonlinear_recurrence
+from keras_linrec.kernels.operations import projected_scan
+from keras_linrec.kernels.operations import varying_response
+from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.torch import batched_gradients
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.loop import loop

@@ -4,7 +4,7 @@ import torch
 
 
 def loop(step, sequences, state, constants):
-    """The `loop` of `keras_linrec.kernels.nonlinear_recurrence`."""
+    """The `loop` of `keras_linrec.kernels.operations.nonlinear_recurrence`."""
     time = sequences[0].shape[1]
     if not isinstance(time, int):
         raise ValueError(

@@ -5,11 +5,11 @@ Importing this module builds and loads the library.
 
 import torch
 
-from keras_linrec.kernels import nonlinear_recurrence
 from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.operations import nonlinear_recurrence
 from keras_linrec.kernels.torch import is_recorded
 from keras_linrec.kernels.torch import is_transformed
 from keras_linrec.kernels.torch import operators
@@ -42,7 +42,7 @@ def projected_scan(
 
 
 def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
-    """See `keras_linrec.kernels.impulse_response`."""
+    """See `keras_linrec.kernels.operations.impulse_response`."""
     (arguments,) = alike((p, d, q, t, b, timescale, output_matrix))
     (response,) = operators.impulse_response(
         time, float(alpha), list(arguments)
@@ -51,7 +51,7 @@ def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
 
 
 def varying_response(*arguments):
-    """See `keras_linrec.kernels.varying_response`."""
+    """See `keras_linrec.kernels.operations.varying_response`."""
     *arguments, alpha = arguments
     (arguments,) = alike(arguments)
     outputs, final_state, _ = operators.varying_response(
@@ -61,7 +61,7 @@ def varying_response(*arguments):
 
 
 def carried_response(*arguments):
-    """See `keras_linrec.kernels.carried_response`."""
+    """See `keras_linrec.kernels.operations.carried_response`."""
     *arguments, alpha = arguments
     (arguments,) = alike(arguments)
     outputs, final_state = operators.carried_response(
@@ -71,7 +71,7 @@ def carried_response(*arguments):
 
 
 def causal_convolution(inputs, response, activation):
-    """See `keras_linrec.kernels.causal_convolution`."""
+    """See `keras_linrec.kernels.operations.causal_convolution`."""
     ((inputs, response),) = alike((inputs, response))
     (outputs,) = operators.causal_convolution(
         *activation_flags(activation), inputs, response
@@ -80,7 +80,7 @@ def causal_convolution(inputs, response, activation):
 
 
 def move_steps(sequences, mask, to_places, with_masked):
-    """See `keras_linrec.kernels.move_steps`."""
+    """See `keras_linrec.kernels.operations.move_steps`."""
     if _is_whole(mask):
         return sequences
     (moved,) = operators.move_steps(

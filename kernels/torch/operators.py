@@ -33,7 +33,7 @@ from keras_linrec.kernels.native.call_shapes import response_shapes
 from keras_linrec.kernels.native.call_shapes import scan_shapes
 from keras_linrec.kernels.native.call_shapes import varying_checkpoint_shape
 from keras_linrec.kernels.native.call_shapes import varying_shapes
-from keras_linrec.kernels.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.tensors import empty_like
 from keras_linrec.kernels.torch.tensors import flatten

@@ -7,7 +7,7 @@ from keras_linrec.complex_pairs import carried
 from keras_linrec.complex_pairs import carried_add
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
-from keras_linrec.kernels.adjoint import adjoint
+from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.resets import unused_at
 
 

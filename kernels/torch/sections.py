@@ -3,7 +3,7 @@
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from keras_linrec.kernels import projected_scan as plain
+from keras_linrec.kernels.operations import projected_scan as plain
 from keras_linrec.kernels.sections import section_length
 
 
@@ -17,7 +17,7 @@ def projected_scan(
     reverse=False,
     resets=None,
 ):
-    """See `keras_linrec.kernels.projected_scan`."""
+    """See `keras_linrec.kernels.operations.projected_scan`."""
     batch, time, _ = inputs.shape
     parts, per_step = len(decay), decay[0].ndim == 3
     channels = parts * decay[0].shape[-1]

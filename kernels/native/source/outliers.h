@@ -10,7 +10,7 @@
 // responses into parts within which they neither grow nor decay by much. The
 // convolution of each level with each part is computed for itself, kept where
 // it may differ from zero, and added.
-// kernels/outliers.py computes the same in portable form, and explains the
+// kernels/operations/outliers.py computes the same in portable form, and explains the
 // constants.
 #pragma once
 #include <algorithm>
@@ -52,7 +52,7 @@ struct LaneEnergies {
   Real largest_square;
   int64_t steps;
 
-  // See `with_outliers` in kernels/outliers.py.
+  // See `with_outliers` in kernels/operations/outliers.py.
   bool has_outlier() const {
     const double limit = most_excess<Real>();
     const double growth_of_all = std::max(kQuietStart, limit);

@@ -1,6 +1,6 @@
 // Explicit Runge-Kutta methods in which stage i starts from
 // h + shifts[i] dt k_{i-1} and has the weight shares[i], indexed by the
-// solver's number in the flags (core.h). kernels/nonlinear_recurrence.py has
+// solver's number in the flags (core.h). kernels/operations/nonlinear_recurrence.py has
 // the same table for the portable kernels.
 #pragma once
 

@@ -2,8 +2,8 @@
 
 from keras import ops
 
-from keras_linrec.kernels import tridiagonal
-from keras_linrec.kernels.tridiagonal import from_below
+from keras_linrec.kernels.operations import tridiagonal
+from keras_linrec.kernels.operations.tridiagonal import from_below
 
 
 def discretise(solve, p, d, q, t, b, timescale, alpha):

@@ -7,11 +7,20 @@ second derivatives, and where no fused kernel runs.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import keras
+import numpy as np
 from keras import ops
 
+from keras_linrec import activations
 from keras_linrec import double_precision
+from keras_linrec.kernels import backends
 from keras_linrec.kernels import resets
 from keras_linrec.kernels.full_precision import matmul
+from keras_linrec.kernels.operations.record import Operation
+from keras_linrec.kernels.operations.record import is_short
+from keras_linrec.kernels.operations.record import uses_pallas
+from keras_linrec.kernels.operations.tiny_cases import numbers
+from keras_linrec.kernels.operations.tiny_cases import slopes_of
 
 # Explicit Runge-Kutta methods in which stage i starts from h + shift_i dt
 # k_{i-1}: (shifts, weights of the slopes k_i).
@@ -246,3 +255,140 @@ def state_cotangents(dynamics, d_slopes):
     A state is the sum of the slopes, the last of which no other stage reads.
     """
     return d_slopes[:, -1] / METHODS[dynamics.solver or "euler"][1][-1]
+
+
+# How it runs.
+
+
+# From this many units on, a GPU computes products of all rows faster, despite
+# their launches: a thread block of the CUDA core reads the recurrent matrix at
+# each step. Estimated, not measured.
+_LARGE_MATRIX = 512
+
+
+def _form_of(case, kernel):
+    if kernel.nonlinear_scan is None:
+        return "loop", "this kernel has no fused form"
+    if not case.known_activation:
+        return "loop", "the native kernels lack this activation"
+    if is_short(case):
+        return "loop", "a few steps"
+    if case.platform == "tpu" or uses_pallas(case):
+        return "loop", "XLA compiles the loop into one program"
+    if case.platform != "cuda":
+        return "fused", ""
+    if case.pairs:
+        return "loop", "an activation of pairs"
+    if case.channels > _LARGE_MATRIX:
+        return "loop", "the recurrent matrix is too large"
+    return "fused", ""
+
+
+def _loop(kernel):
+    """A nonlinear scan, one step after another."""
+
+    def run(dynamics, operands, keep_all=True):
+        loop = backends.current().loop
+        return with_last_state(loop, dynamics, operands)
+
+    return run
+
+
+def _nonlinear_scan_case(kernel):
+    """The midpoint method with a gate, steps that differ in length, resets."""
+    dynamics = Dynamics(keras.activations.tanh, "rk2", gated=True)
+    units, batch, time = 3, 2, 5
+    resets = np.zeros((batch, time), "float32")
+    resets[0, 2] = 1
+    arrays = numbers(
+        (batch, time, 2),
+        (2, 2 * units),
+        (2 * units,),
+        (units, 2 * units),
+        (batch, time),
+        (batch, units),
+    )
+    cotangents = numbers((batch, time, units), (batch, units))
+
+    def function(tensors):
+        *weights, step_size, initial_state = tensors
+        expansion, modulus_bias = map(keras.ops.zeros, ((0, units), (0,)))
+        operands = Operands(
+            *weights,
+            expansion,
+            step_size,
+            modulus_bias,
+            keras.ops.convert_to_tensor(resets),
+            initial_state,
+        )
+        return list(kernel.nonlinear_scan(dynamics, operands, True))
+
+    def loop(inputs, kernel, bias, recurrent, step_size, state):
+        def slope(state):
+            linear, product = np.split(state @ recurrent, 2, axis=1)
+            change = linear + np.tanh(product + drive[:, :units])
+            return change / (1 + np.exp(-product - drive[:, units:]))
+
+        outputs = []
+        for step in range(time):
+            drive = inputs[:, step] @ kernel + bias
+            length = step_size[:, step, None]
+            state = np.where(resets[:, step, None] > 0, 0.0, state)
+            state = state + length * slope(state + length / 2 * slope(state))
+            outputs.append(state)
+        return np.stack(outputs, axis=1), state
+
+    wide = [array.astype("float64") for array in arrays]
+    expected = [*loop(*wide), *slopes_of(loop, wide, cotangents)]
+    return function, arrays, cotangents, expected
+
+
+def _low_rank_case(kernel):
+    """No solver, a transition in two factors, and an activation of pairs."""
+    dynamics = Dynamics(activations.oplu)
+    units, batch, time = 4, 2, 5
+    arrays = numbers(
+        (batch, time, 3),
+        (3, units),
+        (units,),
+        (units, 1),
+        (1, units),
+        (batch, units),
+    )
+    cotangents = numbers((batch, time, units), (batch, units))
+
+    def function(tensors):
+        *weights, initial_state = tensors
+        step_size, modulus_bias = map(keras.ops.ones, ((1, 1), (0,)))
+        resets = keras.ops.zeros((0, 0))
+        operands = Operands(
+            *weights, step_size, modulus_bias, resets, initial_state
+        )
+        return list(kernel.nonlinear_scan(dynamics, operands, True))
+
+    def loop(inputs, kernel, bias, left, right, state):
+        outputs = []
+        for step in range(time):
+            state = state - state @ left @ right
+            state = state + inputs[:, step] @ kernel + bias
+            # By real parts, because `slopes_of` passes complex numbers.
+            order = np.argsort(-state.real.reshape(batch, -1, 2), axis=-1)
+            pairs = state.reshape(batch, -1, 2)
+            state = np.take_along_axis(pairs, order, -1).reshape(batch, units)
+            outputs.append(state)
+        return np.stack(outputs, axis=1), state
+
+    wide = [array.astype("float64") for array in arrays]
+    expected = [*loop(*wide), *slopes_of(loop, wide, cotangents)]
+    return function, arrays, cotangents, expected
+
+
+OPERATION = Operation(
+    function="nonlinear_scan",
+    choose=_form_of,
+    forms={"fused": lambda kernel: kernel.nonlinear_scan, "loop": _loop},
+    plain=_loop,
+    self_tests=(_nonlinear_scan_case,),
+    # Activations of pairs.
+    self_tests_on_cpu=(_low_rank_case,),
+)

@@ -4,13 +4,19 @@ It runs where no native kernel does, and gives the native one its second
 derivatives.
 """
 
+import math
+
 import keras
+import numpy as np
 from keras import ops
 
 from keras_linrec import complex_pairs
 from keras_linrec.double_precision import activate
 from keras_linrec.kernels import backends
-from keras_linrec.kernels import outliers
+from keras_linrec.kernels.operations import outliers
+from keras_linrec.kernels.operations.record import Operation
+from keras_linrec.kernels.operations.record import fused
+from keras_linrec.kernels.operations.tiny_cases import numbers
 
 
 def causal_convolution(inputs, response, activation=keras.activations.linear):
@@ -248,3 +254,50 @@ def _fast_length(length):
             threes *= 3
         fives *= 5
     return max(best, 2)
+
+
+# How it runs.
+
+
+def _form_of(case, kernel):
+    reason = "the framework's transforms run on this device"
+    return fused(case, kernel.causal_convolution, "transforms", reason)
+
+
+def _causal_convolution_case(kernel, sizes=(2, 5, 3, 2, 4)):
+    """Three features, two channels, fewer taps than steps, and GELU."""
+    batch, time, features, channels, taps = sizes
+    arrays = numbers((batch, time, features), (features, channels, taps))
+    cotangents = numbers((batch, time, features, channels))
+
+    def function(tensors):
+        return [kernel.causal_convolution(*tensors, keras.activations.gelu)]
+
+    inputs, response = (array.astype("float64") for array in arrays)
+    sums = np.zeros(cotangents[0].shape)
+    for lag in range(taps):
+        earlier = inputs[:, : time - lag, :, None]
+        sums[:, lag:] += response[:, :, lag] * earlier
+    # The normal distribution and its density.
+    below = 0.5 + 0.5 * np.vectorize(math.erf)(sums / math.sqrt(2))
+    density = np.exp(-0.5 * sums**2) / math.sqrt(2 * math.pi)
+    slopes = cotangents[0] * (below + sums * density)
+    d_inputs, d_response = np.zeros_like(inputs), np.zeros_like(response)
+    for lag in range(taps):
+        earlier, later = inputs[:, : time - lag, :, None], slopes[:, lag:]
+        d_inputs[:, : time - lag] += (response[:, :, lag] * later).sum(-1)
+        d_response[:, :, lag] = (earlier * later).sum((0, 1))
+    return function, arrays, cotangents, [sums * below, d_inputs, d_response]
+
+
+OPERATION = Operation(
+    function="causal_convolution",
+    choose=_form_of,
+    forms={
+        "fused": lambda kernel: kernel.causal_convolution,
+        "transforms": lambda kernel: causal_convolution,
+    },
+    plain=lambda kernel: causal_convolution,
+    self_tests=(_causal_convolution_case,),
+    along_time=False,
+)

@@ -5,13 +5,22 @@ derivatives. All states are (..., N, features) here.
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
+import keras
+import numpy as np
 from keras import ops
 
-from keras_linrec.kernels import tridiagonal
-from keras_linrec.kernels.tridiagonal import append_zero
-from keras_linrec.kernels.tridiagonal import from_below
+from keras_linrec.kernels.operations import tridiagonal
+from keras_linrec.kernels.operations.record import Operation
+from keras_linrec.kernels.operations.record import fused
+from keras_linrec.kernels.operations.tiny_cases import numbers
+from keras_linrec.kernels.operations.tiny_cases import slopes_of
+from keras_linrec.kernels.operations.tiny_cases import stable_systems
+from keras_linrec.kernels.operations.tiny_cases import transition_of
+from keras_linrec.kernels.operations.tridiagonal import append_zero
+from keras_linrec.kernels.operations.tridiagonal import from_below
 
 # The gradient recomputes states in blocks of this many steps; the forward pass
 # stores only the state before each block.
@@ -387,3 +396,57 @@ def _transposed(t, tensor):
 def _total(tensor):
     """The sum over all axes but N of (steps, batch, N, features)."""
     return ops.sum(tensor, axis=(0, 1, 3))
+
+
+# How it runs.
+
+
+def _form_of(case, kernel):
+    return fused(case, kernel.varying_response, "blocks")
+
+
+def _on_plain_scans(kernel):
+    return partial(varying_response, kernel.scan)
+
+
+def _varying_response_case(kernel):
+    """Four steps of `stable_systems`, of different lengths, with a reset."""
+    arrays = [*stable_systems(), *numbers((2, 4), (2, 4, 2), (2, 2, 3))]
+    arrays[7] += 1.0
+    cotangents = numbers((2, 4, 2, 2), (2, 2, 3))
+    resets = np.zeros((2, 4), "float32")
+    resets[1, 2] = 1.0
+
+    def function(tensors):
+        *steps, inputs, state = tensors
+        given = keras.ops.convert_to_tensor(resets)
+        return list(kernel.varying_response(*steps, given, inputs, state, 0.5))
+
+    def define(p, d, q, t, b, timescale, rows, time_deltas, inputs, state):
+        matrix, outputs = transition_of(p, d, q, t), []
+        for step in range(4):
+            state = np.where(resets[:, step, None, None] > 0, 0.0, state)
+            length = time_deltas[:, step, None, None] * timescale[:, None]
+            slope = state @ matrix.T / 2 + b * inputs[:, step, :, None]
+            right = (state + length * slope)[..., None]
+            left = np.eye(3) - length[..., None] * matrix / 2
+            state = np.linalg.solve(left, right)[..., 0]
+            outputs.append(np.einsum("fcn,bfn->bfc", rows, state))
+        return [np.stack(outputs, axis=1), state]
+
+    wide = [array.astype("float64") for array in arrays]
+    expected = [*define(*wide), *slopes_of(define, wide, cotangents)]
+    return function, arrays, cotangents, expected
+
+
+OPERATION = Operation(
+    function="varying_response",
+    choose=_form_of,
+    forms={
+        "fused": lambda kernel: kernel.varying_response,
+        "blocks": _on_plain_scans,
+    },
+    plain=_on_plain_scans,
+    self_tests=(_varying_response_case,),
+    along_time=False,
+)

@@ -3,7 +3,13 @@
 It runs where no native kernel does.
 """
 
+import keras
+import numpy as np
 from keras import ops
+
+from keras_linrec.kernels.operations.record import Operation
+from keras_linrec.kernels.operations.record import fused
+from keras_linrec.kernels.operations.tiny_cases import numbers
 
 
 def move_steps(sequences, mask, to_places, with_masked):
@@ -85,3 +91,51 @@ def take(sequences, index):
     rows = ops.arange(shape[0], dtype="int32")[:, None] * shape[1]
     flat = ops.reshape(sequences, (shape[0] * shape[1], *sequences.shape[2:]))
     return ops.take(flat, rows + ops.cast(index, "int32"), axis=0)
+
+
+# How it runs.
+
+
+def _form_of(case, kernel):
+    reason = "gathers are fast on this device"
+    return fused(case, kernel.move_steps, "gathers", reason)
+
+
+def _move_steps_case(kernel):
+    """To the front, and to the places with repeated steps."""
+    mask = np.array([[0, 1, 0, 0, 1], [1, 1, 1, 0, 0]], "float32")
+    arrays, cotangents = numbers((2, 5, 3)), numbers((2, 5, 3), (2, 5, 3))
+
+    def function(tensors):
+        given = keras.ops.convert_to_tensor(mask)
+        return [
+            kernel.move_steps(*tensors, given, False, False),
+            kernel.move_steps(*tensors, given, True, True),
+        ]
+
+    front, repeat = np.zeros((2, 2, 5, 5))
+    for row, counts in enumerate(mask):
+        place = -1
+        for step, count in enumerate(counts):
+            if count:
+                place += 1
+                front[row, place, step] = 1
+            if place >= 0:
+                repeat[row, step, place] = 1
+    expected = [front @ arrays[0], repeat @ arrays[0]]
+    moves = np.swapaxes([front, repeat], -1, -2)
+    expected.append((moves @ np.stack(cotangents)).sum(0))
+    return function, arrays, cotangents, expected
+
+
+OPERATION = Operation(
+    function="move_steps",
+    choose=_form_of,
+    forms={
+        "fused": lambda kernel: kernel.move_steps,
+        "gathers": lambda kernel: move_steps,
+    },
+    plain=lambda kernel: move_steps,
+    self_tests=(_move_steps_case,),
+    along_time=False,
+)
