@@ -103,7 +103,7 @@ def pytest_sessionfinish():
 def columns():
     """The titles of the columns, by the names of the layers."""
     # Imported here: `run.py` starts tests without importing Keras.
-    from units import UNITS
+    from support.units import UNITS
 
     titles = {name: unit.title for name, unit in UNITS.items()}
     return {**titles, "cell": CELLS}

@@ -31,15 +31,15 @@ BACKENDS = ("jax", "tensorflow", "torch")
 # The tests' own needs, whose versions the package does not depend on.
 TOOLS = ("hypothesis", "matplotlib", "pytest", "scikit-learn", "scipy")
 REPRESENTATIVE = (
-    "tests/test_kernels.py::test_every_kernel_runs_here_or_says_why_not",
-    "tests/test_units.py",
-    "tests/test_defaults.py",
+    "tests/operations/test_kernels.py::test_every_kernel_runs_here_or_says_why_not",
+    "tests/layers/test_units.py",
+    "tests/layers/test_defaults.py",
 )
 OF_KERAS = (
-    "tests/test_bidirectional.py",
-    "tests/test_rnn.py",
-    "tests/test_arguments.py",
-    "tests/test_saved_files.py",
+    "tests/layers/test_bidirectional.py",
+    "tests/layers/test_rnn.py",
+    "tests/layers/test_arguments.py",
+    "tests/files/test_saved_files.py",
     "tests/conformance/test_masks.py",
     "tests/conformance/test_directions.py",
     "tests/conformance/test_states.py",

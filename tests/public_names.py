@@ -2,7 +2,8 @@
 
     python tests/public_names.py --write
 
-writes `public_signatures.txt` anew, with which `test_public_names.py` compares.
+writes `public_signatures.txt` anew, with which
+`rules/test_public_names.py` compares.
 """
 
 import ast

@@ -135,7 +135,8 @@ def check_table(results, write):
     What no test ran for is as the page says, unless the page is written.
     """
     text = TABLE.read_text()
-    # The titles of the columns come from `units.py`, which imports Keras.
+    # The titles of the columns come from `support.units`, which imports
+    # Keras.
     os.environ.setdefault("KERAS_BACKEND", "torch")
     table = capabilities.table(results, page=None if write else text)
     expected = capabilities.with_table(text, table)

@@ -32,159 +32,35 @@ part = os.environ.pop(PART, ALL)
 slice_index, slice_count = map(int, os.environ.pop(SLICE, "1/1").split("/"))
 
 TESTS = Path(__file__).parent
+ONE_BACKEND = TESTS / "one_backend"
 PACKAGE = TESTS.parent / "keras_linrec"
 # These backends compile programs, where PyTorch runs eagerly.
 COMPILING = ("jax", "tensorflow")
 
-# Files that test one backend's code, no framework at all, or all of them in
-# processes of their own; and tools, whose layers are tested under each backend.
-ONLY_UNDER = {
-    "test_batched_gradients.py": "torch",
-    "test_checkpoints_of_authors.py": "torch",
-    "test_cuda.py": "torch",
-    "test_cuda_jax.py": "jax",
-    "test_cuda_nonlinear.py": "torch",
-    "test_cuda_resources.py": "torch",
-    "test_cuda_response.py": "torch",
-    "test_torch_compile.py": "torch",
-    "test_cuda_tensorflow.py": "tensorflow",
-    "test_device_check.py": "torch",
-    "test_devices.py": "jax",
-    "test_docs.py": "torch",
-    "test_faults.py": "torch",
-    "test_files_across_backends.py": "jax",
-    "test_formulas.py": "torch",
-    "test_hippo.py": "torch",
-    "test_hippo_windows.py": "torch",
-    "test_learning_rates.py": "torch",
-    "test_models_of_pages.py": "torch",
-    "test_native_build.py": "torch",
-    "test_native_compilers.py": "torch",
-    "test_native_core.py": "torch",
-    "test_native_jax.py": "jax",
-    "test_native_nonlinear_scan.py": "torch",
-    "test_native_streamed.py": "torch",
-    "test_native_threads.py": "torch",
-    "test_native_tensorflow.py": "tensorflow",
-    "test_native_torch.py": "torch",
-    "test_pallas.py": "jax",
-    "test_readme.py": "torch",
-    "test_recipe_tasks.py": "torch",
-    "test_release.py": "torch",
-    "test_reproduce.py": "torch",
-    "test_serve_stream.py": "torch",
-    "test_task_guides.py": "torch",
-    "test_torch_module.py": "torch",
-}
-# Files that the selection runs under some backends only, or under none:
-# examples and files, which repeat there what other tests cover under each
-# backend; models, and the tests of single units beside `test_units.py` and the
-# conformance suite, drawn cases and threads, which JAX and TensorFlow compile
-# for minutes; tests that start a process per backend or device; pages; and
-# kernels for emulated hardware.
-SELECTED_UNDER = {
-    "test_analysis.py": ("torch",),
-    "test_arguments.py": ("torch",),
-    "test_averaging_models.py": ("torch",),
-    "test_bad_arguments.py": (),
-    "test_bidirectional.py": ("torch",),
-    "test_byte_order.py": ("torch",),
-    "test_canonical_form.py": ("torch",),
-    "test_carries.py": (),
-    "test_causal_convolution.py": ("torch",),
-    "test_cuda_jax.py": (),
-    "test_cuda_response.py": (),
-    "test_cuda_tensorflow.py": (),
-    "test_defaults.py": ("torch",),
-    "test_dense_parts.py": ("torch",),
-    "test_device_check.py": (),
-    "test_devices.py": (),
-    "test_diagonal_layers.py": ("torch",),
-    "test_docs.py": (),
-    "test_export.py": ("torch",),
-    "test_files_across_backends.py": (),
-    "test_for_signals.py": ("torch",),
-    "test_freed_memory.py": ("torch",),
-    "test_householder.py": ("torch",),
-    "test_impulse_response.py": ("torch",),
-    "test_kept_models.py": (),
-    "test_layer_properties.py": ("torch",),
-    "test_ldstack.py": ("torch",),
-    "test_ldstack_examples.py": ("torch",),
-    "test_learning_rates.py": (),
-    "test_lipschitz_rnn.py": ("torch",),
-    "test_lipschitz_stability.py": ("torch",),
-    "test_lru.py": ("torch",),
-    "test_lssl.py": ("torch",),
-    "test_lssl_measures.py": ("torch",),
-    "test_models.py": ("torch",),
-    "test_models_of_pages.py": (),
-    "test_moves.py": ("torch",),
-    "test_native_carried_response.py": ("torch",),
-    "test_native_compilers.py": (),
-    "test_native_impulse_response.py": ("torch",),
-    "test_native_varying_response.py": ("torch",),
-    "test_nlp.py": ("torch",),
-    "test_nlp_examples.py": ("torch",),
-    "test_nlp_generation.py": ("torch",),
-    "test_nlp_texts.py": ("torch",),
-    "test_optimizers.py": (),
-    "test_orthogonal_rnn.py": ("torch",),
-    "test_pallas.py": (),
-    "test_prebuilt.py": (),
-    "test_promises_of_weights.py": ("torch",),
-    "test_properties.py": ("torch",),
-    "test_recipe_tasks.py": (),
-    "test_release.py": (),
-    "test_reproduce.py": (),
-    "test_residual_block.py": ("torch",),
-    "test_rnn.py": ("torch",),
-    "test_robustness.py": ("torch",),
-    "test_sampling_rates.py": ("torch",),
-    "test_saved_files.py": ("torch",),
-    "test_saving.py": ("torch",),
-    "test_scan_properties.py": ("torch",),
-    "test_sections.py": ("torch",),
-    "test_self_test.py": (),
-    "test_sequence_model_chunks.py": ("torch",),
-    "test_sequential_digits.py": (),
-    "test_set_later.py": ("torch",),
-    "test_serve_stream.py": (),
-    "test_small_numbers.py": ("torch",),
-    "test_soak.py": (),
-    "test_stable_examples.py": ("torch",),
-    "test_state_norms.py": ("torch",),
-    "test_stored_values.py": ("torch",),
-    "test_task_guides.py": (),
-    "test_threads.py": ("torch",),
-    "test_three_tones.py": ("torch",),
-    "test_torch_compile.py": (),
-}
-# Examples, models, and what follows from parts that the rest tests under each
-# backend: JAX and TensorFlow compile these for 30 minutes.
-WEEKLY_UNDER = {
-    "test_arguments.py": COMPILING,
-    "test_averaging_models.py": COMPILING,
-    "test_defaults.py": COMPILING,
-    "test_dense_parts.py": COMPILING,
-    "test_ldstack_examples.py": COMPILING,
-    "test_nlp.py": COMPILING,
-    "test_nlp_examples.py": COMPILING,
-    "test_nlp_generation.py": COMPILING,
-    "test_nlp_texts.py": COMPILING,
-    "test_optimizers.py": COMPILING,
-    "test_robustness.py": COMPILING,
-    "test_sampling_rates.py": COMPILING,
-    "test_sequence_model_chunks.py": COMPILING,
-    "test_sequential_digits.py": COMPILING,
-    "test_soak.py": COMPILING,
-    "test_stable_examples.py": COMPILING,
-    "test_state_norms.py": COMPILING,
-    "test_three_tones.py": COMPILING,
-}
-# Docstring examples, whose layers are tested under every backend elsewhere:
-# weekly under the other backends.
-EXAMPLES_SELECTED_UNDER = ("torch",)
+# Of these, the selection has the tests under every backend.
+EVERYWHERE = (
+    "conformance/*",
+    "export/test_exporting.py",
+    "layers/test_a_million_steps.py",
+    "layers/test_float64.py",
+    "layers/test_hippo_initializer.py",
+    "layers/test_lssl_stability.py",
+    "layers/test_packing.py",
+    "layers/test_units.py",
+    "machines/*",
+    "operations/test_complex_pairs.py",
+    "operations/test_eigenvalues.py",
+    "operations/test_final_state.py",
+    "operations/test_inverse.py",
+    "operations/test_kernels.py",
+    "operations/test_nonlinear_scan.py",
+    "operations/test_nonlinear_scan_properties.py",
+    "operations/test_resolver.py",
+    "operations/test_rotation.py",
+    "operations/test_scan.py",
+    "operations/test_tridiagonal.py",
+    "rules/*",
+)
 
 
 def standing_for_all(values, chosen, backends=COMPILING, part=REST):
@@ -215,12 +91,7 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "weekly(*backends): on Saturdays under these, or any"
     )
-    files = {path.name for path in TESTS.rglob("test_*.py")}
-    missing = [
-        name
-        for name in (*ONLY_UNDER, *SELECTED_UNDER, *WEEKLY_UNDER)
-        if name not in files
-    ]
+    missing = [name for name in EVERYWHERE if not any(TESTS.glob(name))]
     if missing:
         raise pytest.UsageError(
             "tests/selection.py should name files of tests/. "
@@ -255,20 +126,26 @@ def is_taken(path):
     return selected_here(path) if part == SELECTION else runs_here(path)
 
 
+def only_backend(path):
+    """The backend whose folder a file is in, or `None`."""
+    if path.is_relative_to(ONE_BACKEND):
+        return path.relative_to(ONE_BACKEND).parts[0]
+    return None
+
+
 def runs_here(path):
     """Whether a file has tests that apply to this backend."""
     if path.is_relative_to(PACKAGE):
         return True
     is_test = path.name.startswith("test_")
-    return is_test and ONLY_UNDER.get(path.name, backend()) == backend()
+    return is_test and only_backend(path) in (None, backend())
 
 
 def selected_here(path):
-    """Whether the selection includes tests of a file under this backend."""
-    if path.is_relative_to(PACKAGE):
-        return backend() in EXAMPLES_SELECTED_UNDER
-    selected_under = SELECTED_UNDER.get(path.name, (backend(),))
-    return runs_here(path) and backend() in selected_under
+    """Whether the selection may have tests of a file under this backend."""
+    if backend() in COMPILING and not only_backend(path):
+        return any(path.match(name) for name in EVERYWHERE)
+    return runs_here(path)
 
 
 def part_of(item):
@@ -287,10 +164,11 @@ def is_marked(item, name):
 
 
 def is_weekly(path):
-    """Whether all tests of a file are weekly under this backend."""
-    if path.is_relative_to(PACKAGE):
-        return backend() not in EXAMPLES_SELECTED_UNDER
-    return backend() in WEEKLY_UNDER.get(path.name, ())
+    """Whether all tests of a file are weekly under this backend.
+
+    Those are the docstrings' examples, whose layers other tests run under each.
+    """
+    return path.is_relative_to(PACKAGE) and backend() in COMPILING
 
 
 def in_slice(path):

@@ -3,9 +3,9 @@
     KERAS_BACKEND=jax python tests/accelerators/precision.py
 
 Prints the table of docs/guides/accelerators.md. No device is needed: portable
-kernels run on the CPU, in float32, and `tests/rounded_products.py` rounds the
-operands of their products as GPUs (TF32) and TPUs (bfloat16) do by default.
-Errors are relative to the largest value, against the same in float64.
+kernels run on the CPU, in float32, and `tests/support/rounded_products.py`
+rounds the operands of their products as GPUs (TF32) and TPUs (bfloat16) do by
+default. Errors are relative to the largest value, against the same in float64.
 """
 
 import os
@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from rounded_products import rounded
+from support.rounded_products import rounded
 
 from keras_linrec import config
 from keras_linrec import ops as linrec

@@ -7,17 +7,16 @@ import pickle
 import keras
 import numpy as np
 import pytest
-from units import UNITS
-from units import array
-from units import sequences
-
-from conformance.cases import EVERY_FORM_AND_CELL
-from conformance.cases import EVERY_LAYER
-from conformance.cases import EVERY_LAYER_AND_CELL
-from conformance.cases import assert_close
-from conformance.cases import built
-from conformance.cases import made
-from conformance.cases import sequential
+from support.conformance_cases import EVERY_FORM_AND_CELL
+from support.conformance_cases import EVERY_LAYER
+from support.conformance_cases import EVERY_LAYER_AND_CELL
+from support.conformance_cases import assert_close
+from support.conformance_cases import built
+from support.conformance_cases import made
+from support.conformance_cases import sequential
+from support.units import UNITS
+from support.units import array
+from support.units import sequences
 
 pytestmark = pytest.mark.capability("configurations, copies, pickles")
 

@@ -3,16 +3,19 @@
 import keras
 import numpy as np
 import pytest
-from units import array
-from units import sequences
+from support.conformance_cases import EAGERLY
+from support.conformance_cases import EVERY_LAYER
+from support.conformance_cases import assert_close
+from support.conformance_cases import made
+from support.units import array
+from support.units import sequences
 
-from conformance.cases import EAGERLY
-from conformance.cases import EVERY_LAYER
-from conformance.cases import assert_close
-from conformance.cases import made
 from keras_linrec.models import SequenceClassifier
 
-pytestmark = pytest.mark.capability("LoRA, int8 around it")
+pytestmark = [
+    pytest.mark.capability("LoRA, int8 around it"),
+    pytest.mark.weekly("jax", "tensorflow"),
+]
 
 
 def classifier(name):

@@ -4,17 +4,16 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from units import UNITS
-from units import array
-from units import sequences
-
-from conformance.cases import EVERY_FORM_AND_CELL
-from conformance.cases import EVERY_LAYER
-from conformance.cases import assert_close
-from conformance.cases import made
-from conformance.cases import sequential
-from conformance.cases import stateful_model
-from conformance.cases import twin
+from support.conformance_cases import EVERY_FORM_AND_CELL
+from support.conformance_cases import EVERY_LAYER
+from support.conformance_cases import assert_close
+from support.conformance_cases import made
+from support.conformance_cases import sequential
+from support.conformance_cases import stateful_model
+from support.conformance_cases import twin
+from support.units import UNITS
+from support.units import array
+from support.units import sequences
 
 pytestmark = pytest.mark.capability("`.keras` and weights files")
 

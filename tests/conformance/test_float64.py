@@ -3,17 +3,16 @@
 import keras
 import numpy as np
 import pytest
-from autodiff import compiled
-from autodiff import gradient
-from autodiff import relative_error
-from units import array
-from units import sequences
-
-from conformance.cases import EVERY_LAYER_AND_CELL
-from conformance.cases import built
-from conformance.cases import definition
-from conformance.cases import float64
-from conformance.cases import unit_of
+from support.autodiff import compiled
+from support.autodiff import gradient
+from support.autodiff import relative_error
+from support.conformance_cases import EVERY_LAYER_AND_CELL
+from support.conformance_cases import built
+from support.conformance_cases import definition
+from support.conformance_cases import float64
+from support.conformance_cases import unit_of
+from support.units import array
+from support.units import sequences
 
 pytestmark = pytest.mark.capability("`float64`, gradients too")
 # Of the differences that gradients are compared with.

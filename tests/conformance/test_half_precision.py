@@ -3,15 +3,14 @@
 import keras
 import numpy as np
 import pytest
-from units import sequences
-
-from conformance.cases import EAGERLY
-from conformance.cases import EVERY_LAYER
-from conformance.cases import EVERY_LAYER_AND_CELL
-from conformance.cases import assert_close
-from conformance.cases import built
-from conformance.cases import made
-from conformance.cases import twin
+from support.conformance_cases import EAGERLY
+from support.conformance_cases import EVERY_LAYER
+from support.conformance_cases import EVERY_LAYER_AND_CELL
+from support.conformance_cases import assert_close
+from support.conformance_cases import built
+from support.conformance_cases import made
+from support.conformance_cases import twin
+from support.units import sequences
 
 pytestmark = pytest.mark.capability("`mixed_bfloat16`, `mixed_float16`")
 EVERY_POLICY = pytest.mark.parametrize(

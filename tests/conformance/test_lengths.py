@@ -3,18 +3,17 @@
 import keras
 import numpy as np
 import pytest
-from needs_native import require_jit_compiler
 from selection import WEEKLY
 from selection import standing_for_all
-from units import sequences
-
-from conformance.cases import EVERY_FORM_AND_CELL
-from conformance.cases import EVERY_LAYER
-from conformance.cases import EVERY_LAYER_AND_FORM
-from conformance.cases import MAKERS
-from conformance.cases import assert_close
-from conformance.cases import built
-from conformance.cases import made
+from support.conformance_cases import EVERY_FORM_AND_CELL
+from support.conformance_cases import EVERY_LAYER
+from support.conformance_cases import EVERY_LAYER_AND_FORM
+from support.conformance_cases import MAKERS
+from support.conformance_cases import assert_close
+from support.conformance_cases import built
+from support.conformance_cases import made
+from support.needs_native import require_jit_compiler
+from support.units import sequences
 
 
 def train_at_several_lengths(name, form, lengths, jit_compile):

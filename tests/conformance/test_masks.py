@@ -3,21 +3,20 @@
 import keras
 import numpy as np
 import pytest
-from units import array
-from units import sequences
-
-from conformance.cases import CELLS
-from conformance.cases import EVERY_FORM_AND_CELL
-from conformance.cases import EVERY_LAYER
-from conformance.cases import EVERY_LAYER_AND_CELL
-from conformance.cases import EVERY_MASK
-from conformance.cases import MASKS
-from conformance.cases import assert_close
-from conformance.cases import built
-from conformance.cases import definition
-from conformance.cases import initial_states
-from conformance.cases import made
-from conformance.cases import twin
+from support.conformance_cases import CELLS
+from support.conformance_cases import EVERY_FORM_AND_CELL
+from support.conformance_cases import EVERY_LAYER
+from support.conformance_cases import EVERY_LAYER_AND_CELL
+from support.conformance_cases import EVERY_MASK
+from support.conformance_cases import MASKS
+from support.conformance_cases import assert_close
+from support.conformance_cases import built
+from support.conformance_cases import definition
+from support.conformance_cases import initial_states
+from support.conformance_cases import made
+from support.conformance_cases import twin
+from support.units import array
+from support.units import sequences
 
 pytestmark = pytest.mark.capability("masks of any pattern")
 

@@ -3,21 +3,20 @@
 import keras
 import numpy as np
 import pytest
-from autodiff import compiled
-from autodiff import gradient
-from autodiff import tensors
-from units import UNITS
-from units import array
-from units import randomise
-from units import sequences
-
-from conformance.cases import EAGERLY
-from conformance.cases import EVERY_LAYER
-from conformance.cases import MASKS
-from conformance.cases import assert_close
-from conformance.cases import built
-from conformance.cases import sequential
-from conformance.cases import twin
+from support.autodiff import compiled
+from support.autodiff import gradient
+from support.autodiff import tensors
+from support.conformance_cases import EAGERLY
+from support.conformance_cases import EVERY_LAYER
+from support.conformance_cases import MASKS
+from support.conformance_cases import assert_close
+from support.conformance_cases import built
+from support.conformance_cases import sequential
+from support.conformance_cases import twin
+from support.units import UNITS
+from support.units import array
+from support.units import randomise
+from support.units import sequences
 
 pytestmark = pytest.mark.capability("`keras.RematScope`")
 

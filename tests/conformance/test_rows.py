@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from units import array
-from units import sequences
-
-from conformance.cases import EVERY_LAYER_AND_CELL
-from conformance.cases import assert_close
-from conformance.cases import built
+from support.conformance_cases import EVERY_LAYER_AND_CELL
+from support.conformance_cases import assert_close
+from support.conformance_cases import built
+from support.units import array
+from support.units import sequences
 
 pytestmark = pytest.mark.capability("a NaN stays in its row")
 

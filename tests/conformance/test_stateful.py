@@ -3,16 +3,15 @@
 import keras
 import numpy as np
 import pytest
-from units import UNITS
-from units import array
-from units import sequences
-
-from conformance.cases import EAGERLY
-from conformance.cases import EVERY_LAYER
-from conformance.cases import assert_close
-from conformance.cases import initial_states
-from conformance.cases import stateful_model
-from conformance.cases import twin
+from support.conformance_cases import EAGERLY
+from support.conformance_cases import EVERY_LAYER
+from support.conformance_cases import assert_close
+from support.conformance_cases import initial_states
+from support.conformance_cases import stateful_model
+from support.conformance_cases import twin
+from support.units import UNITS
+from support.units import array
+from support.units import sequences
 
 pytestmark = pytest.mark.capability("`stateful`")
 

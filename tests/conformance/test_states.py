@@ -5,22 +5,21 @@ import re
 import keras
 import numpy as np
 import pytest
-from autodiff import backend_gradients
-from autodiff import compiled
-from autodiff import relative_error
-from units import array
-from units import sequences
-
-from conformance.cases import EVERY_FORM_AND_CELL
-from conformance.cases import EVERY_LAYER
-from conformance.cases import EVERY_LAYER_AND_CELL
-from conformance.cases import EVERY_LAYER_AND_FORM
-from conformance.cases import assert_close
-from conformance.cases import built
-from conformance.cases import definition
-from conformance.cases import initial_states
-from conformance.cases import state_shapes
-from conformance.cases import twin
+from support.autodiff import backend_gradients
+from support.autodiff import compiled
+from support.autodiff import relative_error
+from support.conformance_cases import EVERY_FORM_AND_CELL
+from support.conformance_cases import EVERY_LAYER
+from support.conformance_cases import EVERY_LAYER_AND_CELL
+from support.conformance_cases import EVERY_LAYER_AND_FORM
+from support.conformance_cases import assert_close
+from support.conformance_cases import built
+from support.conformance_cases import definition
+from support.conformance_cases import initial_states
+from support.conformance_cases import state_shapes
+from support.conformance_cases import twin
+from support.units import array
+from support.units import sequences
 
 pytestmark = pytest.mark.capability("in chunks, with states in and out")
 

@@ -4,13 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from units import UNITS
-from units import array
-from units import sequences
-
-from conformance.cases import EVERY_LAYER
-from conformance.cases import assert_close
-from conformance.cases import built
+from support.conformance_cases import EVERY_LAYER
+from support.conformance_cases import assert_close
+from support.conformance_cases import built
+from support.units import UNITS
+from support.units import array
+from support.units import sequences
 
 pytestmark = pytest.mark.capability("one step at a time")
 

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from units import UNITS
-from units import array
-from units import sequences
-from units import time_deltas_of
-
-from conformance.cases import assert_close
-from conformance.cases import built
-from conformance.cases import definition
-from conformance.cases import initial_states
+from support.conformance_cases import assert_close
+from support.conformance_cases import built
+from support.conformance_cases import definition
+from support.conformance_cases import initial_states
+from support.units import UNITS
+from support.units import array
+from support.units import sequences
+from support.units import time_deltas_of
 
 pytestmark = pytest.mark.capability("irregular steps, `time_deltas`")
 IN_CONTINUOUS_TIME = pytest.mark.parametrize(

@@ -19,8 +19,8 @@ import keras
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from autodiff import compiled
-from autodiff import gradient
+from support.autodiff import compiled
+from support.autodiff import gradient
 
 from keras_linrec import layers
 

@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import keras
 import numpy as np
-from autodiff import compiled
-from autodiff import gradient
-from autodiff import tensors
-from autodiff import to_numpy
-from units import UNITS
-from units import initial_states
-from units import sequences
+from support.autodiff import compiled
+from support.autodiff import gradient
+from support.autodiff import tensors
+from support.autodiff import to_numpy
+from support.units import UNITS
+from support.units import initial_states
+from support.units import sequences
 
 from keras_linrec import kernels
 from keras_linrec.kernels.native import core

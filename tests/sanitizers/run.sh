@@ -50,7 +50,7 @@ done
 for sanitizer in address,undefined thread; do
     flags=(-std=c++17 -O1 -g -Wall -Wextra -Werror "-fsanitize=$sanitizer"
         -fno-sanitize-recover=all "-I$source")
-    "$compiler" "${flags[@]}" -shared -fPIC ../cuda_stand_in.cpp -pthread \
+    "$compiler" "${flags[@]}" -shared -fPIC ../support/cuda_stand_in.cpp -pthread \
         -o "$scratch/stand_in.so" &
     "$compiler" "${flags[@]}" exercise_cuda.cpp \
         "$source"/{cuda_calls,cuda_driver,systems}.cpp \

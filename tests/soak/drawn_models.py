@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 import keras
-from drawn_layers import FEATURES
-from drawn_layers import DrawnLayer
-from drawn_layers import chance
-from drawn_layers import count
-from drawn_layers import draw_layer
-from drawn_layers import pick
+from support.drawn_layers import FEATURES
+from support.drawn_layers import DrawnLayer
+from support.drawn_layers import chance
+from support.drawn_layers import count
+from support.drawn_layers import draw_layer
+from support.drawn_layers import pick
 
 from keras_linrec.layers import Bidirectional
 from keras_linrec.models import ResidualBlock

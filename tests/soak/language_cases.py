@@ -4,20 +4,20 @@ import tempfile
 
 import keras
 import numpy as np
-from drawn_layers import FEATURES
-from drawn_layers import chance
-from drawn_layers import count
-from drawn_layers import draw_layer
-from drawn_layers import pick
-from language_models import generated
-from language_models import make_backbone
-from language_models import make_model
-from language_models import outputs_of
-from programs import BACKEND
-from programs import COMPILED
-from programs import EAGER
-from programs import program
-from test_threads import in_threads
+from support.drawn_layers import FEATURES
+from support.drawn_layers import chance
+from support.drawn_layers import count
+from support.drawn_layers import draw_layer
+from support.drawn_layers import pick
+from support.language_models import generated
+from support.language_models import make_backbone
+from support.language_models import make_model
+from support.language_models import outputs_of
+from support.programs import BACKEND
+from support.programs import COMPILED
+from support.programs import EAGER
+from support.programs import program
+from support.threads import in_threads
 
 from keras_linrec import nlp
 from soak.settings import draw_setting

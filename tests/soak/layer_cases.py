@@ -5,19 +5,19 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from defined_calls import Call
-from defined_calls import defined_call
 from definitions.ldstack import network
-from drawn_cases import rounded
-from drawn_layers import FEATURES
-from drawn_layers import chance
-from drawn_layers import draw_common
-from drawn_layers import draw_layer
-from drawn_layers import pick
-from programs import BACKEND
-from programs import program
-from test_threads import in_threads
-from units import weights_of
+from support.defined_calls import Call
+from support.defined_calls import defined_call
+from support.drawn_cases import rounded
+from support.drawn_layers import FEATURES
+from support.drawn_layers import chance
+from support.drawn_layers import draw_common
+from support.drawn_layers import draw_layer
+from support.drawn_layers import pick
+from support.programs import BACKEND
+from support.programs import program
+from support.threads import in_threads
+from support.units import weights_of
 
 from soak.report import require_in_range
 from soak.settings import draw_inputs

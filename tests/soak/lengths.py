@@ -2,12 +2,12 @@
 
     KERAS_BACKEND=torch python tests/soak/lengths.py
 
-prints, for each unit of `tests/units.py` with its small arguments, the largest
-error of outputs over one row of 2^10 to 2^20 steps, relative to the largest
-output, and the same over the first 1,000 steps, relative to the largest of
-those: numbers that `docs/guides/promises.md` rests on. The definitions are
-loops in float64; 2^20 steps of all units take half an hour. `--longest 17`
-ends at 2^17.
+prints, for each unit of `tests/support/units.py` with its small arguments, the
+largest error of outputs over one row of 2^10 to 2^20 steps, relative to the
+largest output, and the same over the first 1,000 steps, relative to the largest
+of those: numbers that `docs/guides/promises.md` rests on. The definitions are
+loops in float64; 2^20 steps of all units take half an hour. `--longest 17` ends
+at 2^17.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import keras
-import units
-from autodiff import relative_error
+from support import units
+from support.autodiff import relative_error
 
 FIRST = 1000
 

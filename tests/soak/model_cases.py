@@ -9,16 +9,16 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from drawn_layers import FEATURES
-from drawn_layers import chance
-from drawn_layers import count
-from drawn_layers import pick
-from programs import BACKEND
-from programs import COMPILED
-from programs import EAGER
-from programs import program
-from test_threads import in_threads
-from units import randomise
+from support.drawn_layers import FEATURES
+from support.drawn_layers import chance
+from support.drawn_layers import count
+from support.drawn_layers import pick
+from support.programs import BACKEND
+from support.programs import COMPILED
+from support.programs import EAGER
+from support.programs import program
+from support.threads import in_threads
+from support.units import randomise
 
 from keras_linrec import export_step
 from soak.drawn_models import draw_model

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from drawn_layers import FEATURES
-from drawn_layers import count
+from support.drawn_layers import FEATURES
+from support.drawn_layers import count
 
 from soak.drawn_models import draw_model
 from soak.report import OutOfRange

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
-from conformance.cases import float64
-from drawn_cases import kernel
-from drawn_cases import rounded
-from drawn_layers import pick
-from programs import BACKEND
-from programs import MODES
+from support.conformance_cases import float64
+from support.drawn_cases import kernel
+from support.drawn_cases import rounded
+from support.drawn_layers import pick
+from support.programs import BACKEND
+from support.programs import MODES
 
 from keras_linrec import kernels
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from programs import program
+from support.programs import program
 
 from keras_linrec.settings import requested_kernel
 

@@ -1,10 +1,10 @@
 """The float64 twin of a model, on the plain kernel: its reference."""
 
 import keras
-from programs import BACKEND
-from programs import COMPILED
-from programs import EAGER
-from programs import program
+from support.programs import BACKEND
+from support.programs import COMPILED
+from support.programs import EAGER
+from support.programs import program
 
 from soak.settings import number
 from soak.settings import scope

@@ -1,0 +1,363 @@
+"""Every sequence unit against its float64 definition."""
+
+import keras
+import numpy as np
+import pytest
+from selection import COMPILING
+from selection import standing_for_all
+from support.autodiff import backend_gradients
+from support.autodiff import compiled
+from support.autodiff import numerical_gradients
+from support.autodiff import relative_error
+from support.units import KINDS
+from support.units import UNITS
+from support.units import array
+from support.units import initial_states
+from support.units import randomise
+from support.units import sequences
+from support.units import weights_of
+
+LENGTHS = (1, 2, 3, 63, 500)
+
+
+def at_lengths(lengths, others, selected):
+    """Every form, the plain ones at all of the lengths.
+
+    Of which the selection has some where a framework compiles.
+    """
+    return pytest.mark.parametrize(
+        ("name", "form", "time"),
+        [
+            pytest.param(
+                *(name, form, time),
+                id="-".join([name, *(f"{k}={v}" for k, v in form.items())])
+                + f"-{time}",
+                marks=()
+                if index < 2 and (form or time in selected)
+                else pytest.mark.rest(*COMPILING),
+            )
+            for name, unit in UNITS.items()
+            for index, form in enumerate(unit.forms)
+            for time in (others if form else lengths)
+        ],
+    )
+
+
+EVERY_UNIT = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
+PAPER = pytest.mark.capability("outputs and gradients are the paper's")
+
+
+@PAPER
+@at_lengths(LENGTHS, others=(63,), selected=(1, 63))
+def test_outputs_and_final_states_equal_the_definition(name, form, time):
+    layer = UNITS[name](return_state=True, **form)
+    inputs = sequences(time)
+    layer.build(inputs.shape)
+    randomise(layer)
+    states = initial_states(layer)
+
+    def run(arguments):
+        return layer(arguments[0], initial_state=arguments[1:])
+
+    got = compiled(run)([inputs, *states])
+    expected = UNITS[name].defined(
+        form,
+        weights_of(layer),
+        *(a.astype("float64") for a in (inputs, *states)),
+    )
+    tolerance = UNITS[name].tolerance + 2e-7 * time
+    for one, other in zip(got, expected, strict=True):
+        assert relative_error(array(one), other) < tolerance
+
+
+@PAPER
+@at_lengths((1, 7), others=(7,), selected=(7,))
+def test_every_gradient_equals_that_of_the_definition(name, form, time):
+    form = UNITS[name].limited(form)
+    layer = UNITS[name](return_state=True, **form)
+    inputs = sequences(time)
+    layer.build(inputs.shape)
+    randomise(layer)
+    states = initial_states(layer)
+    names = [weight.name for weight in layer.trainable_variables]
+    count = len(names)
+
+    def run(arguments):
+        outputs, _ = layer.stateless_call(
+            arguments[:count],
+            layer.non_trainable_variables,
+            arguments[count],
+            initial_state=arguments[count + 1 :],
+        )
+        return outputs
+
+    # The slope of a sign is that of u_1, for which it stands.
+    defined = ["u_1" if n == "sign" else n for n in names]
+
+    def run_definition(arguments):
+        weights = {**weights_of(layer), **dict(zip(defined, arguments))}
+        return UNITS[name].defined(form, weights, *arguments[count:])
+
+    if "sign" in names:
+        layer.sign.assign(-1.0)
+    arguments = [weights_of(layer)[n] for n in names]
+    arguments += [a.astype("float64") for a in (inputs, *states)]
+    generator = np.random.default_rng(2)
+    cotangents = [
+        generator.standard_normal(output.shape)
+        for output in run_definition(arguments)
+    ]
+    got = backend_gradients(run, arguments, cotangents)
+    expected = numerical_gradients(run_definition, arguments, cotangents)
+    for argument, one, other in zip([*names, "inputs"], got, expected):
+        if argument == "transition_t":
+            # The last entries of the outer bands belong to no weight.
+            assert one[0, -1] == one[2, -1] == 0
+        assert relative_error(one, other) < 1e-4, argument
+
+
+@PAPER
+@EVERY_UNIT
+def test_gradients_over_500_steps_equal_those_of_the_definition(name):
+    form = UNITS[name].smooth
+    layer = UNITS[name](**form)
+    inputs = sequences(500)
+    layer.build(inputs.shape)
+    randomise(layer)
+    names = [weight.name for weight in layer.trainable_variables]
+    count = len(names)
+    arguments = [weights_of(layer)[n] for n in names]
+    arguments.append(inputs.astype("float64"))
+
+    def run(tensors):
+        return [
+            layer.stateless_call(
+                tensors[:count],
+                layer.non_trainable_variables,
+                tensors[count],
+            )[0]
+        ]
+
+    def run_definition(arrays):
+        weights = dict(zip(names, arrays))
+        return [UNITS[name].defined(form, weights, arrays[count])[0]]
+
+    generator = np.random.default_rng(2)
+    cotangents = [generator.standard_normal((2, 500, 4))]
+    got = backend_gradients(run, arguments, cotangents)
+    for index, argument in enumerate([*names, "inputs"]):
+        # One random direction a weight: all entries would take the plain
+        # definition minutes.
+        direction = generator.standard_normal(arguments[index].shape)
+        if argument == "transition_t":
+            direction[[0, 2], -1] = 0
+        loss = []
+        for sign in (1, -1):
+            moved = list(arguments)
+            moved[index] = moved[index] + sign * 1e-6 * direction
+            loss.append(np.sum(run_definition(moved)[0] * cotangents[0]))
+        expected = (loss[0] - loss[1]) / 2e-6
+        size = np.sqrt(np.sum(got[index] ** 2) * np.sum(direction**2))
+        error = abs(np.sum(got[index] * direction) - expected)
+        assert error < 1e-4 * size, argument
+
+
+@PAPER
+@EVERY_UNIT
+def test_100_000_steps_stay_accurate(name):
+    keras.utils.set_random_seed(0)
+    layer = UNITS[name](return_state=True)
+    inputs = sequences(100_000, batch=1, features=1)
+    layer.build(inputs.shape)
+    got = layer(inputs)
+    expected = UNITS[name].defined(
+        {}, weights_of(layer), inputs.astype("float64")
+    )
+    for one, other in zip(got, expected):
+        assert relative_error(array(one), other) < UNITS[name].long_tolerance
+
+
+@pytest.mark.parametrize("trained", [False, True], ids=["initial", "moved"])
+def test_expected_squared_state_norm_of_a_rotrnn_head_is_one(trained):
+    layer = UNITS["rotrnn"](
+        state_size=32, num_heads=4, gamma_max=0.99, return_state=True
+    )
+    inputs = sequences(1000, batch=400, features=5)
+    layer.build(inputs.shape)
+    if trained:
+        for seed in range(5):
+            randomise(layer, seed)
+        layer.input_kernel.assign(layer.input_kernel * 7.0)
+    _, state = layer(inputs)
+    norms = np.square(array(state).reshape(400, 4, 8)).sum(-1)
+    # 400 rows and 8 states a head leave 2.5% of chance.
+    assert np.abs(norms.mean() - 1) < 0.05
+    assert np.abs(norms.mean(axis=0) - 1).max() < 0.12
+
+
+def test_lssl_fixed_trains_neither_transition_nor_timescale():
+    layer = UNITS["lssl"](trainable_transition=False, trainable_timescale=False)
+    layer.build((None, None, 3))
+    assert [weight.name for weight in layer.trainable_variables] == [
+        "output_matrix",
+        "feedthrough",
+        "kernel",
+        "bias",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "lssl",
+            {
+                "log_timescale": (3,),
+                "transition_p": (6,),
+                "transition_d": (6,),
+                "transition_q": (6,),
+                "transition_t": (3, 6),
+                "input_vector": (6,),
+                "output_matrix": (3, 2, 6),
+                "feedthrough": (3, 2),
+                "kernel": (6, 4),
+                "bias": (4,),
+            },
+        ),
+        (
+            "rotrnn",
+            {
+                "theta": (2, 2),
+                "gamma_log": (2,),
+                "rotation_kernel": (2, 5, 5),
+                "input_kernel": (2, 3, 5),
+                "output_kernel": (10, 4),
+                "feedthrough": (3, 4),
+            },
+        ),
+        (
+            "lru",
+            {
+                "nu_log": (6,),
+                "theta_log": (6,),
+                "gamma_log": (6,),
+                "input_real": (3, 6),
+                "input_imag": (3, 6),
+                "output_real": (6, 4),
+                "output_imag": (6, 4),
+                "feedthrough": (3, 4),
+            },
+        ),
+    ],
+)
+def test_weights_have_their_public_names_and_shapes(name, expected):
+    layer = UNITS[name]()
+    layer.build((None, None, 3))
+    got = {weight.name: tuple(weight.shape) for weight in layer.weights}
+    assert got == expected
+
+
+def test_rotrnn_starts_in_the_ranges_it_is_given():
+    layer = UNITS["rotrnn"](
+        state_size=400,
+        num_heads=100,
+        gamma_min=0.9,
+        gamma_max=0.95,
+        theta_max=0.3,
+    )
+    layer.build((None, None, 3))
+    weights = weights_of(layer)
+    gamma = np.exp(-np.exp(weights["gamma_log"]))
+    assert gamma.min() >= 0.9 - 1e-5 and gamma.max() <= 0.95 + 1e-5
+    assert gamma.max() - gamma.min() > 0.03
+    assert weights["theta"].min() >= 0 and weights["theta"].max() <= 0.3
+    assert weights["theta"].max() > 0.25
+
+
+def test_lssl_starts_in_the_range_of_timescales_it_is_given():
+    layer = UNITS["lssl"](dt_min=0.01, dt_max=0.02)
+    layer.build((None, None, 100))
+    timescale = np.exp(weights_of(layer)["log_timescale"])
+    assert timescale.min() >= 0.01 - 1e-6 and timescale.max() <= 0.02 + 1e-6
+    assert timescale.max() - timescale.min() > 0.005
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("rotrnn", {"units": 0}, "`units` should be a positive .* units=0"),
+        ("rotrnn", {"units": 2.5}, "`units` should .* Received: units=2.5"),
+        ("rotrnn", {"num_heads": 3}, "`num_heads` should divide .* Received"),
+        ("rotrnn", {"num_heads": 10}, "at least 2 states. Received: num_h"),
+        ("rotrnn", {"gamma_min": 0.0}, "`gamma_min` .* gamma_min=0.0"),
+        ("rotrnn", {"gamma_max": 1.0}, "`gamma_max` .* gamma_max=1.0"),
+        ("rotrnn", {"gamma_max": 0.4}, "`gamma_max` .* gamma_max=0.4"),
+        ("rotrnn", {"theta_max": -1}, "`theta_max` .* theta_max=-1"),
+        ("rotrnn", {"dropout": 1.0}, "`dropout` .* Received: dropout=1.0"),
+        (
+            "rotrnn",
+            {"bidirectional": True, "stateful": True},
+            "Received: bidirectional=True, stateful=True",
+        ),
+        (
+            "rotrnn",
+            {"bidirectional": True, "return_sequences": False},
+            "Received: bidirectional=True, return_sequences=False",
+        ),
+        ("lssl", {"state_size": 0}, "`state_size` .* state_size=0"),
+        ("lssl", {"channels": -1}, "`channels` .* Received: channels=-1"),
+        ("lssl", {"measure": "legx"}, "`measure` .* Received: measure=legx"),
+        ("lssl", {"dt_min": 0.0}, "`dt_min` .* Received: dt_min=0.0"),
+        ("lssl", {"dt_max": 1e-4}, "`dt_max` .* Received: dt_max=0.0001"),
+        ("lssl", {"alpha": 1.5}, "`alpha` .* Received: alpha=1.5"),
+    ],
+)
+def test_wrong_arguments_are_named_at_construction(name, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        UNITS[name](**arguments)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_wrong_sequences_are_named(name):
+    with pytest.raises(ValueError, match="known number of features"):
+        UNITS[name]()(keras.Input((None, None)))
+    with pytest.raises(ValueError, match=r"1 or more.* shape=\(2, 5, 0\)"):
+        UNITS[name]()(np.zeros((2, 5, 0), "float32"))
+    with pytest.raises(ValueError, match="at least one time step"):
+        UNITS[name]()(np.zeros((2, 0, 3), "float32"))
+    with pytest.raises(ValueError, match="ndim"):
+        UNITS[name]()(np.zeros((2, 3), "float32"))
+    unit = UNITS[name]()
+    unit.build((None, None, 3))
+    states = unit.get_initial_state(2)
+    # A single feature would be broadcast.
+    for given in (np.zeros((2, 5, 1)), np.zeros((2, 5, 4))):
+        with pytest.raises(ValueError, match="takes steps of 3 features"):
+            unit.call_with_states(given.astype("float32"), states)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax",
+    reason="it is about XLA's thread pool, where only JAX runs LAPACK",
+)
+@pytest.mark.parametrize("name", UNITS)
+def test_no_lapack_call_waits_inside_xla(name):
+    """Two batched ones at once wait for ever where XLA has two threads."""
+    import jax
+
+    layer = UNITS[name](return_state=True)
+    layer.build((2, 9, 3))
+
+    def loss(weights, inputs):
+        (outputs, *_), _ = layer.stateless_call(
+            weights, layer.non_trainable_variables, inputs
+        )
+        return outputs.sum()
+
+    values = [weight.value for weight in layer.trainable_variables]
+    program = str(jax.make_jaxpr(jax.grad(loss))(values, sequences(9)))
+    for primitive in ("triangular_solve", "lu", "callback"):
+        assert f" {primitive}[" not in program
+    if name == "lssl":
+        # The convolution, and so the whole layer, is part of the program.
+        assert " fft[" in program or " keras_linrec_native" in program

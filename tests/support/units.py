@@ -1,0 +1,338 @@
+"""The sequence units under test, a record each."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import field
+from functools import partial
+
+import keras
+import numpy as np
+from definitions import ldstack
+from definitions import lipschitz_rnn
+from definitions import lru
+from definitions import lssl
+from definitions import orthogonal_rnn
+from definitions import rotrnn
+
+from keras_linrec.layers import LRU
+from keras_linrec.layers import LSSL
+from keras_linrec.layers import AntisymmetricRNN
+from keras_linrec.layers import LDStack
+from keras_linrec.layers import LinearDynamicalSystem
+from keras_linrec.layers import LipschitzRNN
+from keras_linrec.layers import OrthogonalRNN
+from keras_linrec.layers import RotRNN
+from support.autodiff import compiled
+from support.autodiff import to_numpy
+
+# The activations that forms name, for the definitions.
+ACTIVATIONS = {
+    "elu": ldstack.elu,
+    "linear": np.asarray,
+    "modrelu": orthogonal_rnn.modrelu,
+    "oplu": orthogonal_rnn.oplu,
+    "relu": lambda a: np.maximum(a, 0),
+    "tanh": np.tanh,
+}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What the tests know of a unit. Called, it makes a small layer.
+
+    Attributes:
+        layer: the class.
+        arguments: of a small layer, which returns sequences.
+        definition: the paper's equations in float64: a function of the weights
+            by name, inputs and initial states, which returns outputs and
+            final states. It takes by name those of the layer's arguments that
+            do not show in the weights.
+        forms: further arguments, one dictionary for each path through the
+            layer. The selection takes the first two on backends that compile.
+        saved: arguments of the layers that the tests of files save.
+        kernels: the names of the weights that `kernel_regularizer` and
+            `kernel_constraint` apply to.
+        tolerance: of outputs, relative to the definition's. It grows by 2e-7 a
+            step.
+        long_tolerance: the same after 100,000 steps.
+        largest: upper limits of arguments where the definition is
+            differentiated by differences, one number at a time.
+        stands_for_others: whether the selection runs shared tests of this unit
+            on backends that compile, for a kind of unit.
+        takes_time_deltas: whether a call takes the lengths of its steps.
+        knows_its_states: whether a layer knows the shapes of its states before
+            it is built.
+        smooth: arguments without corners, which differences over many steps
+            would step over.
+        forgetful: arguments with which states stay bounded while a stateful
+            layer trains on and on.
+    """
+
+    layer: type
+    arguments: dict
+    definition: Callable
+    forms: tuple = ({},)
+    saved: tuple = ({},)
+    kernels: tuple = ("input_kernel", "output_kernel")
+    tolerance: float = 5e-5
+    long_tolerance: float = 1e-3
+    largest: dict = field(default_factory=dict)
+    stands_for_others: bool = False
+    takes_time_deltas: bool = False
+    knows_its_states: bool = True
+    smooth: dict = field(default_factory=dict)
+    forgetful: dict = field(default_factory=dict)
+
+    def __call__(self, units=4, **arguments):
+        return self.layer(units, **{**self.arguments, **arguments})
+
+    @property
+    def title(self):
+        """The unit's name in the table of capabilities."""
+        return f"`{self.layer.__name__}`"
+
+    def defined(self, form, weights, inputs, *states, **options):
+        """What the definition gives for a layer of this form."""
+        taken = inspect.signature(self.definition).parameters
+        arguments = {
+            name: ACTIVATIONS[value] if name == "activation" else value
+            for name, value in {**self.arguments, **form}.items()
+            if name in taken
+        }
+        return self.definition(
+            weights, inputs, *states, **{**arguments, **options}
+        )
+
+    def limited(self, form):
+        """A form that is small enough for differences of every number."""
+        given = {"units": 4, **self.arguments, **form}
+        limited = {
+            name: min(given[name], most) for name, most in self.largest.items()
+        }
+        return {**form, **limited}
+
+
+UNITS = {
+    "lssl": Unit(
+        LSSL,
+        {"state_size": 6, "channels": 2, "dt_min": 0.01},
+        lssl.lssl,
+        forms=(
+            {},
+            {"state_size": 64, "dt_max": 0.5},
+            {"measure": "legt"},
+            {"measure": "lagt", "channels": 1},
+            {"state_size": 1, "channels": 3, "use_bias": False},
+            {"alpha": 1.0},
+            {"alpha": 0.0, "dt_min": 0.001, "dt_max": 0.01},
+            {"stable_transition": True},
+        ),
+        saved=(
+            {"stable_transition": True},
+            {
+                "measure": "legt",
+                "trainable_transition": False,
+                "trainable_timescale": False,
+            },
+        ),
+        kernels=("kernel",),
+        largest={"state_size": 6},
+        # It is the convolution.
+        stands_for_others=True,
+        takes_time_deltas=True,
+        # It has one for each input feature.
+        knows_its_states=False,
+    ),
+    "rotrnn": Unit(
+        RotRNN,
+        {"state_size": 10, "num_heads": 2},
+        rotrnn.rotrnn,
+        forms=(
+            {},
+            {"bidirectional": True},
+            {"units": 3, "activation": "tanh"},
+            {"state_size": 8, "num_heads": 4},
+            {"state_size": 24, "num_heads": 2},
+            {"state_size": 33, "num_heads": 1, "gamma_max": 0.9999},
+        ),
+        saved=({"dropout": 0.1}, {"units": None, "bidirectional": True}),
+        tolerance=2e-5,
+        largest={"state_size": 6, "num_heads": 2},
+        # It is the diagonal recurrence.
+        stands_for_others=True,
+    ),
+    "lru": Unit(
+        LRU,
+        {"state_size": 6},
+        lru.lru,
+        forms=(
+            {},
+            {"units": 3, "activation": "tanh", "state_size": 9},
+            {"state_size": 33, "r_min": 0.1, "r_max": 0.9999},
+        ),
+        kernels=("input_real", "input_imag", "output_real", "output_imag"),
+        tolerance=2e-5,
+        largest={"state_size": 9},
+    ),
+    "linear_dynamical_system": Unit(
+        LinearDynamicalSystem,
+        {"state_size": 9, "eigenvalues": "unit"},
+        ldstack.linear_dynamical_system,
+        forms=(
+            {},
+            {"eigenvalues": "hinge", "mimo": "general", "use_bias": False},
+            {"eigenvalues": "standard", "state_size": 3, "activation": "tanh"},
+            {"mimo": "average", "state_size": 11},
+        ),
+        saved=({"mimo": "average"},),
+        tolerance=2e-5,
+        # Where nothing decays, float32's error of an angle adds up.
+        long_tolerance=5e-3,
+        # And so do inputs on the unit circle, epoch after epoch.
+        forgetful={
+            "eigenvalues": "standard",
+            "state_size": 6,
+            "initial_eigenvalues": [0.3 + 0.4j, 0.3 - 0.4j],
+        },
+    ),
+    "ldstack": Unit(
+        LDStack,
+        # Logarithms of magnitudes stay negative when weights are moved.
+        {"state_size": 6, "eigenvalues": "log_polar"},
+        ldstack.ldstack,
+        forms=(
+            {},
+            {
+                "eigenvalues": "hinge",
+                "mimo": "general",
+                "state_size": 7,
+                "slope": 0.5,
+                "activation": "tanh",
+                "use_state_bias": True,
+            },
+            {"basis": "companion", "state_size": 9, "depth": 3},
+            {"eigenvalues": "standard", "state_size": 33, "depth": 1},
+            {
+                "eigenvalues": "log_polar_hinge",
+                "mimo": "average",
+                "projections": 2,
+                "activation": "tanh",
+                "depth": 3,
+            },
+            {"eigenvalues": "hinge", "basis": "companion", "mimo": "general"},
+        ),
+        saved=({"mimo": "general", "use_state_bias": True},),
+        largest={"state_size": 9},
+        forgetful={"initial_eigenvalues": [0.3 + 0.4j, 0.3 - 0.4j]},
+    ),
+    # The nonlinear units return the last output by default, as Keras' own do.
+    "orthogonal_rnn": Unit(
+        OrthogonalRNN,
+        {"reflections": 3, "return_sequences": True},
+        orthogonal_rnn.orthogonal_rnn,
+        forms=(
+            {},
+            {"units": 10, "activation": "modrelu", "field": "complex"},
+            {"units": 5, "reflections": 5, "use_bias": False},
+            {"units": 20, "reflections": 5},
+            {"units": 34, "activation": "oplu"},
+            {"units": 6, "activation": "modrelu"},
+            {"units": 6, "activation": "tanh", "field": "complex"},
+        ),
+        saved=({"reflections": 4, "activation": "oplu"},),
+        kernels=("kernel",),
+        largest={"units": 20},
+        # It is the nonlinear recurrence.
+        stands_for_others=True,
+        smooth={"activation": "tanh"},
+        # What a ReLU adds to a state of constant norm adds up.
+        forgetful={"activation": "tanh"},
+    ),
+    "lipschitz_rnn": Unit(
+        LipschitzRNN,
+        {"step_size": 0.3, "gamma": 0.5, "return_sequences": True},
+        lipschitz_rnn.lipschitz_rnn,
+        forms=(
+            {},
+            {"gated": True, "gamma": (0.1, 0.0), "solver": "rk2"},
+            {"units": 33, "solver": "rk2", "beta": (0.6, 0.9)},
+            {"solver": "rk4", "trainable_step_size": True},
+            {"alpha": 0.0, "activation": "relu"},
+            {"stable_transition": True, "trainable_step_size": True},
+            {"stable_transition": True, "solver": "rk2", "alpha": 0.7},
+        ),
+        saved=({"gated": True, "trainable_step_size": True},),
+        kernels=("kernel",),
+        largest={"units": 5},
+        takes_time_deltas=True,
+    ),
+    "antisymmetric_rnn": Unit(
+        AntisymmetricRNN,
+        {"step_size": 0.3, "gamma": 0.5, "return_sequences": True},
+        partial(lipschitz_rnn.lipschitz_rnn, alpha=0.0, beta=1.0),
+        forms=({}, {"solver": "rk4", "gated": True}),
+        saved=({"solver": "rk2"},),
+        kernels=("kernel",),
+        takes_time_deltas=True,
+    ),
+}
+# In the selection these stand for all, on backends that compile.
+KINDS = tuple(name for name, unit in UNITS.items() if unit.stands_for_others)
+
+
+def saved_layers():
+    """The layers that the tests of files save, one after another."""
+    return [unit(**form) for unit in UNITS.values() for form in unit.saved]
+
+
+def weights_of(layer):
+    """The weights as float64 arrays, by name."""
+    names = [weight.name for weight in layer.weights]
+    return dict(zip(names, to_numpy(layer.weights)))
+
+
+def randomise(layer, seed=0):
+    """Move every weight away from its initial value."""
+    generator = np.random.default_rng(seed)
+    for weight in layer.weights:
+        value = keras.ops.convert_to_numpy(weight)
+        noise = generator.standard_normal(value.shape)
+        weight.assign(value * (1 + 0.1 * noise) + 0.01 * noise * (value != 0))
+    return layer
+
+
+def time_deltas_of(time):
+    """Lengths of steps between 0 and 2, (2, time)."""
+    generator = np.random.default_rng(5)
+    return generator.uniform(0, 2, (2, time)).astype("float32")
+
+
+def sequences(time, batch=2, features=3, seed=0):
+    generator = np.random.default_rng([seed, time])
+    return generator.standard_normal((batch, time, features)).astype("float32")
+
+
+def initial_states(layer, batch=2, seed=1):
+    generator = np.random.default_rng(seed)
+    return [
+        generator.standard_normal((batch, *shape)).astype("float32")
+        for shape in layer.state_shapes
+    ]
+
+
+def array(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def close(got, expected, tolerance=2e-5):
+    np.testing.assert_allclose(
+        array(got), array(expected), rtol=0, atol=tolerance
+    )
+
+
+def outputs_of(layer, inputs):
+    """What a layer makes of sequences, in one program on JAX."""
+    if not layer.built:
+        layer.build(inputs.shape)
+    return array(compiled(lambda given: layer(given[0]))([inputs]))
