@@ -47,8 +47,6 @@ OF_KERAS = (
     "tests/conformance/test_configurations.py",
     "tests/conformance/test_dense_parts.py",
     "tests/conformance/test_files.py",
-    # Of the units, those that stand for their kind.
-    *("-m", "not rest and not weekly and not slow"),
 )
 PARTS = {
     "oldest": REPRESENTATIVE,

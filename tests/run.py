@@ -36,6 +36,8 @@ TABLE = ROOT / "docs" / "capabilities.md"
 # The number of processes per backend, the slowest backend first. With a single
 # process for JAX, the other processors would end up idle.
 SLICES = {"jax": 3, "tensorflow": 2, "torch": 3}
+# Importing a backend and every test costs as much as a tenth of the selection.
+SLICES_OF_SELECTION = {"jax": 1, "tensorflow": 1, "torch": 2}
 # One more than there are processors, since tests also wait.
 WORKERS = (os.cpu_count() or 1) + 1
 NO_TESTS_COLLECTED = 5
@@ -94,7 +96,8 @@ def run(backend, part, piece, arguments, results):
 
 def processes(part, arguments, day):
     """`(backend, slice)` of each; with arguments, one process per backend."""
-    for backend, count in SLICES.items():
+    slices = SLICES_OF_SELECTION if part == selection.SELECTION else SLICES
+    for backend, count in slices.items():
         count = 1 if arguments else count
         indices = range(1, count + 1)
         if day and part == selection.WEEKLY:

@@ -1,15 +1,15 @@
 """Which tests a run takes: the selection, the rest, the weekly ones, or all.
 
-The selection is what the README's command runs. Under PyTorch it has nearly all
-tests; under JAX and TensorFlow, which compile, it has the scans, every unit
-against its definition, and the capabilities of representative layers. The rest
-has most other tests, of which `.ci/run` runs all under PyTorch, and a slice a
-day under the others. The weekly ones, of which it runs a seventh a day, take
-long and repeat what others cover.
-The three parts together run every test under every backend once. Plain pytest
-runs whatever it is given.
+The selection is what the README's command runs: under PyTorch nearly all tests;
+under JAX and TensorFlow, which compile, `EVERYWHERE` alone, and their own
+folders. The rest has most other tests, of which `.ci/run` runs all under
+PyTorch, and a slice a day under the others. The weekly ones, of which it runs a
+seventh a day, take long and repeat what others cover. The three parts together
+run every test once, under every backend or under the one whose folder of
+`one_backend` it is in. Plain pytest runs whatever it is given.
 
-A test, or a parameter of one, that is not in the selection is marked:
+A test, a file (`pytestmark`) or a parameter that is not in the selection is
+marked:
 
     @pytest.mark.rest                          under every backend
     @pytest.mark.rest("jax", "tensorflow")     under these
@@ -37,29 +37,16 @@ PACKAGE = TESTS.parent / "keras_linrec"
 # These backends compile programs, where PyTorch runs eagerly.
 COMPILING = ("jax", "tensorflow")
 
-# Of these, the selection has the tests under every backend.
+# What the selection has under every backend: each unit against its definition,
+# the scans by every kernel, and each capability of a layer that stands for all.
 EVERYWHERE = (
     "conformance/*",
-    "export/test_exporting.py",
-    "layers/test_a_million_steps.py",
-    "layers/test_float64.py",
-    "layers/test_hippo_initializer.py",
-    "layers/test_lssl_stability.py",
     "layers/test_packing.py",
     "layers/test_units.py",
-    "machines/*",
-    "operations/test_complex_pairs.py",
-    "operations/test_eigenvalues.py",
-    "operations/test_final_state.py",
-    "operations/test_inverse.py",
     "operations/test_kernels.py",
     "operations/test_nonlinear_scan.py",
-    "operations/test_nonlinear_scan_properties.py",
     "operations/test_resolver.py",
-    "operations/test_rotation.py",
     "operations/test_scan.py",
-    "operations/test_tridiagonal.py",
-    "rules/*",
 )
 
 
@@ -89,7 +76,7 @@ def pytest_configure(config):
         "rest(*backends): not in the selection under these backends, or any",
     )
     config.addinivalue_line(
-        "markers", "weekly(*backends): on Saturdays under these, or any"
+        "markers", "weekly(*backends): once a week under these, or any"
     )
     missing = [name for name in EVERYWHERE if not any(TESTS.glob(name))]
     if missing:

@@ -3,10 +3,13 @@
 import keras
 import numpy as np
 import pytest
+from selection import standing_for_all
 from support.conformance_cases import EAGERLY
 from support.conformance_cases import EVERY_LAYER
 from support.conformance_cases import assert_close
 from support.conformance_cases import made
+from support.units import REPRESENTATIVE
+from support.units import UNITS
 from support.units import array
 from support.units import sequences
 
@@ -55,7 +58,7 @@ def test_low_rank_updates_train_alone_and_merge_into_a_file(name, tmp_path):
 # at once.
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 @pytest.mark.filterwarnings("ignore:.* do not support quantization")
-@EVERY_LAYER
+@pytest.mark.parametrize("name", standing_for_all(UNITS, REPRESENTATIVE, ()))
 def test_dense_parts_are_quantised_and_the_unit_is_left(name, tmp_path):
     model = classifier(name)
     inputs = sequences(6)

@@ -5,7 +5,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.weekly("jax", "tensorflow")
+pytestmark = [pytest.mark.rest, pytest.mark.weekly("jax", "tensorflow")]
 
 
 def test_copies_ask_for_the_first_symbols_after_the_mark():

@@ -5,6 +5,8 @@ import re
 import lssl_measures as example
 import pytest
 
+pytestmark = pytest.mark.rest
+
 
 def errors(output):
     """The printed errors, in percent, by the measure's title."""

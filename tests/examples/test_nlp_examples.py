@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import EXAMPLES
 
-pytestmark = pytest.mark.weekly("jax", "tensorflow")
+pytestmark = [pytest.mark.rest, pytest.mark.weekly("jax", "tensorflow")]
 
 TINY = ["--layers", "1", "--hidden-dim", "8", "--batch-size", "4"]
 WRITING = [*TINY, "--length", "16", "--iterations", "3", "--characters", "5"]

@@ -12,7 +12,7 @@ from keras_linrec.analysis import salt_and_pepper_response
 from keras_linrec.analysis import white_noise_response
 from keras_linrec.layers import LipschitzRNN
 
-pytestmark = pytest.mark.weekly("jax", "tensorflow")
+pytestmark = [pytest.mark.rest, pytest.mark.weekly("jax", "tensorflow")]
 
 LOGITS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 PROBABILITIES = keras.losses.SparseCategoricalCrossentropy()

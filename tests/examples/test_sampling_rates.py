@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sampling_rates
 
-pytestmark = pytest.mark.weekly("jax", "tensorflow")
+pytestmark = [pytest.mark.rest, pytest.mark.weekly("jax", "tensorflow")]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.weekly("jax", "tensorflow")
+pytestmark = [pytest.mark.rest, pytest.mark.weekly("jax", "tensorflow")]
 
 TINY = ["--train-size", "32", "--epochs", "1", "--units", "4"]
 

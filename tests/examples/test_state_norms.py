@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.units import array
 
-pytestmark = pytest.mark.weekly("jax", "tensorflow")
+pytestmark = [pytest.mark.rest, pytest.mark.weekly("jax", "tensorflow")]
 
 
 def test_norms_are_measured_before_training_and_during_it(tmp_path, capsys):

@@ -131,6 +131,7 @@ def test_torch_export_keeps_operators_outside_the_scope():
 @pytest.mark.filterwarnings("ignore")
 @under["torch"]
 @pytest.mark.parametrize("name", ["linear_dynamical_system"])
+@pytest.mark.rest
 def test_a_loop_unrolled_for_one_size_fails_at_others(name, tmp_path):
     """PyTorch's older exporter, with dynamic axes that a loop cannot have."""
     import onnxruntime

@@ -439,6 +439,7 @@ def test_whole_sequences_equal_steps_where_the_response_grows():
 @pytest.mark.parametrize(
     "spike", standing_for_all([-1e4, 1e8], [-1e4], part=WEEKLY)
 )
+@pytest.mark.rest
 def test_an_outlier_that_is_forgotten_leaves_later_outputs(spike):
     layer = UNITS["lssl"](
         1, state_size=8, dt_min=0.1, dt_max=0.5, activation="tanh"

@@ -61,6 +61,7 @@ def test_reflections_default_to_sixteen_or_the_dimension(
 
 
 @pytest.mark.parametrize("form", FORMS[1:3])
+@pytest.mark.rest
 def test_a_thousand_steps_of_training_keep_it_orthogonal(form):
     layer = OrthogonalRNN(**form)
     model = keras.Sequential([keras.Input((4, 2)), layer])

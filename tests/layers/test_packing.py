@@ -10,7 +10,7 @@ from selection import standing_for_all
 from support.autodiff import backend_gradients
 from support.autodiff import compiled
 from support.autodiff import relative_error
-from support.units import KINDS
+from support.units import REPRESENTATIVE
 from support.units import UNITS
 from support.units import array
 from support.units import initial_states
@@ -26,7 +26,9 @@ pytestmark = pytest.mark.capability(
 )
 # A linear recurrence, a nonlinear one and a convolution each restart in their
 # own way; where frameworks compile, the selection runs only these.
-EVERY_UNIT = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
+EVERY_UNIT = pytest.mark.parametrize(
+    "name", standing_for_all(UNITS, REPRESENTATIVE)
+)
 TIME = 36
 # Rows of 12 and of 24 steps; the latter are long enough for two blocks of an
 # LSSL. In rows 0 and 4, the states before the first step matter.
@@ -140,6 +142,7 @@ def test_packed_equals_separate_without_states_too(name, masked):
 
 
 @pytest.mark.parametrize("name", ["lipschitz_rnn", "lssl"])
+@pytest.mark.rest("jax", "tensorflow")
 def test_packed_equals_separate_for_irregular_steps(name):
     layer = built(name, return_state=True)
     inputs = sequences(TIME, batch=5)
@@ -219,6 +222,7 @@ def test_packed_backwards_reads_each_sequence_from_its_end(name):
     assert_close([got], [expected])
 
 
+@pytest.mark.rest("jax", "tensorflow")
 def test_both_directions_of_a_rotrnn_stay_within_a_sequence():
     layer = built("rotrnn", bidirectional=True)
     inputs = sequences(TIME, batch=5)
@@ -247,7 +251,10 @@ def test_the_last_output_is_that_of_the_last_sequence(name):
 
 
 # With unknown time; other units use the same scans.
-@pytest.mark.parametrize("name", ["lssl", "orthogonal_rnn", "rotrnn"])
+@pytest.mark.parametrize(
+    "name",
+    standing_for_all(["lssl", "orthogonal_rnn", "rotrnn"], REPRESENTATIVE),
+)
 def test_a_functional_model_takes_a_reset_mask(name):
     inputs = keras.Input((None, 3))
     resets = keras.Input((None,), dtype="bool")

@@ -118,6 +118,7 @@ def test_a_model_is_called_beside_its_own_stream():
 
 # JAX and TensorFlow compile it for a minute.
 @pytest.mark.weekly("jax", "tensorflow")
+@pytest.mark.rest
 def test_texts_are_generated_while_the_model_is_called():
     model = make_model(dropout=0.3)
     inputs = some_inputs()

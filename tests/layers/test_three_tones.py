@@ -8,7 +8,7 @@ from keras_linrec.models import SequenceClassifier
 from keras_linrec.models.units import UNITS
 from keras_linrec.models.units import is_linear
 
-pytestmark = pytest.mark.weekly("jax", "tensorflow")
+pytestmark = [pytest.mark.rest, pytest.mark.weekly("jax", "tensorflow")]
 
 STEPS = 200
 RADIANS_PER_STEP = np.array([0.1, 0.2, 0.3])

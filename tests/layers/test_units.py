@@ -9,7 +9,7 @@ from support.autodiff import backend_gradients
 from support.autodiff import compiled
 from support.autodiff import numerical_gradients
 from support.autodiff import relative_error
-from support.units import KINDS
+from support.units import REPRESENTATIVE
 from support.units import UNITS
 from support.units import array
 from support.units import initial_states
@@ -43,12 +43,14 @@ def at_lengths(lengths, others, selected):
     )
 
 
-EVERY_UNIT = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
+EVERY_UNIT = pytest.mark.parametrize(
+    "name", standing_for_all(UNITS, REPRESENTATIVE)
+)
 PAPER = pytest.mark.capability("outputs and gradients are the paper's")
 
 
 @PAPER
-@at_lengths(LENGTHS, others=(63,), selected=(1, 63))
+@at_lengths(LENGTHS, others=(63,), selected=(63,))
 def test_outputs_and_final_states_equal_the_definition(name, form, time):
     layer = UNITS[name](return_state=True, **form)
     inputs = sequences(time)
@@ -178,6 +180,7 @@ def test_100_000_steps_stay_accurate(name):
 
 
 @pytest.mark.parametrize("trained", [False, True], ids=["initial", "moved"])
+@pytest.mark.rest("jax", "tensorflow")
 def test_expected_squared_state_norm_of_a_rotrnn_head_is_one(trained):
     layer = UNITS["rotrnn"](
         state_size=32, num_heads=4, gamma_max=0.99, return_state=True
@@ -257,6 +260,7 @@ def test_weights_have_their_public_names_and_shapes(name, expected):
     assert got == expected
 
 
+@pytest.mark.rest("jax", "tensorflow")
 def test_rotrnn_starts_in_the_ranges_it_is_given():
     layer = UNITS["rotrnn"](
         state_size=400,
@@ -274,6 +278,7 @@ def test_rotrnn_starts_in_the_ranges_it_is_given():
     assert weights["theta"].max() > 0.25
 
 
+@pytest.mark.rest("jax", "tensorflow")
 def test_lssl_starts_in_the_range_of_timescales_it_is_given():
     layer = UNITS["lssl"](dt_min=0.01, dt_max=0.02)
     layer.build((None, None, 100))

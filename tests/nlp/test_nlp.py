@@ -142,6 +142,7 @@ def test_tokens_with_gaps_between_them_are_read_as_without(
     assert np.isfinite(outputs).all()
 
 
+@pytest.mark.rest
 def test_kerashub_finds_the_backbone_in_order():
     case = test_case.TestCase("run_backbone_test")
     case.run_backbone_test(
@@ -212,6 +213,7 @@ def test_a_packed_model_trains_on_texts_and_generates():
         nlp.LinRecCausalLM(make_backbone(), make_preprocessor(packed=True))
 
 
+@pytest.mark.rest
 def test_kerashub_finds_the_language_model_in_order():
     case = test_case.TestCase("run_task_test")
     case.run_task_test(
@@ -296,6 +298,7 @@ def test_a_model_in_int8_is_saved_and_loaded(quantized):
 # The classifier.
 
 
+@pytest.mark.rest
 def test_kerashub_finds_the_classifier_in_order():
     case = test_case.TestCase("run_task_test")
     classifier = make_classifier()
@@ -356,6 +359,7 @@ def test_a_float64_classifier_pools_in_float64(pooling):
 
 
 @ONCE
+@pytest.mark.rest
 def test_a_classifier_learns_and_is_saved_from_a_language_models_preset(
     tmp_path,
 ):

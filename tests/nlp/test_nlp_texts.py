@@ -276,6 +276,7 @@ def test_any_text_comes_back_from_its_bytes():
         tokenizer.detokenize([259])
 
 
+@pytest.mark.rest
 def test_kerashub_finds_the_tokenizer_and_the_preprocessors_in_order():
     case = test_case.TestCase("run_preprocessor_test")
     case.run_preprocessing_layer_test(
@@ -494,6 +495,7 @@ def test_what_has_stopped_is_certain_of_it():
 # The package without KerasHub.
 
 
+@pytest.mark.rest
 def test_the_core_package_knows_nothing_of_kerashub():
     script = (
         "import sys, keras_linrec\n"

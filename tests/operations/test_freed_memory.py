@@ -37,6 +37,7 @@ def has_glibc():
 
 
 @pytest.mark.skipif(not has_glibc(), reason="the allocator is not glibc's")
+@pytest.mark.rest
 def test_memory_that_was_freed_is_written_again_without_page_faults():
     run = subprocess.run(
         [sys.executable, "-c", COUNT_FAULTS],

@@ -366,6 +366,7 @@ class Plain:
     carried_response = partial(plain.carried_response, steps)
 
 
+@pytest.mark.rest
 def test_the_second_derivative_is_that_of_the_plain_form():
     def twice(kernel):
         run, arguments, _ = on_backend(kernel)

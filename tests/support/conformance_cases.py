@@ -6,16 +6,16 @@ import keras
 import numpy as np
 import pytest
 from selection import standing_for_all
+from support.autodiff import to_numpy
+from support.units import REPRESENTATIVE
+from support.units import UNITS
+from support.units import array
+from support.units import randomise
 
 from keras_linrec.layers import RNN
 from keras_linrec.layers import AntisymmetricRNNCell
 from keras_linrec.layers import LipschitzRNNCell
 from keras_linrec.layers import OrthogonalRNNCell
-from support.autodiff import to_numpy
-from support.units import KINDS
-from support.units import UNITS
-from support.units import array
-from support.units import randomise
 
 FEATURES = 3
 
@@ -56,27 +56,27 @@ CELLS = {
 MAKERS = {**UNITS, **CELLS}
 BOTH_WAYS = ("rotrnn", {"bidirectional": True})
 
-KINDS_AND_CELL = (*KINDS, "orthogonal_rnn_cell")
 
-
-def every_form(names, chosen):
+def every_form(names):
     """Layers as they are, and the one that reads in both directions itself."""
     return pytest.mark.parametrize(
         ("name", "form"),
         standing_for_all(
             [*((name, {}) for name in names), BOTH_WAYS],
-            [(name, {}) for name in chosen],
+            [(name, {}) for name in REPRESENTATIVE],
         ),
         ids=[*names, "rotrnn-bidirectional"],
     )
 
 
-EVERY_LAYER = pytest.mark.parametrize("name", standing_for_all(UNITS, KINDS))
-EVERY_LAYER_AND_CELL = pytest.mark.parametrize(
-    "name", standing_for_all(MAKERS, KINDS_AND_CELL)
+EVERY_LAYER = pytest.mark.parametrize(
+    "name", standing_for_all(UNITS, REPRESENTATIVE)
 )
-EVERY_LAYER_AND_FORM = every_form(UNITS, KINDS)
-EVERY_FORM_AND_CELL = every_form(MAKERS, KINDS_AND_CELL)
+EVERY_LAYER_AND_CELL = pytest.mark.parametrize(
+    "name", standing_for_all(MAKERS, REPRESENTATIVE)
+)
+EVERY_LAYER_AND_FORM = every_form(UNITS)
+EVERY_FORM_AND_CELL = every_form(MAKERS)
 # TensorFlow traces a program for seconds that it runs for milliseconds.
 EAGERLY = {"run_eagerly": keras.backend.backend() == "tensorflow"}
 

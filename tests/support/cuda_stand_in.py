@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.needs_native import require_native
 
 from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.native import recipes
-from support.needs_native import require_native
 
 SOURCE = Path(__file__).parent / "cuda_stand_in.cpp"
 

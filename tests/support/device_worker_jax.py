@@ -22,14 +22,14 @@ import keras
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
-
-from keras_linrec import config
-from keras_linrec import kernels
-from keras_linrec import ops
 from support.device_model import FEATURES
 from support.device_model import UNITS
 from support.device_model import build
 from support.device_model import train
+
+from keras_linrec import config
+from keras_linrec import kernels
+from keras_linrec import ops
 
 
 def mesh_of(**axes):

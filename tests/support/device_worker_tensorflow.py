@@ -6,7 +6,6 @@ import os
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import tensorflow as tf
-
 from support.device_model import BATCH
 from support.device_model import build
 from support.device_model import compiled

@@ -12,12 +12,11 @@ from pathlib import Path
 os.environ["KERAS_BACKEND"] = "torch"
 
 import torch
-from torch import distributed
-from torch.nn.parallel import DistributedDataParallel
-
 from support.device_model import BATCH
 from support.device_model import build
 from support.device_model import data
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 RANKS = 2
 KEPT = []

@@ -27,10 +27,10 @@ import numpy as np
 from hypothesis import HealthCheck
 from hypothesis import settings
 from hypothesis import strategies as st
-
-import keras_linrec
 from support import programs
 from support.programs import MODES
+
+import keras_linrec
 
 CASES = int(os.environ.get("KERAS_LINREC_CASES", "0"))
 COMPILED = {"yes": True, "no": False, "": MODES[0] == programs.COMPILED}[

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+from support.units import UNITS
+from support.units import randomise
 
 from keras_linrec.layers import Bidirectional
 from keras_linrec.layers.kept_masks import keep_masks
-from support.units import UNITS
-from support.units import randomise
 
 # Even, for activations and fields that take pairs.
 FEATURES = 4

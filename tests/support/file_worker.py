@@ -12,12 +12,12 @@ from pathlib import Path
 
 import keras
 import numpy as np
-
-from keras_linrec import nlp
-from keras_linrec.layers import LipschitzRNNCell
 from support.units import array
 from support.units import randomise
 from support.units import saved_layers
+
+from keras_linrec import nlp
+from keras_linrec.layers import LipschitzRNNCell
 
 BACKENDS = ("jax", "tensorflow", "torch")
 TEXTS = ["To be", "or not to be"]

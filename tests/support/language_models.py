@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 from selection import COMPILING
+from support.units import array
 
 from keras_linrec import nlp
-from support.units import array
 
 # TensorFlow runs its graphs as they are in half of the time that XLA takes to
 # compile them; one test has it compile.

@@ -2,12 +2,12 @@
 
 import keras
 import pytest
+from support.units import array
+from support.units import randomise
 
 from keras_linrec.layers import LSSL
 from keras_linrec.layers import RotRNN
 from keras_linrec.models import SequenceClassifier
-from support.units import array
-from support.units import randomise
 
 NORMALIZATIONS = ("layer", "rms", "batch")
 POOLINGS = ("mean", "max", "last", None)

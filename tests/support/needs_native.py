@@ -6,11 +6,11 @@ import sys
 
 import keras
 import pytest
+from support import TESTS
 
 from keras_linrec import config
 from keras_linrec import kernels
 from keras_linrec.kernels.native import build
-from support import TESTS
 
 
 def require_native():

@@ -14,6 +14,8 @@ from definitions import lru
 from definitions import lssl
 from definitions import orthogonal_rnn
 from definitions import rotrnn
+from support.autodiff import compiled
+from support.autodiff import to_numpy
 
 from keras_linrec.layers import LRU
 from keras_linrec.layers import LSSL
@@ -23,8 +25,6 @@ from keras_linrec.layers import LinearDynamicalSystem
 from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.layers import RotRNN
-from support.autodiff import compiled
-from support.autodiff import to_numpy
 
 # The activations that forms name, for the definitions.
 ACTIVATIONS = {
@@ -58,8 +58,6 @@ class Unit:
         long_tolerance: the same after 100,000 steps.
         largest: upper limits of arguments where the definition is
             differentiated by differences, one number at a time.
-        stands_for_others: whether the selection runs shared tests of this unit
-            on backends that compile, for a kind of unit.
         takes_time_deltas: whether a call takes the lengths of its steps.
         knows_its_states: whether a layer knows the shapes of its states before
             it is built.
@@ -78,7 +76,6 @@ class Unit:
     tolerance: float = 5e-5
     long_tolerance: float = 1e-3
     largest: dict = field(default_factory=dict)
-    stands_for_others: bool = False
     takes_time_deltas: bool = False
     knows_its_states: bool = True
     smooth: dict = field(default_factory=dict)
@@ -138,8 +135,6 @@ UNITS = {
         ),
         kernels=("kernel",),
         largest={"state_size": 6},
-        # It is the convolution.
-        stands_for_others=True,
         takes_time_deltas=True,
         # It has one for each input feature.
         knows_its_states=False,
@@ -159,8 +154,6 @@ UNITS = {
         saved=({"dropout": 0.1}, {"units": None, "bidirectional": True}),
         tolerance=2e-5,
         largest={"state_size": 6, "num_heads": 2},
-        # It is the diagonal recurrence.
-        stands_for_others=True,
     ),
     "lru": Unit(
         LRU,
@@ -243,8 +236,6 @@ UNITS = {
         saved=({"reflections": 4, "activation": "oplu"},),
         kernels=("kernel",),
         largest={"units": 20},
-        # It is the nonlinear recurrence.
-        stands_for_others=True,
         smooth={"activation": "tanh"},
         # What a ReLU adds to a state of constant norm adds up.
         forgetful={"activation": "tanh"},
@@ -277,8 +268,8 @@ UNITS = {
         takes_time_deltas=True,
     ),
 }
-# In the selection these stand for all, on backends that compile.
-KINDS = tuple(name for name, unit in UNITS.items() if unit.stands_for_others)
+# In the selection it stands for all, on backends that compile.
+REPRESENTATIVE = ("rotrnn",)
 
 
 def saved_layers():

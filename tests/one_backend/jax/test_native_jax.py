@@ -200,6 +200,7 @@ def without_jit():
     jax.config.update("jax_disable_jit", False)
 
 
+@pytest.mark.rest
 def test_without_jit_layers_and_operations_give_the_same(numbers, without_jit):
     """JAX' own way to debug: operations run one by one, with gradients."""
     inputs = uniform(numbers, BATCH, TIME, CHANNELS)

@@ -119,6 +119,7 @@ def systems():
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("order", [gradients, second_gradients])
+@pytest.mark.rest
 def test_gradients_of_the_impulse_response_in_graphs(jit_compile, order):
     run = order(
         lambda given: tf.reduce_sum(
@@ -246,6 +247,7 @@ def test_xla_knows_operations_that_are_loaded_late():
     assert answer.stdout.split() == ["1.5"], answer.stderr[-2000:]
 
 
+@pytest.mark.rest
 def test_a_nonlinear_scan_checks_sizes_that_were_not_known():
     unknown = tf.TensorSpec((None, None, 2)), tf.TensorSpec((None, None))
 
@@ -264,6 +266,7 @@ def test_a_nonlinear_scan_checks_sizes_that_were_not_known():
         run(tf.ones((2, 9, 2)), tf.ones((2, 3)))
 
 
+@pytest.mark.rest
 def test_what_is_placed_on_the_cpu_runs_there_beside_a_gpu(fresh):
     real = tf.config.get_visible_devices
     fresh.setattr(
@@ -298,6 +301,7 @@ def test_what_is_placed_on_the_cpu_runs_there_beside_a_gpu(fresh):
 
 
 @pytest.mark.parametrize("time", [1, 6])
+@pytest.mark.rest
 def test_second_derivatives_of_a_final_state_within_one_block(time):
     """At which XLA aborted."""
     generator = np.random.default_rng(0)

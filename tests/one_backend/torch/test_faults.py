@@ -13,6 +13,7 @@ from faults import run
 from support.needs_native import require_native
 
 pytestmark = [
+    pytest.mark.rest,
     pytest.mark.skipif(
         not sys.platform.startswith("linux"),
         reason="limits, locks and forks as Linux has them",

@@ -82,6 +82,7 @@ def test_first_and_second_derivatives_of_the_scan(case, reverse):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.rest
 def test_first_and_second_derivatives_of_the_projected_scan(case, reverse):
     decay, _, state, into, out = arguments(*case)
     field = len(decay)
@@ -374,6 +375,7 @@ def test_the_self_test_runs_in_inference_mode_too():
     assert registry._checked["native"]
 
 
+@pytest.mark.rest
 def test_a_forked_process_has_its_own_threads():
     answer = subprocess.run(
         [sys.executable, "-m", "support.fork_worker", "torch"],

@@ -288,6 +288,7 @@ def test_processes_that_start_at_once_build_once(workplace):
     assert workplace.links() == 1
 
 
+@pytest.mark.rest
 def test_building_ahead_reports_failures(workplace):
     workplace.compiler(1, broken=True)
     process = start("-m", "keras_linrec.kernels", "build", "core")

@@ -544,6 +544,7 @@ def test_fewer_instructions_and_more_threads_give_the_same(
     assert f"{threads} threads" in answer.stdout, answer.stderr
 
 
+@pytest.mark.rest
 def test_a_forked_process_has_its_own_threads():
     answer = run_anew(["-m", "support.fork_worker"])
     assert answer.stdout.split() == ["child", "same", "parent", "same"], (
