@@ -5,8 +5,6 @@ import inspect
 import keras
 import numpy as np
 import pytest
-from selection import WEEKLY
-from selection import standing_for_all
 from support.units import UNITS
 from support.units import array
 from support.units import sequences
@@ -134,9 +132,7 @@ def test_masks_reach_a_call_of_several_tensors_within_models_and_wrappers():
     assert np.abs(array(different) - array(got)).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    "features", standing_for_all((1, 3, 7), (1,), part=WEEKLY)
-)
+@pytest.mark.parametrize("features", [1, 3, 7])
 @pytest.mark.parametrize("name", UNITS)
 def test_a_unit_trains_with_its_defaults(name, features):
     cls = UNITS[name].layer

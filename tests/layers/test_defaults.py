@@ -5,8 +5,6 @@ import inspect
 import keras
 import numpy as np
 import pytest
-from selection import WEEKLY
-from selection import standing_for_all
 from support.units import array
 from support.units import sequences
 
@@ -21,7 +19,7 @@ PUBLIC = [
     if inspect.isclass(value)
     and value not in (layers.Bidirectional, layers.RNN)
 ]
-FEATURES = standing_for_all((1, 3, 7), (3,), part=WEEKLY)
+FEATURES = (1, 3, 7)
 
 
 def train(unit, features):

@@ -137,7 +137,6 @@ def test_a_unit_of_any_form_keeps_float64(name, form):
     assert_unit_keeps_float64(name, form, form)
 
 
-@pytest.mark.rest(*COMPILING)
 @pytest.mark.parametrize("activation", ["gelu", "leaky_relu", "tanh"])
 @pytest.mark.parametrize(
     "name", ["lssl", "rotrnn", "ldstack", "orthogonal_rnn"]

@@ -10,12 +10,12 @@ from selection import standing_for_all
 from support.autodiff import backend_gradients
 from support.autodiff import compiled
 from support.autodiff import relative_error
+from support.conformance_cases import built
 from support.units import REPRESENTATIVE
 from support.units import UNITS
 from support.units import array
 from support.units import initial_states
 from support.units import outputs_of
-from support.units import randomise
 from support.units import sequences
 
 from keras_linrec import ops
@@ -43,12 +43,6 @@ RNG = np.random.default_rng(0)
 # row 3 are masked.
 MASK = RNG.random(RESETS.shape) < 0.6
 MASK[2, 12:] = MASK[0, :12] = MASK[3] = False
-
-
-def built(name, **arguments):
-    layer = UNITS[name](**arguments)
-    layer.build((None, None, 3))
-    return randomise(layer)
 
 
 def apart(layer, inputs, states, **others):

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from definitions import lssl as definition
 from keras import ops
-from selection import COMPILING
-from selection import standing_for_all
 from support.autodiff import backend_gradients
 from support.autodiff import compiled
 from support.autodiff import gradient
@@ -100,13 +98,7 @@ def have_left(layer):
     )
 
 
-# What compiles for seconds is left to the rest, but for one of a kind.
-LONG = pytest.mark.rest(*COMPILING)
-
-
-@pytest.mark.parametrize(
-    "form", standing_for_all(ORTHOGONAL.values(), FORMS[:1]), ids=ORTHOGONAL
-)
+@pytest.mark.parametrize("form", ORTHOGONAL.values(), ids=ORTHOGONAL)
 def test_a_matrix_is_orthogonal_whatever_moves_its_weights(form):
     layer = ascend(UNITS["orthogonal_rnn"](**form))
     assert have_left(layer)
@@ -116,9 +108,7 @@ def test_a_matrix_is_orthogonal_whatever_moves_its_weights(form):
     assert orthogonality_defect(layer) < 2e-6
 
 
-@pytest.mark.parametrize(
-    "form", standing_for_all(STABLE, STABLE[:1]), ids=["legs", "legt"]
-)
+@pytest.mark.parametrize("form", STABLE, ids=["legs", "legt"])
 def test_a_transition_is_dissipative_whatever_moves_its_weights(form):
     layer = ascend(UNITS["lssl"](state_size=5, **form))
     assert have_left(layer)
@@ -127,7 +117,6 @@ def test_a_transition_is_dissipative_whatever_moves_its_weights(form):
     assert np.abs(spectrum.discrete).max() < 1 + 1e-6
 
 
-@LONG
 @pytest.mark.parametrize("solver", ["euler", "rk2"])
 def test_a_step_contracts_whatever_moves_its_weights(solver):
     form = {"stable_transition": True, "trainable_step_size": True}
@@ -140,14 +129,12 @@ def test_a_step_contracts_whatever_moves_its_weights(solver):
     assert stability_certificate(same).step_stable
 
 
-@LONG
 def test_a_matrix_is_antisymmetric_whatever_moves_its_weights():
     layer = ascend(UNITS["antisymmetric_rnn"](gamma=0.5))
     matrix = array(layer.recurrent_matrix())
     assert np.abs(matrix + matrix.T + np.eye(4)).max() < 1e-6
 
 
-@LONG
 @pytest.mark.parametrize("name", ["rotrnn", "lru", "linear_dynamical_system"])
 def test_states_do_not_grow_whatever_moves_their_weights(name):
     layer = ascend(UNITS[name](), size=0.2)
@@ -160,7 +147,6 @@ def test_states_do_not_grow_whatever_moves_their_weights(name):
 # Every path computes with the same weights.
 
 
-@LONG
 @pytest.mark.parametrize(
     ("name", "form"),
     [
@@ -212,7 +198,6 @@ def numbers(scale=1.0):
     return scale * np.random.default_rng(4).standard_normal((3, 5))
 
 
-@LONG
 @pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
 def test_bounded_weights_have_true_slopes_of_two_orders(bound):
     within, defined = bound
@@ -259,7 +244,6 @@ def test_constrained_weights_stay_and_pass_their_slopes_on(bound):
     assert np.abs(slope - cotangents)[:, :-1].max() < 1e-5
 
 
-@LONG
 def test_a_weight_outside_can_reach_what_is_inside():
     """Its image can, where a nearest point would stay on the boundary."""
     within = constraints.ContractiveBands().within

@@ -13,7 +13,6 @@ from support.autodiff import tensors
 from support.conformance_cases import float64
 from support.language_models import EVERY_UNIT
 from support.language_models import JIT
-from support.language_models import ONCE
 from support.language_models import UNIT_ARGUMENTS
 from support.language_models import WARNINGS
 from support.language_models import make_backbone
@@ -49,7 +48,6 @@ def test_the_gated_network_is_its_equation():
     assert other.get_config() == layer.get_config()
 
 
-@ONCE
 @pytest.mark.parametrize(
     "make", [partial(nlp.GatedFeedforward, 4), make_classifier]
 )
@@ -201,7 +199,6 @@ def test_packed_texts_train_as_they_do_apart(unit):
         assert np.abs(one - other).max(initial=0) < 1e-3 * moved
 
 
-@ONCE
 def test_a_packed_model_trains_on_texts_and_generates():
     model = make_model(packed=True)
     before = array(model.backbone.token_embedding.embeddings)
@@ -231,7 +228,6 @@ def test_kerashub_finds_the_language_model_in_order():
 # Fine-tuning and files.
 
 
-@ONCE
 def test_lora_trains_the_dense_parts_alone(tmp_path):
     model = make_model(num_layers=1)
     before = {weight.path: array(weight) for weight in model.weights}
@@ -269,7 +265,6 @@ def quantized(tmp_path_factory):
     return model, before, folder
 
 
-@ONCE
 def test_dense_parts_in_int8_give_nearly_the_same(quantized):
     model, before, _ = quantized
     modes = {
@@ -285,7 +280,6 @@ def test_dense_parts_in_int8_give_nearly_the_same(quantized):
     assert model.generate("To", max_length=6).startswith("To")
 
 
-@ONCE
 def test_a_model_in_int8_is_saved_and_loaded(quantized):
     model, _, folder = quantized
     expected = outputs_of(model, some_inputs())
@@ -358,7 +352,6 @@ def test_a_float64_classifier_pools_in_float64(pooling):
         assert np.abs(array(pooled) - (1 + 1e-12)).max() < 1e-15
 
 
-@ONCE
 @pytest.mark.rest
 def test_a_classifier_learns_and_is_saved_from_a_language_models_preset(
     tmp_path,

@@ -7,7 +7,6 @@ import pytest
 from support.autodiff import compiled
 from support.language_models import EVERY_UNIT
 from support.language_models import JIT
-from support.language_models import ONCE
 from support.language_models import PROMPTS
 from support.language_models import WARNINGS
 from support.language_models import generated
@@ -102,7 +101,6 @@ def test_a_row_generates_what_it_generates_alone(sampler):
             assert not ends[:-1].any() and (ends[-1] or counts.all())
 
 
-@ONCE
 def test_generation_computes_once_what_hangs_on_weights_alone(monkeypatch):
     model = make_model()
     counts = []
@@ -129,7 +127,6 @@ def test_a_prompt_may_end_in_a_stop_token():
     assert stopped["token_ids"].tolist() == free.tolist()
 
 
-@ONCE
 def test_strings_come_in_and_strings_go_out():
     model = make_model(num_layers=1)
     texts = model.generate(PROMPTS, max_length=10)
@@ -150,7 +147,6 @@ TOKENS = {
 }
 
 
-@ONCE
 def test_generation_at_its_edges():
     model = make_model(num_layers=1)
     for nothing in ([], (), np.array([])):
@@ -170,7 +166,6 @@ def test_generation_at_its_edges():
     assert model.generate("To", stop_token_ids=np.array([257])) == ended
 
 
-@ONCE
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -193,7 +188,6 @@ def test_wrong_arguments_of_generate_are_named(arguments, message):
         model.generate(**{"inputs": ["To"], **arguments})
 
 
-@ONCE
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -219,7 +213,6 @@ def test_wrong_tokens_to_generate_from_are_named(change, message):
         generated(model, change(TOKENS), stop_token_ids=None)
 
 
-@ONCE
 @pytest.mark.parametrize("sampler", ["top_k", "top_p", "random"])
 def test_samplers_draw_what_is_likely(sampler):
     model = make_model(sampler=sampler, num_layers=1)
@@ -275,7 +268,6 @@ def test_the_cache_is_small_and_in_float32_and_goes_on_in_parts(unit):
         assert keras.backend.standardize_dtype(after.dtype) == "float32"
 
 
-@ONCE
 def test_the_cache_repeats_the_last_token_at_padding():
     model = make_model(num_layers=1)
     tokens = some_inputs(3, 6)["token_ids"]
@@ -307,7 +299,6 @@ def test_the_cache_repeats_the_last_token_at_padding():
             close(one[row], other[0])
 
 
-@ONCE
 def test_a_model_in_mixed_precision_trains_and_generates():
     model = make_model(dtype="mixed_bfloat16", num_layers=1)
     history = model.fit(["To be", "or not"], epochs=2, verbose=0).history

@@ -5,7 +5,6 @@ import contextlib
 import keras
 import numpy as np
 import pytest
-from selection import COMPILING
 from support.units import array
 
 from keras_linrec import nlp
@@ -19,9 +18,6 @@ UNIT_ARGUMENTS = {
     "ldstack": {"state_size": 8, "activation": "tanh"},
 }
 EVERY_UNIT = pytest.mark.parametrize("unit", UNIT_ARGUMENTS)
-# Programs to compile for what hangs on no backend: Keras' own parts, and ours
-# that other tests of language models run under each.
-ONCE = pytest.mark.rest(*COMPILING)
 # What a file of such tests ignores.
 WARNINGS = [
     # Keras names every layer that has nothing to quantise.
