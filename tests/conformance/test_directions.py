@@ -8,11 +8,11 @@ from support.conformance_cases import EVERY_LAYER_AND_CELL
 from support.conformance_cases import MASKS
 from support.conformance_cases import assert_close
 from support.conformance_cases import built
-from support.conformance_cases import initial_states
 from support.conformance_cases import made
 from support.conformance_cases import twin
 from support.units import UNITS
 from support.units import array
+from support.units import initial_states
 from support.units import sequences
 
 from keras_linrec import layers

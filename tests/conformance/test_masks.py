@@ -12,10 +12,10 @@ from support.conformance_cases import MASKS
 from support.conformance_cases import assert_close
 from support.conformance_cases import built
 from support.conformance_cases import definition
-from support.conformance_cases import initial_states
 from support.conformance_cases import made
 from support.conformance_cases import twin
 from support.units import array
+from support.units import initial_states
 from support.units import sequences
 
 pytestmark = pytest.mark.capability("masks of any pattern")

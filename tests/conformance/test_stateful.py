@@ -6,11 +6,11 @@ import pytest
 from support.conformance_cases import EAGERLY
 from support.conformance_cases import EVERY_LAYER
 from support.conformance_cases import assert_close
-from support.conformance_cases import initial_states
 from support.conformance_cases import stateful_model
 from support.conformance_cases import twin
 from support.units import UNITS
 from support.units import array
+from support.units import initial_states
 from support.units import sequences
 
 pytestmark = pytest.mark.capability("`stateful`")

@@ -15,11 +15,11 @@ from support.conformance_cases import EVERY_LAYER_AND_FORM
 from support.conformance_cases import assert_close
 from support.conformance_cases import built
 from support.conformance_cases import definition
-from support.conformance_cases import initial_states
-from support.conformance_cases import state_shapes
 from support.conformance_cases import twin
 from support.units import array
+from support.units import initial_states
 from support.units import sequences
+from support.units import state_shapes
 
 pytestmark = pytest.mark.capability("in chunks, with states in and out")
 

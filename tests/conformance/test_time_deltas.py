@@ -6,9 +6,9 @@ from selection import standing_for_all
 from support.conformance_cases import assert_close
 from support.conformance_cases import built
 from support.conformance_cases import definition
-from support.conformance_cases import initial_states
 from support.units import UNITS
 from support.units import array
+from support.units import initial_states
 from support.units import sequences
 from support.units import time_deltas_of
 

@@ -13,6 +13,7 @@ from support.autodiff import numerical_gradients
 from support.autodiff import relative_error
 from support.units import UNITS
 from support.units import array
+from support.units import in_steps
 from support.units import initial_states
 from support.units import randomise
 from support.units import sequences
@@ -403,16 +404,6 @@ def test_an_outlier_leaves_earlier_outputs(states):
             )
 
 
-def in_steps(layer, inputs):
-    """The outputs of single steps."""
-    states = layer.get_initial_state(len(inputs))
-    outputs = []
-    for t in range(inputs.shape[1]):
-        output, states = layer.step(inputs[:, t], states)
-        outputs.append(array(output))
-    return np.stack(outputs, axis=1)
-
-
 def test_whole_sequences_equal_steps_where_the_response_grows():
     keras.utils.set_random_seed(1)
     layer = UNITS["lssl"](2, state_size=8)
@@ -422,7 +413,7 @@ def test_whole_sequences_equal_steps_where_the_response_grows():
     layer.log_timescale.assign(np.full(3, np.log(0.025)))
     # An eigenvalue of Abar is far above 1.
     layer.transition_d.assign(layer.transition_d - 1.15)
-    expected = in_steps(layer, inputs[:, :60])
+    expected, _ = in_steps(layer, inputs[:, :60])
     assert np.abs(expected).max() > 1e2 * np.abs(expected[:, :20]).max()
     broken = inputs.copy()
     broken[:, 20] = np.nan
@@ -448,7 +439,7 @@ def test_an_outlier_that_is_forgotten_leaves_later_outputs(spike):
     inputs = inputs.astype("float32")
     inputs[0, 100] = spike
     got = array(layer(inputs))
-    expected = in_steps(layer, inputs)
+    expected, _ = in_steps(layer, inputs)
     assert np.abs(got - expected)[:, 400:].max() < 2e-6
 
 

@@ -11,6 +11,7 @@ from support.model_cases import make_rotrnn
 from support.model_cases import numbers
 from support.units import array
 from support.units import close
+from support.units import in_steps
 from support.units import sequences
 
 pytestmark = pytest.mark.weekly("jax", "tensorflow")
@@ -27,14 +28,6 @@ def make_averaging(pooling="mean", pool_size=2):
             normalization="batch",
         )
     )
-
-
-def in_steps(model, inputs):
-    states, outputs = model.get_initial_state(len(inputs)), []
-    for t in range(inputs.shape[1]):
-        output, states = model.step(inputs[:, t], states)
-        outputs.append(array(output))
-    return np.stack(outputs, axis=1), states
 
 
 def averaged_between_blocks(model, inputs, sizes):

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 from selection import standing_for_all
-from support.autodiff import to_numpy
 from support.units import REPRESENTATIVE
 from support.units import UNITS
 from support.units import array
 from support.units import randomise
+from support.units import weights_of
 
 from keras_linrec.layers import RNN
 from keras_linrec.layers import AntisymmetricRNNCell
@@ -109,21 +109,6 @@ def twin(layer, **changes):
     return other
 
 
-def state_shapes(layer):
-    """Those of a row's states."""
-    if isinstance(layer, keras.layers.RNN):
-        return [(size,) for size in np.atleast_1d(layer.state_size).tolist()]
-    return layer.state_shapes
-
-
-def initial_states(layer, batch=2, seed=1):
-    generator = np.random.default_rng(seed)
-    return [
-        generator.standard_normal((batch, *shape)).astype("float32")
-        for shape in state_shapes(layer)
-    ]
-
-
 def unit_of(name):
     """The record of a unit, or of the unit that a cell belongs to."""
     return UNITS[name.removesuffix("_cell")]
@@ -131,12 +116,9 @@ def unit_of(name):
 
 def definition(name, layer, inputs, states=(), form=(), **options):
     """What the paper's float64 loop gives: outputs and final states."""
-    weights = dict(
-        zip((w.name for w in layer.weights), to_numpy(layer.weights))
-    )
     return unit_of(name).defined(
         dict(form),
-        weights,
+        weights_of(layer),
         np.asarray(inputs, "float64"),
         *(np.asarray(state, "float64") for state in states),
         **options,

@@ -304,12 +304,28 @@ def sequences(time, batch=2, features=3, seed=0):
     return generator.standard_normal((batch, time, features)).astype("float32")
 
 
+def state_shapes(layer):
+    """Those of a row's states."""
+    if isinstance(layer, keras.layers.RNN):
+        return [(size,) for size in np.atleast_1d(layer.state_size).tolist()]
+    return layer.state_shapes
+
+
 def initial_states(layer, batch=2, seed=1):
     generator = np.random.default_rng(seed)
     return [
         generator.standard_normal((batch, *shape)).astype("float32")
-        for shape in layer.state_shapes
+        for shape in state_shapes(layer)
     ]
+
+
+def in_steps(layer, inputs):
+    """The outputs of single steps, and the final states."""
+    states, outputs = layer.get_initial_state(len(inputs)), []
+    for step in range(inputs.shape[1]):
+        output, states = layer.step(inputs[:, step], states)
+        outputs.append(array(output))
+    return np.stack(outputs, axis=1), states
 
 
 def array(tensor):
