@@ -28,9 +28,9 @@ def compile_all(libraries, target, only):
     """The bytes of each program's temporaries, or why it does not compile."""
     device = targets.prepare(libraries, target)
     import jax
-    from support.programs import ONLY_ON
-    from support.programs import PROGRAMS
-    from support.programs import WITH_FLOAT64
+    from programs import ONLY_ON
+    from programs import PROGRAMS
+    from programs import WITH_FLOAT64
 
     targets.choose(target)
     found = {}
