@@ -36,7 +36,7 @@ TABLE = ROOT / "docs" / "capabilities.md"
 # The number of processes per backend, the slowest backend first. With a single
 # process for JAX, the other processors would end up idle.
 SLICES = {"jax": 3, "tensorflow": 2, "torch": 3}
-# Importing a backend and every test costs as much as a tenth of the selection.
+# Each process imports its backend and the tests anew.
 SLICES_OF_SELECTION = {"jax": 1, "tensorflow": 1, "torch": 2}
 # One more than there are processors, since tests also wait.
 WORKERS = (os.cpu_count() or 1) + 1
