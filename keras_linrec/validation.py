@@ -339,32 +339,6 @@ def _as_array(values):
         return values
 
 
-# The tensors of a sequence unit's or a model's call, beside its states.
-_OF_CALLS = ("sequences", "mask", "reset_mask", "time_deltas")
-
-
-def require_arrays(given):
-    """Raise unless the tensors of a call are tensors of real numbers.
-
-    Args:
-        given: dictionary, the arguments of the call by name.
-    """
-    for name in _OF_CALLS:
-        value = given.get(name)
-        if name == "mask" and not _is_list_of_numbers(value):
-            value = first_mask(value)
-        if value is not None:
-            require_array(name, value)
-    for state in keras.tree.flatten(given.get("initial_state")):
-        if state is not None:
-            require_array("initial_state", state)
-
-
-def _is_list_of_numbers(value):
-    """Whether a mask is given as a list, and not as an array or several."""
-    return isinstance(first_mask(value), (numbers.Real, np.bool_))
-
-
 def first_mask(mask):
     """The first mask of a nested structure, as in Keras."""
     masks = [one for one in keras.tree.flatten(mask) if one is not None]

@@ -7,6 +7,7 @@ import keras
 from keras_linrec.layers.lipschitz_rnn import LipschitzLayer
 from keras_linrec.layers.lipschitz_rnn import LipschitzUnit
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
+from keras_linrec.layers.set_later import for_bases
 from keras_linrec.validation import require_between
 
 # The arguments of `LipschitzRNN` that are fixed here.
@@ -43,25 +44,7 @@ class AntisymmetricUnit(LipschitzUnit):
             )
         require_between("gamma", gamma, 0, math.inf, "[)")
         super().__init__(
-            units,
-            beta=1.0,
-            gamma=gamma,
-            step_size=step_size,
-            solver=solver,
-            alpha=0.0,
-            activation=activation,
-            gated=gated,
-            trainable_step_size=trainable_step_size,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            recurrent_initializer=recurrent_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            recurrent_regularizer=recurrent_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            **kwargs,
+            beta=1.0, alpha=0.0, **for_bases(AntisymmetricUnit, locals())
         )
 
     def get_config(self):
@@ -169,32 +152,7 @@ if `gated` |
         zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(
-            units,
-            gamma=gamma,
-            step_size=step_size,
-            solver=solver,
-            activation=activation,
-            gated=gated,
-            trainable_step_size=trainable_step_size,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            recurrent_initializer=recurrent_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            recurrent_regularizer=recurrent_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            dropout=dropout,
-            seed=seed,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            zero_output_for_mask=zero_output_for_mask,
-            **kwargs,
-        )
+        super().__init__(**for_bases(AntisymmetricRNN, locals()))
 
 
 @keras.saving.register_keras_serializable("keras_linrec")

@@ -41,38 +41,45 @@ class DiagonalSystem(NamedTuple):
     feedthrough: object = None
     basis: object = None
 
-    def stopping_after(self, lengths, time):
-        """The system that keeps its state after `lengths` steps of each row."""
+    def stopping_after(self, steps):
+        """The system that keeps its state after the last step of each row."""
+        if steps.lengths is None:
+            return self
+        time = ops.shape(steps.inputs)[1]
         return self._replace(
-            decay=packing.hold_after(self.decay, lengths, time)
+            decay=packing.hold_after(self.decay, steps.lengths, time)
         )
 
-    def run(self, inputs, state=None, keep_all=True, **options):
+    def run(self, steps, state, all_outputs, reverse=False):
         """Outputs of all steps, or of the last one, and the final z.
 
+        The states of single steps are never stored.
+
         Args:
-            inputs: (batch, time, features).
-            state: pair (batch, channels), z before the first step. Defaults
-                to `None`, zeros.
-            keep_all: whether to return the outputs of all steps. The states of
-                single steps are never stored. Defaults to `True`.
-            **options: `reverse` and `reset_mask` of `ops.projected_scan`.
+            steps: `Steps` without a mask.
+            state: pair (batch, channels), z before the first step, or `None`:
+                zeros.
+            all_outputs: whether to return the outputs of all steps.
+            reverse: whether the recurrence runs from the last step to the
+                first. Defaults to `False`.
         """
+        keep_all = all_outputs or steps.lengths is not None
         outputs, state = projected_scan(
             self.decay,
-            inputs,
+            steps.inputs,
             self.input_kernel,
             self.output_kernel,
             state,
+            reverse=reverse,
             keep_all=keep_all,
             feedthrough=None if self._is_elementwise else self.feedthrough,
-            **options,
+            reset_mask=steps.reset_mask,
         )
         if not keep_all:
-            return self._read(state, inputs[:, -1]), state
+            return self._read(state, steps.inputs[:, -1]), state
         if self._is_elementwise:
-            outputs = outputs + inputs * self.feedthrough
-        return outputs, state
+            outputs = outputs + steps.inputs * self.feedthrough
+        return outputs if all_outputs else steps.last_of(outputs), state
 
     def step(self, inputs, state):
         """One time step: `(outputs, state)` from inputs (batch, features)."""
@@ -198,45 +205,23 @@ class DiagonalLayer(SequenceLayer):
 
     # Running.
 
-    def run(self, sequences, states, lengths, wants_states, resets=None):
-        return self.respond(
-            sequences, states, wants_states, lengths=lengths, resets=resets
-        )
-
-    def run_last(self, sequences, states, wants_states, resets=None):
-        return self.respond(
-            sequences, states, wants_states, keep_all=False, resets=resets
-        )
-
-    def respond(
-        self,
-        sequences,
-        states,
-        wants_states,
-        keep_all=True,
-        lengths=None,
-        resets=None,
-    ):
-        """The outputs, all or the last, and the final states; see `run`."""
+    def run(self, steps, states, wanted):
         system = self.diagonal_system()
-        if lengths is not None and wants_states:
-            system = system.stopping_after(lengths, ops.shape(sequences)[1])
-        outputs, channels = system.run(
-            sequences,
-            None if states is None else self.to_channels(states, system.basis),
-            keep_all,
-            reset_mask=resets,
-        )
+        if wanted.states:
+            system = system.stopping_after(steps)
+        if states is not None:
+            states = self.to_channels(states, system.basis)
+        outputs, channels = system.run(steps, states, wanted.all_outputs)
         final_states = self.from_channels(channels, system.basis)
         return self.finished(outputs), final_states
 
     def step_constants(self):
         return self.diagonal_system()
 
-    def run_step(self, inputs, states, constants=None):
+    def run_step(self, step, states, constants=None):
         system = constants or self.diagonal_system()
         channels = self.to_channels(states, system.basis)
-        outputs, channels = system.step(inputs, channels)
+        outputs, channels = system.step(step.inputs, channels)
         final_states = self.from_channels(channels, system.basis)
         return self.finished(outputs), final_states
 

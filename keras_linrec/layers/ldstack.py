@@ -15,9 +15,12 @@ from keras_linrec.layers.ldstack_conversion import NetworkConversion
 from keras_linrec.layers.ldstack_conversion import warn_of_condition
 from keras_linrec.layers.linear_dynamical_system import LinearDynamicalSystem
 from keras_linrec.layers.precise_layer import serialized
+from keras_linrec.layers.set_later import for_bases
 from keras_linrec.ops import packing
 from keras_linrec.ops import precision
 from keras_linrec.ops.inverse import inverse
+from keras_linrec.ops.steps import Steps
+from keras_linrec.ops.steps import Wanted
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bools
 from keras_linrec.validation import require_choice
@@ -129,18 +132,12 @@ trained in a linear layer |
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
-        sequences: float tensor, (batch, time, features).
         initial_state: list of `depth` tensors (batch, state_size), the states
             h^i before the first step, in the coordinates of A; with "average"
             (batch, projections, state_size). One tensor if the stack is linear
             or has `one_state`. Defaults to `None`: zeros, or the states of the
             previous batch if `stateful`.
-        mask: boolean tensor, (batch, time). A step where it is false carries
-            the states and repeats the previous output. Defaults to `None`.
-        training: whether dropout applies. Defaults to `False`.
-        reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the states are zero before that step, so that several
-            sequences can share a row. Defaults to `None`.
+        See `call` for `mask`, `reset_mask` and what else every unit takes.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -213,32 +210,7 @@ trained in a linear layer |
         zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(
-            units,
-            state_size,
-            eigenvalues=eigenvalues,
-            mimo=mimo,
-            projections=projections,
-            initial_eigenvalues=initial_eigenvalues,
-            activation=activation,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            output_initializer=output_initializer,
-            feedthrough_initializer=feedthrough_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            dropout=dropout,
-            seed=seed,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            zero_output_for_mask=zero_output_for_mask,
-            **kwargs,
-        )
+        super().__init__(**for_bases(LDStack, locals()))
         require_count("depth", depth)
         require_between("slope", slope, 0, 1, "(]")
         require_choice("basis", basis, BASES)
@@ -321,43 +293,33 @@ trained in a linear layer |
         modal = self.modal_form()
         return modal, self._bases(modal)
 
-    def run_step(self, inputs, states, constants=None):
-        outputs, states = self.respond(
-            ops.expand_dims(inputs, 1),
-            states,
-            wants_states=True,
-            constants=constants,
+    def run_step(self, step, states, constants=None):
+        return self.run(
+            step.with_time(), states, Wanted(False, True), constants
         )
-        return outputs[:, 0], states
 
-    def respond(
-        self, sequences, states, wants_states, keep_all=True, **options
-    ):
+    def run(self, steps, states, wanted, constants=None):
         if not self._is_averaged:
             rows = self._linear_input_rows()
-            return self._stack(
-                sequences, rows, states, wants_states, keep_all, **options
-            )
+            return self._stack(steps, rows, states, wanted, constants)
         # Each projection becomes a row of the batch. Its input enters by B r,
         # as if the sequence were (r^T x) r.
         count = self.projections
         if states is not None:
             states = [ops.reshape(s, (-1, self.num_states)) for s in states]
-        for name in ("lengths", "resets"):
-            if options.get(name) is not None:
-                options[name] = ops.repeat(options[name], count, axis=0)
         outputs, states = self._stack(
-            self._projected(sequences),
+            steps.with_rows(self._projected(steps.inputs), count),
             self._input_rows(),
             states,
-            wants_states,
-            keep_all,
-            **options,
+            wanted,
+            constants,
         )
         outputs = ops.reshape(outputs, (-1, count, *ops.shape(outputs)[1:]))
         shape = (-1, count, self.num_states)
         states = [ops.reshape(state, shape) for state in states]
-        direct = sequences if keep_all else sequences[:, -1]
+        direct = steps.inputs
+        if not wanted.all_outputs:
+            direct = steps.last_of(direct)
         direct = product(direct, ops.convert_to_tensor(self.feedthrough))
         return mean(outputs, axis=1) + direct, states
 
@@ -371,30 +333,20 @@ trained in a linear layer |
             (-1, ops.shape(sequences)[1], sequences.shape[2]),
         )
 
-    def _stack(
-        self,
-        sequences,
-        rows,
-        states,
-        wants_states,
-        keep_all,
-        lengths=None,
-        resets=None,
-        constants=None,
-    ):
+    def _stack(self, steps, rows, states, wanted, constants):
         """The recurrences one after another; `rows` is B^T."""
-        if not wants_states:
-            lengths = None
         needs_basis = (
             self._recurrences > 1
             or self.state_bias is not None
             or states is not None
-            or wants_states
+            or wanted.states
         )
-        shared = self._shared(sequences, rows, lengths, needs_basis, constants)
+        shared = self._shared(
+            steps, rows, wanted.states, needs_basis, constants
+        )
         if self.one_state and states is not None:
             states = [*states] * self._recurrences
-        inputs, rows = shared.sequences, shared.rows
+        steps, rows = shared.steps, shared.rows
         correction, final_states = None, []
         for index in range(self._recurrences - 1):
             system = DiagonalSystem(
@@ -403,12 +355,13 @@ trained in a linear layer |
                 shared.modal.read_out(shared.basis),
             )
             state = None if states is None else states[index]
-            outputs, state = _run(shared, system, inputs, state, True, resets)
+            outputs, state = _run(shared, system, steps, state, True)
             final_states.append(state)
             correction = self._correction(outputs, correction)
             if shared.runs is not None:
                 correction = ops.where(shared.runs, correction, 0.0)
-            inputs = ops.concatenate([shared.sequences, correction], axis=-1)
+            inputs = [shared.steps.inputs, correction]
+            steps = steps._replace(inputs=ops.concatenate(inputs, axis=-1))
             if index == 0:
                 rows = ops.concatenate([rows, shared.inverse_basis], axis=0)
         system = DiagonalSystem(
@@ -420,28 +373,30 @@ trained in a linear layer |
             else ops.convert_to_tensor(self.feedthrough),
         )
         state = None if states is None else states[-1]
-        outputs, state = _run(shared, system, inputs, state, keep_all, resets)
+        outputs, state = _run(shared, system, steps, state, wanted.all_outputs)
         final_states = [state] if self.one_state else [*final_states, state]
         return self._with_bias(outputs), final_states
 
-    def _shared(self, sequences, rows, lengths, needs_basis, constants):
-        """The `_Shared` of a call."""
+    def _shared(self, steps, rows, stops, needs_basis, constants):
+        """The `_Shared` of a call, whose states stop behind a row if needed."""
         modal, bases = constants or (self.modal_form(), None)
         basis = inverse_basis = runs = None
         if needs_basis:
             basis, inverse_basis = bases or self._bases(modal)
         share = 1.0 if self._recurrences == 1 else self.slope
         decay = tuple(share * part for part in modal.decay)
-        if lengths is not None:
-            time = ops.shape(sequences)[1]
-            runs = ops.expand_dims(packing.mask_of_lengths(lengths, time), -1)
-            decay = packing.hold_after(decay, lengths, time)
+        if stops and steps.lengths is not None:
+            time = ops.shape(steps.inputs)[1]
+            runs = packing.mask_of_lengths(steps.lengths, time)
+            runs = ops.expand_dims(runs, -1)
+            decay = packing.hold_after(decay, steps.lengths, time)
         if self.state_bias is not None:
-            sequences = self._with_ones(sequences, runs)
+            inputs = self._with_ones(steps.inputs, runs)
+            steps = steps._replace(inputs=inputs)
             bias = ops.convert_to_tensor(self.state_bias)[None] @ inverse_basis
             rows = ops.concatenate([rows, bias], axis=0)
         return _Shared(
-            modal, decay, sequences, share * rows, basis, inverse_basis, runs
+            modal, decay, steps, share * rows, basis, inverse_basis, runs
         )
 
     def _correction(self, states, correction):
@@ -485,7 +440,7 @@ class _Shared(NamedTuple):
     Attributes:
         modal: the modal form of A.
         decay: that of every recurrence, which stops behind the end of a row.
-        sequences: the inputs, (batch, time, features), with ones for the bias.
+        steps: `Steps`, whose inputs have ones for the bias.
         rows: slope B^T.
         basis, inverse_basis: S^T and S^-T, or `None` if nothing reads or gives
             a state.
@@ -495,20 +450,20 @@ class _Shared(NamedTuple):
 
     modal: object
     decay: tuple
-    sequences: object
+    steps: Steps
     rows: object
     basis: object
     inverse_basis: object
     runs: object
 
 
-def _run(shared, system, inputs, state, keep_all, resets):
+def _run(shared, system, steps, state, all_outputs):
     """A recurrence's outputs, and its final state in the coordinates of A."""
     if state is not None:
         state = shared.modal.into_channels(
             precision.matmul(state, shared.inverse_basis)
         )
-    outputs, state = system.run(inputs, state, keep_all, reset_mask=resets)
+    outputs, state = system.run(steps, state, all_outputs)
     state = shared.modal.from_channels(state)
     if shared.basis is not None:
         state = precision.matmul(state, shared.basis)

@@ -11,6 +11,7 @@ from keras_linrec.layers.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.precise_layer import given_values
 from keras_linrec.layers.precise_layer import serialized
+from keras_linrec.layers.set_later import for_bases
 from keras_linrec.ops import eigenvalues as eigenvalues_ops
 from keras_linrec.ops.modal_form import ModalForm
 from keras_linrec.validation import property_if_known
@@ -130,16 +131,10 @@ in modal coordinates |
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
-        sequences: float tensor, (batch, time, features).
         initial_state: list of one tensor (batch, state_size), the modal
             coordinates before the first step. Defaults to `None`: zeros, or
             the state of the previous batch if `stateful`.
-        mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output. Defaults to `None`.
-        training: whether dropout applies. Defaults to `False`.
-        reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the state is zero before that step, so that several
-            sequences can share a row. Defaults to `None`.
+        See `call` for `mask`, `reset_mask` and what else every unit takes.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -197,22 +192,7 @@ in modal coordinates |
         zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(
-            units,
-            activation=activation,
-            kernel_initializer=kernel_initializer,
-            feedthrough_initializer=feedthrough_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            dropout=dropout,
-            seed=seed,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            zero_output_for_mask=zero_output_for_mask,
-            **kwargs,
-        )
+        super().__init__(**for_bases(LinearDynamicalSystem, locals()))
         require_count("state_size", state_size, optional=True)
         eigenvalues_ops.require_parameterization(eigenvalues)
         require_choice("mimo", mimo, MIMO)

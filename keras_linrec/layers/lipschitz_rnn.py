@@ -11,9 +11,11 @@ from keras_linrec.layers.lipschitz_stability import require_stable
 from keras_linrec.layers.lipschitz_stability import warn_if_diverging
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
+from keras_linrec.layers.nonlinear_layer import NonlinearUnit
 from keras_linrec.layers.precise_layer import drawn_apart
 from keras_linrec.layers.precise_layer import given_values
 from keras_linrec.layers.precise_layer import serialized
+from keras_linrec.layers.set_later import for_bases
 from keras_linrec.ops.check_bounded import require_bounded_rows
 from keras_linrec.ops.contractive_pair import contractive_pair
 from keras_linrec.ops.scan_checks import SOLVERS
@@ -24,7 +26,7 @@ from keras_linrec.validation import require_bools
 from keras_linrec.validation import require_choice
 
 
-class LipschitzUnit:
+class LipschitzUnit(NonlinearUnit):
     """`LipschitzRNN`, `AntisymmetricRNN` and their cells."""
 
     def __init__(
@@ -51,18 +53,8 @@ class LipschitzUnit:
         bias_constraint=None,
         **kwargs,
     ):
-        super().__init__(
-            units,
-            activation=activation,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer or _torch_linear(),
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            **kwargs,
-        )
+        kernel_initializer = kernel_initializer or _torch_linear()
+        super().__init__(**for_bases(LipschitzUnit, locals()))
         self.beta = pair_of_numbers("beta", beta, 0, 1)
         self.gamma = pair_of_numbers("gamma", gamma, 0, math.inf, "[)")
         require_between("step_size", step_size, 0, math.inf, "()")
@@ -201,54 +193,19 @@ class LipschitzUnit:
 
 
 class LipschitzLayer(LipschitzUnit, NonlinearLayer):
+    call_arguments = ("time_deltas",)
+
     def build(self, sequences_shape, initial_state_shape=None):
         super().build(sequences_shape, initial_state_shape)
         has_linear_part = self.linear_kernel is not None
         if has_linear_part and not (self.stable_transition or self.gated):
             warn_if_diverging(self, self._matrices()[0], sequences_shape[1])
 
-    def call(
-        self,
-        sequences,
-        initial_state=None,
-        mask=None,
-        training=False,
-        time_deltas=None,
-        reset_mask=None,
-        sequences_mask=None,
-    ):
-        return self.call_unit(
-            sequences,
-            initial_state,
-            mask,
-            training,
-            reset_mask,
-            sequences_mask,
-            time_deltas,
-        )
+    def checked(self, final_state, steps, states):
+        """The final state; complain where it overflowed by itself.
 
-    def run(self, sequences, states, lengths, wants_states, **options):
-        outputs, (final_state,) = super().run(
-            sequences, states, lengths, wants_states, **options
-        )
-        # Where the state is not wanted, JAX drops the check too.
-        return outputs, [self._bounded(final_state, sequences, states)]
-
-    def run_last(self, sequences, states, wants_states, **options):
-        output, _ = super().run_last(sequences, states, wants_states, **options)
-        output = self._bounded(output, sequences, states)
-        return output, [output]
-
-    def _run(self, steps, states, wants_states, **options):
-        outputs, new_states = super()._run(
-            steps, states, wants_states, **options
-        )
-        if steps.mask is not None and not self.return_sequences:
-            outputs = self._bounded(outputs, steps.sequences, states)
-        return outputs, new_states
-
-    def _bounded(self, final_state, sequences, states):
-        """The final state; complain where it overflowed by itself."""
+        Where neither it nor the last output is wanted, JAX drops the check.
+        """
         if self.stable_transition or not self.alpha:
             return final_state
         return require_bounded_rows(
@@ -257,19 +214,14 @@ class LipschitzLayer(LipschitzUnit, NonlinearLayer):
             "inputs are finite: its A is unstable, or a weight is NaN. "
             "`stable_transition=True` keeps A stable; "
             "`keras_linrec.analysis.stability_certificate` measures it.",
-            [sequences, *(states or ())],
+            [steps.inputs, *(states or ())],
         )
 
-    def scan(self, *args, time_deltas=None, **arguments):
-        if time_deltas is not None:
-            arguments["step_size"] = self._step_size() * time_deltas
-        return super().scan(*args, **arguments)
-
-    def run_step(self, inputs, states, constants=None, time_deltas=None):
-        options = {}
-        if time_deltas is not None:
-            options["time_deltas"] = ops.expand_dims(time_deltas, 1)
-        return super().run_step(inputs, states, constants, **options)
+    def arguments_for(self, steps, constants=None):
+        arguments = super().arguments_for(steps, constants)
+        if steps.time_deltas is not None:
+            arguments["step_size"] = self._step_size() * steps.time_deltas
+        return arguments
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -384,21 +336,15 @@ if `gated` |
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
-        sequences: float tensor, (batch, time, features).
         initial_state: list of one tensor (batch, units), h before the first
             step. Defaults to `None`: zeros, or the state of the previous batch
             if `stateful`.
-        mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output. Defaults to `None`.
-        training: whether dropout applies. Defaults to `False`.
         time_deltas: float tensor, (batch, time), the length of each step in
             multiples of dt, for irregular sampling. Zero leaves the state as
             it is. Numbers that are negative or not finite are refused in an
             eager call on a CPU, unless the step is masked; a compiled program
             does not check them. Defaults to `None`, all 1.
-        reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the state is zero before that step, so that several
-            sequences share a row. Defaults to `None`.
+        See `call` for `mask`, `reset_mask` and what else every unit takes.
 
     Output shape:
         (batch, units), or (batch, time, units) with `return_sequences=True`;
@@ -466,36 +412,7 @@ if `gated` |
         zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(
-            units,
-            beta=beta,
-            gamma=gamma,
-            step_size=step_size,
-            solver=solver,
-            alpha=alpha,
-            activation=activation,
-            gated=gated,
-            trainable_step_size=trainable_step_size,
-            stable_transition=stable_transition,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            linear_initializer=linear_initializer,
-            recurrent_initializer=recurrent_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            recurrent_regularizer=recurrent_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            dropout=dropout,
-            seed=seed,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            zero_output_for_mask=zero_output_for_mask,
-            **kwargs,
-        )
+        super().__init__(**for_bases(LipschitzRNN, locals()))
 
 
 @keras.saving.register_keras_serializable("keras_linrec")

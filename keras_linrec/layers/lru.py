@@ -10,6 +10,7 @@ from keras_linrec.double_precision import sin
 from keras_linrec.layers.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.for_signals import DecaysForSignals
+from keras_linrec.layers.set_later import for_bases
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_count
@@ -81,16 +82,10 @@ number | D |
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
-        sequences: float tensor, (batch, time, features).
         initial_state: list of two tensors (batch, state_size): the real and
             the imaginary part of x before the first step. Defaults to `None`:
             zeros, or the state of the previous batch if `stateful`.
-        mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output. Defaults to `None`.
-        training: whether dropout applies. Defaults to `False`.
-        reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the state is zero before that step, so that several
-            sequences can share a row. Defaults to `None`.
+        See `call` for `mask`, `reset_mask` and what else every unit takes.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -145,25 +140,13 @@ number | D |
         zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(
-            units,
-            activation=activation,
-            kernel_initializer=kernel_initializer
+        kernel_initializer = (
+            kernel_initializer
             or keras.initializers.VarianceScaling(
                 0.5, "fan_in", "untruncated_normal"
-            ),
-            feedthrough_initializer=feedthrough_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            dropout=dropout,
-            seed=seed,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            zero_output_for_mask=zero_output_for_mask,
-            **kwargs,
+            )
         )
+        super().__init__(**for_bases(LRU, locals()))
         require_count("state_size", state_size)
         require_bool("even_memories", even_memories)
         require_between("r_min", r_min, 0, 1, "()")

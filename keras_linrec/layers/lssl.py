@@ -20,6 +20,7 @@ from keras_linrec.layers.lssl_stability import stable_constraints
 from keras_linrec.layers.precise_layer import given_values
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
+from keras_linrec.layers.set_later import for_bases
 from keras_linrec.ops.concrete_values import values_of
 from keras_linrec.validation import require_array
 from keras_linrec.validation import require_between
@@ -124,13 +125,9 @@ subdiagonal (last entry 0) |
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
-        sequences: float tensor, (batch, time, features).
         initial_state: list of one tensor (batch, features, N), x before the
             first step. Defaults to `None`: zeros, or the state of the previous
             batch if `stateful`.
-        mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output. Defaults to `None`.
-        training: whether dropout applies. Defaults to `False`.
         time_deltas: float tensor, (batch, time), the length of each step in
             multiples of dt: for irregular sampling, and for missing steps,
             whose time is added to the next one. Zero leaves the state as it
@@ -142,9 +139,7 @@ subdiagonal (last entry 0) |
         step_rescale: positive number or scalar tensor that multiplies dt in
             this call, in addition to the layer's own; checked like
             `time_deltas`. Defaults to `None`, 1.
-        reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the states are zero before that step, so that several
-            sequences can share a row. Defaults to `None`.
+        See `call` for `mask`, `reset_mask` and what else every unit takes.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -213,17 +208,7 @@ subdiagonal (last entry 0) |
         zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(
-            units,
-            dropout=dropout,
-            seed=seed,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            zero_output_for_mask=zero_output_for_mask,
-            **kwargs,
-        )
+        super().__init__(**for_bases(LSSL, locals()))
         require_bools(
             trainable_transition=trainable_transition,
             trainable_timescale=trainable_timescale,
@@ -276,6 +261,8 @@ subdiagonal (last entry 0) |
     def _accept_activation(self, name, value):
         return activations.get_unary(value)
 
+    call_arguments = ("time_deltas", "step_rescale")
+
     def state_shapes_of(self, features):
         if features is None:
             raise ValueError(
@@ -285,13 +272,7 @@ subdiagonal (last entry 0) |
             )
         return [(features, self.state_size)]
 
-    def build(
-        self,
-        sequences_shape,
-        initial_state_shape=None,
-        time_deltas_shape=None,
-        step_rescale_shape=None,
-    ):
+    def build(self, sequences_shape, initial_state_shape=None):
         super().build(sequences_shape, initial_state_shape)
         self._step_rescale_variable = self.add_parameter(
             "step_rescale",
@@ -348,28 +329,6 @@ subdiagonal (last entry 0) |
         if self._step_rescale_variable is not None:
             self._step_rescale_variable.assign(self._step_rescale)
 
-    def call(
-        self,
-        sequences,
-        initial_state=None,
-        mask=None,
-        training=False,
-        time_deltas=None,
-        step_rescale=None,
-        reset_mask=None,
-        sequences_mask=None,
-    ):
-        return self.call_unit(
-            sequences,
-            initial_state,
-            mask,
-            training,
-            reset_mask,
-            sequences_mask,
-            time_deltas,
-            step_rescale=step_rescale,
-        )
-
     def _systems(self, scale=None, transition=None):
         return Systems(
             transition or self.transition(),
@@ -406,25 +365,15 @@ subdiagonal (last entry 0) |
 
     # Whole sequences and single steps.
 
-    def run(
-        self,
-        sequences,
-        states,
-        lengths,
-        wants_states,
-        resets=None,
-        time_deltas=None,
-        step_rescale=None,
-    ):
+    def run(self, steps, states, wanted):
         outputs, final_state = respond(
-            self._systems(step_rescale),
-            sequences,
+            self._systems(steps.options.get("step_rescale")),
+            steps,
             None if states is None else states[0],
-            lengths,
-            wants_states,
-            time_deltas,
-            resets,
+            wanted.states,
         )
+        if not wanted.all_outputs:
+            outputs = steps.last_of(outputs)
         outputs = self._mix(outputs)
         return outputs, None if final_state is None else [final_state]
 
@@ -436,24 +385,20 @@ subdiagonal (last entry 0) |
         systems = self._systems()
         return systems.transition, systems.factors()
 
-    def run_step(
-        self,
-        inputs,
-        states,
-        constants=None,
-        time_deltas=None,
-        step_rescale=None,
-    ):
+    def run_step(self, step, states, constants=None):
         transition, factors = constants or (None, None)
+        step_rescale = step.options.get("step_rescale")
         systems = self._systems(step_rescale, transition)
-        if time_deltas is not None:
-            time_deltas = ops.expand_dims(time_deltas, -1)
+        if step.time_deltas is not None:
+            time_deltas = ops.expand_dims(step.time_deltas, -1)
             systems = systems._replace(
                 timescale=time_deltas * systems.timescale
             )
-        if time_deltas is not None or step_rescale is not None:
+        if step.time_deltas is not None or step_rescale is not None:
             factors = None
-        outputs, state = respond_to_step(systems, inputs, states[0], factors)
+        outputs, state = respond_to_step(
+            systems, step.inputs, states[0], factors
+        )
         return self._mix(outputs), [state]
 
     def _mix(self, outputs):

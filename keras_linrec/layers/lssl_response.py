@@ -1,5 +1,6 @@
 """The outputs of an `LSSL`'s systems, each case by its fastest method."""
 
+from functools import partial
 from typing import NamedTuple
 
 import keras
@@ -42,6 +43,11 @@ class Systems(NamedTuple):
     alpha: float
     name: str
 
+    @property
+    def state_size(self):
+        """N."""
+        return self.output_matrix.shape[-1]
+
     def discretised(self):
         """Abar - I, (features, N, N), and Bbar, (features, N)."""
         return discretise(self.transition, self.timescale, self.alpha)
@@ -71,66 +77,45 @@ class Systems(NamedTuple):
 
     def zero_states(self, inputs):
         """The states before the first step, (batch, features, N)."""
-        features, _, state_size = self.output_matrix.shape
+        batch, features = ops.shape(inputs)[0], self.output_matrix.shape[0]
         return ops.zeros(
-            (ops.shape(inputs)[0], features, state_size),
-            self.output_matrix.dtype,
+            (batch, features, self.state_size), self.output_matrix.dtype
         )
 
 
-def respond(
-    systems,
-    inputs,
-    states=None,
-    lengths=None,
-    wants_states=True,
-    time_deltas=None,
-    resets=None,
-):
+def respond(systems, steps, states, wants_states):
     """activation(C x_t + D u_t), and the final states.
 
     Args:
         systems: `Systems`.
-        inputs: tensor (batch, time, features), u.
-        states: tensor (batch, features, N), x before the first step. Defaults
-            to `None`, zeros.
-        lengths: integer tensor (batch,), the steps after which the final
-            states are needed. Defaults to `None`, all of them.
-        wants_states: whether the final states are needed. They may be `None`
-            if not. Defaults to `True`.
-        time_deltas: tensor (batch, time), the length of each step in multiples
-            of dt. Defaults to `None`, all 1.
-        resets: boolean tensor (batch, time), true where x is zero before a
-            step. Defaults to `None`, nowhere.
+        steps: `Steps` without a mask, whose inputs are u.
+        states: tensor (batch, features, N), x before the first step, or
+            `None`: zeros.
+        wants_states: whether the final states are needed.
 
     Returns:
         `(outputs, final_states)`: (batch, time, features, channels) and
         (batch, features, N). The states are `None` if they are not needed and
         cost extra.
     """
-    time = ops.shape(inputs)[1]
-    if time_deltas is not None:
-        outputs, final_states = _by_structured_steps(
-            systems, inputs, states, time_deltas, resets
-        )
+    time = ops.shape(steps.inputs)[1]
+    if steps.time_deltas is not None:
+        run = _by_structured_steps
     elif _is_symbol(time):
         _require_known_length(time, systems.name)
-        outputs, final_states = _by_dense_steps(
-            systems, inputs, states, lengths, resets
-        )
-    elif states is None and resets is None and not wants_states:
-        return _by_impulse_response(systems, inputs), None
-    elif kernel := carried_kernel(inputs, systems.output_matrix.shape[-1]):
-        outputs, final_states = _by_blocks(
-            kernel, systems, inputs, states, lengths, resets
-        )
-    elif resets is not None:
-        outputs, final_states = _by_packed_chunks(
-            systems, inputs, states, lengths, resets
-        )
+        run = _by_dense_steps
+    elif states is None and steps.reset_mask is None and not wants_states:
+        return _by_impulse_response(systems, steps.inputs), None
+    elif kernel := carried_kernel(steps.inputs, systems.state_size):
+        run = partial(_by_blocks, kernel)
+    elif steps.reset_mask is not None:
+        run = _by_packed_chunks
     else:
-        return _by_powers(systems, inputs, states, lengths, wants_states)
-    return systems.read_out(outputs, inputs), final_states
+        return _by_powers(systems, steps, states, wants_states)
+    if states is None:
+        states = systems.zero_states(steps.inputs)
+    outputs, final_states = run(systems, steps, states)
+    return systems.read_out(outputs, steps.inputs), final_states
 
 
 def respond_to_step(systems, inputs, state, factors=None):
@@ -157,66 +142,65 @@ def respond_to_step(systems, inputs, state, factors=None):
     return systems.read_out(outputs, inputs), state
 
 
-def _by_structured_steps(systems, inputs, states, time_deltas, resets):
+def _by_structured_steps(systems, steps, states):
     """For steps that differ in length: O(N) for each step and feature."""
-    states = systems.zero_states(inputs) if states is None else states
     outputs, final_states = structured_step.varying_response(
         systems.transition,
         systems.timescale,
         systems.output_matrix,
-        time_deltas,
-        inputs,
+        steps.time_deltas,
+        steps.inputs,
         states,
         systems.alpha,
-        resets,
+        steps.reset_mask,
     )
-    return outputs, systems.require_bounded(final_states, (inputs, states))
+    given = steps.inputs, states
+    return outputs, systems.require_bounded(final_states, given)
 
 
-def _by_dense_steps(systems, inputs, states, lengths, resets):
+def _by_dense_steps(systems, steps, states):
     """For a length that is a symbol."""
-    delta, input_vector = systems.discretised()
     return stepwise_response(
-        delta,
-        input_vector,
+        *systems.discretised(),
         systems.output_matrix,
-        inputs,
-        systems.zero_states(inputs) if states is None else states,
-        lengths,
-        resets,
+        steps.inputs,
+        states,
+        steps.lengths,
+        steps.reset_mask,
     )
 
 
-def _by_blocks(kernel, systems, inputs, states, lengths, resets):
+def _by_blocks(kernel, systems, steps, states):
     """By the native kernel, for states and several sequences in one row."""
-    states = systems.zero_states(inputs) if states is None else states
     outputs, final_states = carried_response(
         kernel,
         systems.transition,
         systems.timescale,
         systems.output_matrix,
-        lengths,
-        resets,
-        inputs,
+        steps.lengths,
+        steps.reset_mask,
+        steps.inputs,
         states,
         systems.alpha,
     )
-    return outputs, systems.require_bounded(final_states, (inputs, states))
+    given = steps.inputs, states
+    return outputs, systems.require_bounded(final_states, given)
 
 
-def _by_packed_chunks(systems, inputs, states, lengths, resets):
+def _by_packed_chunks(systems, steps, states):
     """For several sequences in one row, in parallel over time."""
     delta, input_vector = systems.discretised()
-    powers = packed_powers(systems.require_bounded(delta), ops.shape(inputs)[1])
+    time = ops.shape(steps.inputs)[1]
+    powers = packed_powers(systems.require_bounded(delta), time)
     powers.inter_chunk[-1] = systems.require_bounded(powers.inter_chunk[-1])
     return packed_response(
         powers,
         input_vector,
         systems.output_matrix,
-        inputs,
-        systems.zero_states(inputs) if states is None else states,
-        resets,
-        _all_steps(inputs) if lengths is None else lengths,
+        steps.inputs,
+        states,
+        steps.reset_mask,
+        _lengths(steps),
     )
 
 
@@ -232,10 +216,11 @@ def _by_impulse_response(systems, inputs):
     return _convolved(systems, inputs, response)
 
 
-def _by_powers(systems, inputs, states, lengths, wants_states):
+def _by_powers(systems, steps, states, wants_states):
     """By a convolution, and powers of Abar for the states."""
     delta, input_vector = systems.discretised()
-    powers = transition_powers.TransitionPowers(delta, ops.shape(inputs)[1])
+    time = ops.shape(steps.inputs)[1]
+    powers = transition_powers.TransitionPowers(delta, time)
     response = transition_powers.chunked_response(
         powers, input_vector, systems.output_matrix
     )
@@ -245,15 +230,15 @@ def _by_powers(systems, inputs, states, lengths, wants_states):
             powers, states, systems.output_matrix
         )
         free = ops.transpose(free, (0, 3, 1, 2))
-    outputs = _convolved(systems, inputs, response, free)
+    outputs = _convolved(systems, steps.inputs, response, free)
     if not wants_states:
         return outputs, None
     return outputs, transition_powers.final_states(
         powers,
         input_vector,
-        inputs,
-        systems.zero_states(inputs) if states is None else states,
-        _all_steps(inputs) if lengths is None else lengths,
+        steps.inputs,
+        systems.zero_states(steps.inputs) if states is None else states,
+        _lengths(steps),
     )
 
 
@@ -277,8 +262,10 @@ def _convolved(systems, inputs, response, free=None):
     return activate(systems.activation, outputs)
 
 
-def _all_steps(inputs):
-    batch, time, _ = ops.shape(inputs)
+def _lengths(steps):
+    if steps.lengths is not None:
+        return steps.lengths
+    batch, time, _ = ops.shape(steps.inputs)
     return ops.full((batch,), time, dtype="int32")
 
 

@@ -11,7 +11,6 @@ from keras_linrec.layers.precise_layer import PreciseLayer
 from keras_linrec.layers.precise_layer import drawn_apart
 from keras_linrec.layers.precise_layer import serialized
 from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.ops import packing
 from keras_linrec.ops.scan import nonlinear_scan
 from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_bool
@@ -137,49 +136,53 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
     def state_shapes_of(self, features):
         return [(self.units,)]
 
-    def run(self, sequences, states, lengths, wants_states, **options):
-        outputs, final_state = self.scan(sequences, states, True, **options)
-        if lengths is not None and wants_states:
-            final_state = self._state_after(outputs, states, lengths)
-        return outputs, [final_state]
+    def run(self, steps, states, wanted):
+        outputs, final_state = self._scan(steps, states, wanted.all_outputs)
+        final_state = self.checked(final_state, steps, states)
+        return outputs if wanted.all_outputs else final_state, [final_state]
 
-    def run_last(self, sequences, states, wants_states, **options):
-        _, final_state = self.scan(sequences, states, False, **options)
-        return final_state, [final_state]
+    def checked(self, final_state, steps, states):
+        """The final state; a unit may complain of it.
+
+        Args:
+            final_state: tensor (batch, units).
+            steps, states: what it follows from, as `run` has them.
+        """
+        return final_state
 
     def step_constants(self):
         return self.recurrence()
 
-    def run_step(self, inputs, states, constants=None, **options):
-        _, final_state = self.scan(
-            inputs[:, None], states, False, constants=constants, **options
-        )
-        return final_state, [final_state]
+    def run_step(self, step, states, constants=None):
+        _, state = self._scan(step.with_time(), states, False, constants)
+        return state, [state]
 
-    def scan(
-        self,
-        sequences,
-        states,
-        keep_all,
-        resets=None,
-        constants=None,
-        **arguments,
-    ):
-        """`nonlinear_scan` with the unit's arguments, or with those given."""
-        return nonlinear_scan(
-            sequences,
+    def arguments_for(self, steps, constants=None):
+        """The arguments of `nonlinear_scan` for these steps, by name.
+
+        Args:
+            steps: `Steps` without a mask.
+            constants: from `step_constants`, or `None` to compute them here.
+        """
+        return {
+            "inputs": steps.inputs,
+            "reset_mask": steps.reset_mask,
+            **self.arguments(constants),
+        }
+
+    def _scan(self, steps, states, all_outputs, constants=None):
+        """All outputs if they are needed, and the state after each row."""
+        keep_all = all_outputs or steps.lengths is not None
+        outputs, state = nonlinear_scan(
+            **self.arguments_for(steps, constants),
             initial_state=states and states[0],
             keep_all=keep_all,
-            reset_mask=resets,
-            **{**self.arguments(constants), **arguments},
         )
-
-    def _state_after(self, outputs, states, lengths):
-        """The state is the output of the last step, if there was one."""
-        last = ops.maximum(lengths - 1, 0)[:, None]
-        state = packing.take(outputs, last)[:, 0]
+        if steps.lengths is None:
+            return outputs, state
         before = 0.0 if states is None else states[0]
-        return ops.where((lengths > 0)[:, None], state, before)
+        has_steps = (steps.lengths > 0)[:, None]
+        return outputs, ops.where(has_steps, steps.last_of(outputs), before)
 
 
 class _Cell(NumberedWeights, PreciseLayer):

@@ -9,7 +9,9 @@ from keras_linrec.constraints import UnitReflectors
 from keras_linrec.initializers import ReflectorPairs
 from keras_linrec.layers.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.nonlinear_layer import NonlinearLayer
+from keras_linrec.layers.nonlinear_layer import NonlinearUnit
 from keras_linrec.layers.precise_layer import serialized
+from keras_linrec.layers.set_later import for_bases
 from keras_linrec.ops.householder import reflection_factors
 from keras_linrec.ops.householder import reflection_product
 from keras_linrec.ops.householder import unitary_matrix
@@ -23,7 +25,7 @@ from keras_linrec.validation import require_count
 _REFLECTIONS = 16
 
 
-class OrthogonalUnit:
+class OrthogonalUnit(NonlinearUnit):
     """`OrthogonalRNN` and its cell, without what only layers have."""
 
     def __init__(
@@ -44,18 +46,7 @@ class OrthogonalUnit:
         bias_constraint=None,
         **kwargs,
     ):
-        super().__init__(
-            units,
-            activation=activation,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            **kwargs,
-        )
+        super().__init__(**for_bases(OrthogonalUnit, locals()))
         require_choice("field", field, ("real", "complex"))
         require_bool("train_initial_state", train_initial_state)
         if field == "complex" and units % 2:
@@ -279,16 +270,10 @@ with zeros above row j; (units, reflections - 1) if reflections == n |
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
-        sequences: float tensor, (batch, time, features).
         initial_state: list of one tensor (batch, units), h before the first
             step. Defaults to `None`: zeros, h_0 if `train_initial_state`, or
             the state of the previous batch if `stateful`.
-        mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output. Defaults to `None`.
-        training: whether dropout applies. Defaults to `False`.
-        reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the state is reset before that step, so that several
-            sequences share a row. Defaults to `None`.
+        See `call` for `mask`, `reset_mask` and what else every unit takes.
 
     Output shape:
         (batch, units), or (batch, time, units) with `return_sequences=True`;
@@ -342,56 +327,23 @@ with zeros above row j; (units, reflections - 1) if reflections == n |
         zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(
-            units,
-            reflections=reflections,
-            activation=activation,
-            use_bias=use_bias,
-            field=field,
-            train_initial_state=train_initial_state,
-            kernel_initializer=kernel_initializer,
-            reflector_initializer=reflector_initializer,
-            bias_initializer=bias_initializer,
-            kernel_regularizer=kernel_regularizer,
-            reflector_regularizer=reflector_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-            dropout=dropout,
-            seed=seed,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            zero_output_for_mask=zero_output_for_mask,
-            **kwargs,
-        )
+        super().__init__(**for_bases(OrthogonalRNN, locals()))
 
-    def scan(
-        self,
-        sequences,
-        states,
-        keep_all,
-        resets=None,
-        constants=None,
-        **arguments,
-    ):
-        if resets is not None and self.train_initial_state:
-            # After a reset the state is zero. W h_0 is added there like the
-            # contribution of one more input, which is 1 at resets.
-            constants = constants or self.recurrence()
-            kernel = ops.convert_to_tensor(self.kernel)
-            row = _times(
-                self.trained_states(1)[0], constants["recurrent_kernel"]
-            )
-            arguments["input_kernel"] = ops.concatenate([kernel, row])
-            is_reset = ops.cast(resets, sequences.dtype)
-            sequences = ops.concatenate(
-                [sequences, ops.expand_dims(is_reset, -1)], axis=-1
-            )
-        return super().scan(
-            sequences, states, keep_all, resets, constants, **arguments
-        )
+    def arguments_for(self, steps, constants=None):
+        arguments = super().arguments_for(steps, constants)
+        if steps.reset_mask is None or not self.train_initial_state:
+            return arguments
+        # After a reset the state is zero. W h_0 is added there like the
+        # contribution of one more input, which is 1 at resets.
+        inputs, resets = steps.inputs, ops.expand_dims(steps.reset_mask, -1)
+        resets = ops.cast(resets, inputs.dtype)
+        row = _times(self.trained_states(1)[0], arguments["recurrent_kernel"])
+        kernel = ops.convert_to_tensor(self.kernel)
+        return {
+            **arguments,
+            "inputs": ops.concatenate([inputs, resets], axis=-1),
+            "input_kernel": ops.concatenate([kernel, row]),
+        }
 
 
 def _times(state, recurrent_kernel):

@@ -16,6 +16,7 @@ from keras_linrec.layers.diagonal_layer import fed_through
 from keras_linrec.layers.for_signals import DecaysForSignals
 from keras_linrec.layers.precise_layer import one_by_one
 from keras_linrec.layers.precise_layer import serialized
+from keras_linrec.layers.set_later import for_bases
 from keras_linrec.ops import precision
 from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
@@ -129,17 +130,11 @@ number | D |
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
     Call arguments:
-        sequences: float tensor, (batch, time, features).
         initial_state: list of tensors (batch, state_size): x before the first
             step, in the paper's coordinates; if `bidirectional`, also that of
             the second direction, after the last step. Defaults to `None`:
             zeros, or the state of the previous batch if `stateful`.
-        mask: boolean tensor, (batch, time). A step where it is false carries
-            the state and repeats the previous output. Defaults to `None`.
-        training: whether dropout applies. Defaults to `False`.
-        reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the states are zero before that step, so that several
-            sequences can share a row. Defaults to `None`.
+        See `call` for `mask`, `reset_mask` and what else every unit takes.
 
     Output shape:
         (batch, time, units), or (batch, units) with `return_sequences=False`;
@@ -197,22 +192,7 @@ number | D |
         zero_output_for_mask=False,
         **kwargs,
     ):
-        super().__init__(
-            units,
-            activation=activation,
-            kernel_initializer=kernel_initializer,
-            feedthrough_initializer=feedthrough_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            dropout=dropout,
-            seed=seed,
-            return_sequences=return_sequences,
-            return_state=return_state,
-            go_backwards=go_backwards,
-            stateful=stateful,
-            zero_output_for_mask=zero_output_for_mask,
-            **kwargs,
-        )
+        super().__init__(**for_bases(RotRNN, locals()))
         require_count("state_size", state_size)
         require_count("num_heads", num_heads, optional=True)
         if num_heads is None:
@@ -367,28 +347,14 @@ number | D |
 
     # Both ways.
 
-    def respond(
-        self,
-        sequences,
-        states,
-        wants_states,
-        keep_all=True,
-        lengths=None,
-        resets=None,
-    ):
+    def run(self, steps, states, wanted):
         if not self.bidirectional:
-            return super().respond(
-                sequences, states, wants_states, keep_all, lengths, resets
-            )
-        if resets is not None and lengths is not None:
-            raise ValueError(
-                "A layer that reads both ways takes a mask or a reset_mask, "
-                "not both, where its states are given or returned. Received: "
-                f"both in layer '{self.name}'"
-            )
+            return super().run(steps, states, wanted)
         forward = self.diagonal_system()
-        if lengths is not None:
-            forward = forward.stopping_after(lengths, ops.shape(sequences)[1])
+        # Zeros behind a row's end leave a state of zero as it is.
+        if states is not None or wanted.states:
+            self._require_one_kind(steps)
+            forward = forward.stopping_after(steps)
         rotation = forward.basis
         backward = forward._replace(
             output_kernel=self._output_projection(
@@ -399,15 +365,23 @@ number | D |
         outputs, final_states = [], []
         for index, system in enumerate((forward, backward)):
             partial, channels = system.run(
-                sequences,
+                steps,
                 states
                 and self.to_channels(states[index : index + 1], rotation),
+                wanted.all_outputs,
                 reverse=system is backward,
-                reset_mask=resets,
             )
             outputs.append(partial)
             final_states += self.from_channels(channels, rotation)
         return self.finished(sum(outputs)), final_states
+
+    def _require_one_kind(self, steps):
+        if steps.lengths is not None and steps.reset_mask is not None:
+            raise ValueError(
+                "A layer that reads both ways takes a mask or a reset_mask, "
+                "not both, where its states are given or returned. Received: "
+                f"both in layer '{self.name}'"
+            )
 
     def require_streaming(self, part=False):
         if self.bidirectional:
@@ -435,16 +409,16 @@ number | D |
             _side_by_side(self._scaled_input_kernel()),
         )
 
-    def run_step(self, inputs, states, constants=None):
+    def run_step(self, step, states, constants=None):
         transition, input_matrix = constants or self.step_constants()
         shape = (-1, self.num_heads, self.head_size)
         heads = ops.reshape(states[0], shape)
         heads = precision.einsum("bhk,hkj->bhj", heads, transition)
         state = ops.reshape(heads, (-1, self.state_size))
-        state = state + inputs @ input_matrix
+        state = state + step.inputs @ input_matrix
         outputs = state @ ops.convert_to_tensor(self.output_kernel)
         outputs = outputs + fed_through(
-            inputs, ops.convert_to_tensor(self.feedthrough)
+            step.inputs, ops.convert_to_tensor(self.feedthrough)
         )
         return self.finished(outputs), [state]
 

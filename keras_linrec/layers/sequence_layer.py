@@ -10,24 +10,21 @@ from keras_linrec.layers.set_later import SetLater
 from keras_linrec.layers.set_later import accepted_share
 from keras_linrec.layers.stateful_layer import StatefulLayer
 from keras_linrec.layers.streaming import Streaming
-from keras_linrec.ops.concrete_values import values_of
 from keras_linrec.ops.exportable import require_exportable
 from keras_linrec.ops.exportable import with_fixed_sizes
 from keras_linrec.ops.steps import Steps
+from keras_linrec.ops.steps import Wanted
+from keras_linrec.ops.steps import require_arrays
 from keras_linrec.ops.steps import run_again
 from keras_linrec.ops.steps import run_masked
 from keras_linrec.validation import by_name
-from keras_linrec.validation import check_mask
-from keras_linrec.validation import check_time_deltas
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import first_mask
 from keras_linrec.validation import in_any_byte_order
+from keras_linrec.validation import parameters_of
 from keras_linrec.validation import property_if_known
-from keras_linrec.validation import require_array
-from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_call_arguments
 from keras_linrec.validation import require_count
-from keras_linrec.validation import require_durations
 
 # The arguments of a call that a part of a stream does not take.
 _NOT_OF_PARTS = {
@@ -48,14 +45,14 @@ class SequenceLayer(StatefulLayer, Streaming):
     supplies its weights and three methods:
 
     - `build_unit(features)` creates the weights, with `add_parameter`;
-    - `run(sequences, states, lengths, wants_states)` maps whole sequences to
-      `(outputs, final_states)`;
-    - `run_step(inputs, states, constants)` does the same for one time step.
+    - `run(steps, states, wanted)` maps whole sequences to `(outputs,
+      final_states)`;
+    - `run_step(step, states, constants)` does the same for one time step.
 
     It also supplies `state_shapes_of(features)`, the shapes of its states
     without the batch, and, if each step would derive the same values from the
     weights, `step_constants()`. A unit whose call takes further arguments
-    defines a `call` that passes them to `call_unit`.
+    names them in `call_arguments`.
 
     The recurrence and its parameters are float32 under any dtype policy
     (float64 under a float64 policy). Outputs have the policy's compute dtype;
@@ -79,24 +76,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             repeating the previous output. Defaults to `False`.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
-    Call arguments:
-        sequences: float tensor, (batch, time, features).
-        initial_state: list of tensors, the states before the first step.
-            Defaults to `None`: zeros, or the states of the previous batch if
-            `stateful`.
-        mask: boolean tensor, (batch, time), true where a step counts. A
-            masked step carries the states and repeats the previous output
-            (zeros before the first step that counts), whatever its input. Any
-            pattern is allowed. A row that is masked throughout gives zeros
-            and its initial state.
-        training: whether dropout applies. Defaults to `False`.
-        reset_mask: boolean tensor, (batch, time), true where a sequence
-            begins: the states are reset before that step, so that several
-            sequences share a row and each gives what it would give on its
-            own. With `go_backwards` each is processed from its own end.
-            Defaults to `None`, nowhere.
-        sequences_mask: filled in by Keras with the mask of an earlier layer
-            if a call has several tensors. Users pass `mask`.
+    Call arguments: see `call`.
 
     Output shape:
         (batch, time, units) if `return_sequences`, else (batch, units); with
@@ -148,44 +128,34 @@ class SequenceLayer(StatefulLayer, Streaming):
         """Create the weights for inputs of `features` features."""
         raise NotImplementedError
 
-    def run(self, sequences, states, lengths, wants_states, **options):
+    # The arguments that the unit's call takes besides those of every unit.
+    # They are `None` where they are not given.
+    call_arguments = ()
+
+    def run(self, steps, states, wanted):
         """Map whole sequences to `(outputs, final_states)`.
 
         Args:
-            sequences: (batch, time, features), in the recurrence's dtype.
-            states: list of the states before the first step, or `None`: zero.
-            lengths: `None`, or an integer tensor (batch,): the final states
-                needed are those after so many steps of each row. The inputs
+            steps: `keras_linrec.ops.steps.Steps` without a mask, in the
+                recurrence's dtype. With `lengths`, each row ends after so many
+                steps: its last output and final states are those. The inputs
                 from there on are zero, and their outputs are not used.
-            wants_states: whether the final states are used. They may be
-                `None` if not.
-            **options: `resets` if the call has a `reset_mask`, boolean (batch,
-                time), true where the states are reset before a step;
-                `time_deltas` if it has them, (batch, time), in the
-                recurrence's dtype; and whatever the unit's `call` passes to
-                `call_unit`.
+                `time_deltas` and `options` are there for units that name them
+                in `call_arguments`.
+            states: list of the states before the first step, or `None`: zero.
+            wanted: `keras_linrec.ops.steps.Wanted`, whether all outputs are
+                needed, or the last of each row alone, and whether the final
+                states are, which may be `None` if not.
         """
         raise NotImplementedError
 
-    def run_last(self, sequences, states, wants_states, **options):
-        """Map whole sequences to `(last outputs, final_states)`.
-
-        A unit overrides it if the last output alone costs less than all.
-        """
-        outputs, states = self.run(
-            sequences, states, None, wants_states, **options
-        )
-        return outputs[:, -1], states
-
-    def run_step(self, inputs, states, constants=None, **options):
-        """Map (batch, features) of one step to `(outputs, new_states)`.
+    def run_step(self, step, states, constants=None):
+        """Map one step to `(outputs, new_states)`.
 
         Args:
-            inputs: (batch, features), in the recurrence's dtype.
+            step: `Steps` without the axis of time, in the recurrence's dtype.
             states: list of the states before the step.
             constants: from `step_constants`, or `None` to compute them here.
-            **options: `time_deltas` if the step has them, (batch,), in the
-                recurrence's dtype, and the unit's own.
         """
         raise NotImplementedError
 
@@ -198,11 +168,6 @@ class SequenceLayer(StatefulLayer, Streaming):
     def is_linear(self):
         """Whether the layer has no nonlinearity of its own."""
         return False
-
-    @property
-    def wants_states(self):
-        """Whether every call needs the states after the last step."""
-        return self.return_state or self.stateful
 
     # Building and shapes.
 
@@ -243,13 +208,11 @@ class SequenceLayer(StatefulLayer, Streaming):
         return (output, *states)
 
     def compute_output_spec(self, *args, **kwargs):
-        given = inspect.signature(self.call).bind(*args, **kwargs).arguments
-        sequences = given["sequences"]
-        self._check_steps(
-            sequences,
-            reset_mask=given.get("reset_mask"),
-            time_deltas=given.get("time_deltas"),
-        )
+        given = by_name(type(self).call, args, kwargs)
+        sequences = given.pop("sequences")
+        # It may be a nest, of which the call takes the first mask.
+        given.pop("mask", None)
+        Steps.of_call(sequences, **given).check()
         if given.get("initial_state") is not None:
             self._standardise_initial(given["initial_state"], sequences)
         output = keras.KerasTensor(
@@ -280,6 +243,11 @@ class SequenceLayer(StatefulLayer, Streaming):
 
     # Calling.
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "call_arguments" in vars(cls) and "call" not in vars(cls):
+            cls.call = _call_with(cls.call_arguments)
+
     @in_any_byte_order
     def __call__(self, *args, **kwargs):
         self._require_known(kwargs)
@@ -296,36 +264,58 @@ class SequenceLayer(StatefulLayer, Streaming):
         reset_mask=None,
         sequences_mask=None,
     ):
-        return self.call_unit(
-            sequences, initial_state, mask, training, reset_mask, sequences_mask
+        """Map sequences to outputs, and to the final states if they are wanted.
+
+        Some units take further arguments, which their docstrings describe.
+
+        Args:
+            sequences: float tensor, (batch, time, features).
+            initial_state: list of tensors, the states before the first step,
+                whose shapes the unit's docstring has. Defaults to `None`:
+                zeros, or the states of the previous batch if `stateful`.
+            mask: boolean tensor, (batch, time), true where a step counts. A
+                masked step carries the states and repeats the previous output
+                (zeros before the first step that counts), whatever its input.
+                Any pattern is allowed. A row that is masked throughout gives
+                zeros and its initial state. Defaults to `None`, everywhere.
+            training: whether dropout applies. Defaults to `False`.
+            reset_mask: boolean tensor, (batch, time), true where a sequence
+                begins: the states are reset before that step, so that several
+                sequences share a row and each gives what it would give on its
+                own. With `go_backwards` each is processed from its own end.
+                Defaults to `None`, nowhere.
+            sequences_mask: filled in by Keras with the mask of an earlier layer
+                if a call has several tensors. Users pass `mask`.
+        """
+        return self._call(
+            sequences,
+            initial_state,
+            mask,
+            training,
+            sequences_mask,
+            reset_mask=reset_mask,
         )
 
-    def call_unit(
+    def _call(
         self,
         sequences,
         initial_state=None,
         mask=None,
         training=False,
-        reset_mask=None,
         sequences_mask=None,
-        time_deltas=None,
         return_state=None,
-        **options,
+        **arguments,
     ):
-        """Implement `call`, for units with further arguments too.
+        """Implement `call`.
 
         Args:
-            sequences, initial_state, mask, training, reset_mask: those of the
-                call.
+            sequences, initial_state, mask, training: those of the call.
             sequences_mask: an earlier layer's mask. Keras passes it as `mask`
                 if the sequence is the only tensor of the call, and under this
                 name otherwise.
-            time_deltas: (batch, time), the length of each step. Reordered
-                together with the steps on the way to `run`. Defaults to
-                `None`.
             return_state: whether to return the final states. Defaults to
                 `None`, the layer's own setting.
-            **options: passed to `run` unchanged.
+            **arguments: what else the call takes.
         """
         if sequences.shape[1] == 0:
             raise ValueError(
@@ -333,11 +323,11 @@ class SequenceLayer(StatefulLayer, Streaming):
                 f"Received: sequences.shape={tuple(sequences.shape)}"
             )
         require_exportable(self.name)
-        sequences = with_fixed_sizes(sequences)
         mask = first_mask(sequences_mask if mask is None else mask)
-        time_deltas = _cast(time_deltas, self.recurrence_dtype)
-        self._check_steps(sequences, mask, reset_mask, time_deltas)
-        sequences = ops.cast(sequences, self.recurrence_dtype)
+        sequences = with_fixed_sizes(sequences)
+        steps = Steps.of_call(sequences, mask=mask, **arguments)
+        steps = steps.checked(self.recurrence_dtype)
+        sequences = steps.inputs
         if self.stateful:
             sequences = self.of_fixed_batch(sequences)
         states = self._states_before(sequences, initial_state)
@@ -345,19 +335,13 @@ class SequenceLayer(StatefulLayer, Streaming):
         # value.
         if self.dropout and training:
             sequences = sequences * self._dropout_mask(sequences)
-        steps = Steps(
-            sequences,
-            _cast(mask, "bool"),
-            _cast(reset_mask, "bool"),
-            time_deltas,
-        )
+        steps = steps._replace(inputs=sequences)
         if self.go_backwards:
             steps = steps.backward()
         if return_state is None:
             return_state = self.return_state
-        run = partial(
-            self._run, wants_states=return_state or self.stateful, **options
-        )
+        wanted = Wanted(self.return_sequences, return_state or self.stateful)
+        run = partial(self._run, wanted=wanted)
         if self._rematerializes(sequences):
             run = partial(run_again, run, variables=self._read_once())
         outputs, final_states = run(steps, states)
@@ -365,6 +349,18 @@ class SequenceLayer(StatefulLayer, Streaming):
             self.keep_states(final_states)
         outputs = ops.cast(outputs, self.compute_dtype)
         return (outputs, *final_states) if return_state else outputs
+
+    def _run(self, steps, states, wanted):
+        """The wanted outputs and final states, masked steps left out."""
+        if steps.mask is None:
+            return self.run(steps, states, wanted)
+        return run_masked(
+            partial(self.run, states=states, wanted=wanted),
+            steps,
+            wanted,
+            self.zero_output_for_mask,
+            self.trained_states(ops.shape(steps.inputs)[0]),
+        )
 
     def _states_before(self, sequences, initial_state):
         """The states before the first step, or `None` for zeros."""
@@ -382,28 +378,9 @@ class SequenceLayer(StatefulLayer, Streaming):
     def _require_known(self, given, excluded=()):
         """Raise for an argument given by name that `call` does not take."""
         if given:
-            parameters = inspect.signature(self.call).parameters
+            parameters = parameters_of(type(self).call)
             known = [name for name in parameters if name not in excluded]
             require_call_arguments(self, given, known)
-
-    def _check_steps(
-        self, sequences, mask=None, reset_mask=None, time_deltas=None
-    ):
-        """Raise unless masks and time_deltas have the sequences' shape."""
-        if mask is not None:
-            check_mask("mask", mask, sequences)
-        if reset_mask is not None:
-            check_mask("reset_mask", reset_mask, sequences)
-        if time_deltas is not None:
-            check_time_deltas(time_deltas.shape, sequences.shape[:2])
-            self._check_durations(time_deltas, mask)
-
-    def _check_durations(self, time_deltas, mask=None):
-        """Raise for wrong lengths of steps, if they can be read now."""
-        values = values_of(time_deltas)
-        counts = None if mask is None else values_of(_cast(mask, "bool"))
-        if values is not None and (mask is None or counts is not None):
-            require_durations("time_deltas", values, counts)
 
     def _dropout_mask(self, sequences):
         return keras.random.dropout(
@@ -411,36 +388,6 @@ class SequenceLayer(StatefulLayer, Streaming):
             self.dropout,
             seed=self.seed_generator,
         )
-
-    def _run(self, steps, states, wants_states, **options):
-        """Outputs, all or the last, and the final states."""
-        if steps.mask is not None:
-
-            def run(packed, lengths):
-                # With no states on either side, lengths make no difference.
-                has_states = states is not None or wants_states
-                return self.run(
-                    packed.sequences,
-                    states,
-                    lengths if has_states else None,
-                    wants_states,
-                    **packed.by_name(),
-                    **options,
-                )
-
-            return run_masked(
-                run,
-                steps,
-                self.return_sequences,
-                self.zero_output_for_mask,
-                self.trained_states(ops.shape(steps.sequences)[0]),
-            )
-        options = {**steps.by_name(), **options}
-        if self.return_sequences:
-            return self.run(
-                steps.sequences, states, None, wants_states, **options
-            )
-        return self.run_last(steps.sequences, states, wants_states, **options)
 
     # `keras.RematScope` recomputes the recurrence, not the whole call: dropout
     # is drawn once, and the states of a stateful layer are assigned outside.
@@ -504,7 +451,7 @@ class SequenceLayer(StatefulLayer, Streaming):
         # `return_state`. Nothing else that it does is needed here: the mask is
         # given, parameters are never cast, and a stream has neither dropout
         # nor losses.
-        outputs, *states = self.call_unit(
+        outputs, *states = self._call(
             sequences, states, mask, return_state=True, **options
         )
         return outputs, states
@@ -517,21 +464,16 @@ class SequenceLayer(StatefulLayer, Streaming):
                 f"Received: {name}.shape={tuple(values.shape)}"
             )
 
-    def stream_step(
-        self, inputs, states, constants, time_deltas=None, **options
-    ):
+    def stream_step(self, inputs, states, constants, **options):
         require_exportable(self.name, whole=False)
         self._require_features("inputs", inputs)
-        inputs = ops.cast(inputs, self.recurrence_dtype)
-        if time_deltas is not None:
-            require_array("time_deltas", time_deltas)
-            time_deltas = ops.cast(time_deltas, self.recurrence_dtype)
-            check_time_deltas(time_deltas.shape, inputs.shape[:1])
-            self._check_durations(time_deltas)
-            options["time_deltas"] = time_deltas
+        options = {k: v for k, v in options.items() if v is not None}
         self._require_known(options, _NOT_OF_STEPS)
+        require_arrays(options)
+        step = Steps.of_call(inputs, **options)
+        step = step.checked(self.recurrence_dtype)
         states = self.standardise_states(states, inputs.shape[0])
-        outputs, states = self.run_step(inputs, states, constants, **options)
+        outputs, states = self.run_step(step, states, constants)
         return ops.cast(outputs, self.compute_dtype), list(states)
 
     def get_config(self):
@@ -548,5 +490,19 @@ class SequenceLayer(StatefulLayer, Streaming):
         }
 
 
-def _cast(tensor, dtype):
-    return None if tensor is None else ops.cast(tensor, dtype)
+def _call_with(names):
+    """A `call` that takes arguments of the unit's own.
+
+    Keras reads from its signature which tensors a layer takes, and so whose
+    masks and shapes to pass.
+    """
+
+    def call(self, *args, **kwargs):
+        return self._call(**by_name(call, args, kwargs))
+
+    shared = inspect.signature(SequenceLayer.call)
+    *parameters, last = shared.parameters.values()
+    own = [last.replace(name=name) for name in names]
+    call.__doc__ = SequenceLayer.call.__doc__
+    call.__signature__ = shared.replace(parameters=[*parameters, *own, last])
+    return call

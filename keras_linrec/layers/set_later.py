@@ -1,7 +1,8 @@
-"""Arguments of a constructor that are set again later."""
+"""Arguments of a constructor, which are handed on and set again later."""
 
 import inspect
 import numbers
+from functools import cache
 
 import keras
 
@@ -32,18 +33,7 @@ class SetLater:
         super().__init_subclass__(**kwargs)
         # Once a class: attributes are set often. What a user's subclass adds
         # is its own affair.
-        cls._arguments = (
-            frozenset()
-            .union(
-                *(
-                    inspect.signature(base.__init__).parameters
-                    for base in cls.__mro__
-                    if base.__module__.partition(".")[0] == _PACKAGE
-                    and "__init__" in vars(base)
-                )
-            )
-            .difference(_OF_KERAS)
-        )
+        cls._arguments = _arguments_of(cls) - _OF_KERAS
 
     def __setattr__(self, name, value):
         cls = type(self)
@@ -75,6 +65,38 @@ class SetLater:
     def _accept_flag(self, name, value):
         require_bool(name, value)
         return value
+
+
+@cache
+def _arguments_of(cls):
+    """What the package's constructors of a class and its bases take."""
+    return frozenset().union(
+        *(
+            inspect.signature(base.__init__).parameters
+            for base in cls.__mro__
+            if base.__module__.partition(".")[0] == _PACKAGE
+            and "__init__" in vars(base)
+        )
+    )
+
+
+def for_bases(cls, given):
+    """Those arguments of a constructor that the bases of its class take.
+
+    A constructor spells out all that it takes, for those who call it. What it
+    hands on as it is need not be listed a second time.
+
+    Args:
+        cls: the class of the constructor.
+        given: `locals()`, before the constructor has others than arguments,
+            the last of which is called `kwargs` if it collects further ones.
+
+    Returns:
+        A dictionary of the arguments by name.
+    """
+    names = frozenset().union(*map(_arguments_of, cls.__bases__))
+    names = names & given.keys() - {"self", "kwargs"}
+    return {name: given[name] for name in names} | given.get("kwargs", {})
 
 
 def may_be_set(layer, name):

@@ -27,10 +27,10 @@ from keras_linrec.models.units import make_unit
 from keras_linrec.models.units import serialize_unbuilt
 from keras_linrec.models.units import with_unit
 from keras_linrec.ops.packing import zero_masked
+from keras_linrec.ops.steps import require_arrays
 from keras_linrec.validation import by_name
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import in_any_byte_order
-from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_call_arguments
@@ -38,7 +38,7 @@ from keras_linrec.validation import require_call_arguments
 GATE_PARTS = ("value_dense", "gate_dense")
 
 # The arguments of a call that some units take.
-_OF_SOME_UNITS = ("time_deltas", "step_rescale", "reset_mask")
+_OF_SOME_UNITS = ("reset_mask", "time_deltas", "step_rescale")
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -101,7 +101,7 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
             are unspecified.
         training: whether dropout applies and batch normalization uses the
             statistics of the batch. Defaults to `False`.
-        time_deltas, step_rescale, reset_mask: for a unit that takes them.
+        reset_mask, time_deltas, step_rescale: for a unit that takes them.
             See `LSSL`.
         padding_is_last: boolean, whether masked steps are the last of each
             row. Then the unit gets zeros instead of a mask, which is faster.
@@ -302,9 +302,9 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
         sequences,
         mask=None,
         training=False,
+        reset_mask=None,
         time_deltas=None,
         step_rescale=None,
-        reset_mask=None,
         sequences_mask=None,
         padding_is_last=False,
     ):
@@ -312,9 +312,9 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
         # are time_deltas too.
         mask = sequences_mask if mask is None else mask
         arguments = self._call_arguments(
+            reset_mask=reset_mask,
             time_deltas=time_deltas,
             step_rescale=step_rescale,
-            reset_mask=reset_mask,
         )
         taken = _arguments_of(self.unit)
         if "training" in taken:

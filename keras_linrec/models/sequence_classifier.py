@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_linrec.layers.set_later import for_bases
 from keras_linrec.models.sequence_model import SequenceModel
 from keras_linrec.validation import require_count
 
@@ -70,11 +71,11 @@ class SequenceClassifier(SequenceModel):
             masked step is the head's for zeros. Defaults to `None`.
         training: whether dropout applies and batch normalization uses the
             statistics of the batch. Defaults to `False`.
-        time_deltas: float tensor, (batch, time), how long each step lasts. See
-            `LSSL`. Not with `pool_size`. Defaults to `None`.
         reset_mask: boolean tensor, (batch, time), true where a sequence
             begins, so that several share a row. Needs `pooling=None` and no
             `pool_size`. Defaults to `None`.
+        time_deltas: float tensor, (batch, time), how long each step lasts. See
+            `LSSL`. Not with `pool_size`. Defaults to `None`.
 
     `with_step_rescale` returns a copy of a trained model of LSSLs for signals
     of another sampling rate. Without `pool_size` the attribute `step_rescale`,
@@ -143,23 +144,7 @@ class SequenceClassifier(SequenceModel):
     ):
         require_count("num_classes", num_classes)
         super().__init__(
-            output_dim=num_classes,
-            num_layers=num_layers,
-            units=units,
-            unit=unit,
-            unit_arguments=unit_arguments,
-            dropout=dropout,
-            normalization=normalization,
-            norm_first=norm_first,
-            block_activation=block_activation,
-            gated=gated,
-            pool_size=pool_size,
-            pooling=pooling,
-            activation=activation,
-            seed=seed,
-            name=name,
-            dtype=dtype,
-            trainable=trainable,
+            output_dim=num_classes, **for_bases(SequenceClassifier, locals())
         )
         self.num_classes = num_classes
 

@@ -37,12 +37,11 @@ from keras_linrec.models.units import with_unit
 from keras_linrec.ops import packing
 from keras_linrec.ops.moves import to_places
 from keras_linrec.ops.steps import Steps
-from keras_linrec.ops.steps import packed
+from keras_linrec.ops.steps import require_arrays
 from keras_linrec.validation import by_name
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import property_if_known
-from keras_linrec.validation import require_arrays
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
@@ -60,30 +59,28 @@ SIZES = {
 class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
     """The base of `SequenceClassifier` and `SequenceRegressor`.
 
-    Args:
-        output_dim: integer, the number of outputs of the head.
-        **kwargs: those of `SequenceClassifier`, all of them.
+    Its constructor is that of `SequenceRegressor`.
     """
 
     def __init__(
         self,
         output_dim,
-        num_layers,
-        units,
-        unit,
-        unit_arguments,
-        dropout,
-        normalization,
-        norm_first,
-        block_activation,
-        gated,
-        pool_size,
-        pooling,
-        activation,
-        seed,
-        name,
-        dtype,
-        trainable,
+        num_layers=6,
+        units=128,
+        unit="lssl",
+        unit_arguments=None,
+        dropout=0.0,
+        normalization="layer",
+        norm_first=True,
+        block_activation=None,
+        gated=None,
+        pool_size=1,
+        pooling="mean",
+        activation=None,
+        seed=None,
+        name=None,
+        dtype=None,
+        trainable=True,
     ):
         # Autocasting would bring time_deltas down to 16 bits.
         super().__init__(
@@ -130,7 +127,8 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
                 f"'{originals[0][0].name}' is, and batch normalization outside "
                 "training. Leave `block_activation` or `gated` at None, or set "
                 "`normalization` to 'layer' or 'rms'.",
-                stacklevel=3,
+                # A subclass may have a constructor of its own.
+                stacklevel=2 + ("__init__" in vars(type(self))),
             )
         self.norm = None
         if norm_first:
@@ -366,19 +364,23 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
         sequences,
         mask=None,
         training=False,
-        time_deltas=None,
         reset_mask=None,
+        time_deltas=None,
         sequences_mask=None,
     ):
-        self._check_options(time_deltas=time_deltas, reset_mask=reset_mask)
+        self._check_options(reset_mask=reset_mask, time_deltas=time_deltas)
         # Keras hands on an earlier layer's mask under this name where there
         # are time_deltas too.
         mask = sequences_mask if mask is None else mask
         steps = Steps(sequences, mask, reset_mask, time_deltas)
+        counts = None
         if mask is not None:
             # Once for all blocks.
-            mask, steps = packed(steps)
-        outputs, counts = self.encoder(steps.sequences), steps.mask
+            steps = steps.checked()
+            mask = steps.mask
+            steps = steps.packed()
+            counts = packing.mask_of_lengths(steps.lengths, ops.shape(mask)[1])
+        outputs = self.encoder(steps.inputs)
         for block, size in zip(self.blocks, (1, *self._pool_sizes)):
             if size > 1:
                 outputs, counts = step_averages.average_steps(
@@ -388,8 +390,8 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
                 outputs,
                 mask=counts,
                 training=training,
+                reset_mask=steps.reset_mask,
                 time_deltas=steps.time_deltas,
-                reset_mask=steps.resets,
                 padding_is_last=_ignores_padding_behind(block.unit),
             )
         outputs = self._normalize(outputs, counts, training)

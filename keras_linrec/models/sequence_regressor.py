@@ -3,7 +3,6 @@
 import keras
 
 from keras_linrec.models.sequence_model import SequenceModel
-from keras_linrec.validation import require_count
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -20,7 +19,7 @@ class SequenceRegressor(SequenceModel):
             name, dtype, trainable: those of `SequenceClassifier`.
 
     Call arguments:
-        sequences, mask, training, time_deltas, reset_mask: those of
+        sequences, mask, training, reset_mask, time_deltas: those of
             `SequenceClassifier`.
 
     Output shape:
@@ -45,47 +44,6 @@ class SequenceRegressor(SequenceModel):
     >>> tuple(model(sequences).shape)
     (4, 100, 1)
     """
-
-    def __init__(
-        self,
-        output_dim,
-        num_layers=6,
-        units=128,
-        unit="lssl",
-        unit_arguments=None,
-        dropout=0.0,
-        normalization="layer",
-        norm_first=True,
-        block_activation=None,
-        gated=None,
-        pool_size=1,
-        pooling="mean",
-        activation=None,
-        seed=None,
-        name=None,
-        dtype=None,
-        trainable=True,
-    ):
-        require_count("output_dim", output_dim)
-        super().__init__(
-            output_dim=output_dim,
-            num_layers=num_layers,
-            units=units,
-            unit=unit,
-            unit_arguments=unit_arguments,
-            dropout=dropout,
-            normalization=normalization,
-            norm_first=norm_first,
-            block_activation=block_activation,
-            gated=gated,
-            pool_size=pool_size,
-            pooling=pooling,
-            activation=activation,
-            seed=seed,
-            name=name,
-            dtype=dtype,
-            trainable=trainable,
-        )
 
     @classmethod
     def from_size(cls, size, output_dim, unit_arguments=None, **overrides):

@@ -110,7 +110,7 @@ def test_chunks_between_steps_equal_the_whole(name):
     assert_close(got, list(expected))
     # And the layer is as it was.
     assert layer.compute_output_shape((2, 9, 3)) == (2, 9, 4)
-    assert not layer.wants_states
+    assert not layer.return_state
 
 
 def test_what_cannot_go_on_from_states_says_so():
