@@ -76,7 +76,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             repeating the previous output. Defaults to `False`.
         **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
 
-    Call arguments: see `call`.
+    Call arguments are those of `call`.
 
     Output shape:
         (batch, time, units) if `return_sequences`, else (batch, units); with

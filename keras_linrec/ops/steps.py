@@ -24,6 +24,7 @@ from keras_linrec.validation import require_durations
 _MASKS = ("mask", "reset_mask")
 # What has a gradient.
 _NUMBERS = ("inputs", "time_deltas")
+_ALONG_TIME = (*_MASKS, *_NUMBERS)
 
 
 class Wanted(NamedTuple):
@@ -89,7 +90,10 @@ class Steps(NamedTuple):
         return steps
 
     def check(self):
-        """Raise unless all has the shape of the inputs, and durations are."""
+        """Raise unless masks and durations fit the inputs.
+
+        Durations that can be read now must be finite and not negative.
+        """
         for name in _MASKS:
             mask = getattr(self, name)
             if mask is not None:
@@ -105,20 +109,16 @@ class Steps(NamedTuple):
     def backward(self):
         """The steps from the last to the first."""
         steps = self._mapped(["reset_mask"], packing.backward_resets)
-        return steps._mapped(
-            (*_MASKS, *_NUMBERS), lambda part: ops.flip(part, axis=1)
-        )
+        return steps._mapped(_ALONG_TIME, lambda part: ops.flip(part, axis=1))
 
     def with_time(self):
         """A single step as sequences of one."""
-        return self._mapped(
-            (*_MASKS, *_NUMBERS), lambda part: ops.expand_dims(part, 1)
-        )
+        return self._mapped(_ALONG_TIME, lambda part: ops.expand_dims(part, 1))
 
     def with_rows(self, inputs, count):
         """The steps of other inputs, which have `count` rows for each row."""
         steps = self._replace(inputs=None)._mapped(
-            (*_MASKS, *_NUMBERS, "lengths"),
+            (*_ALONG_TIME, "lengths"),
             lambda part: ops.repeat(part, count, axis=0),
         )
         return steps._replace(inputs=inputs)
@@ -150,14 +150,12 @@ class Steps(NamedTuple):
 
     def _mapped(self, names, function):
         """The steps with a function of those parts that are given."""
-        parts = {name: getattr(self, name) for name in names}
-        return self._replace(
-            **{
-                name: function(part)
-                for name, part in parts.items()
-                if part is not None
-            }
-        )
+        parts = {
+            name: function(part)
+            for name, part in zip(self._fields, self)
+            if name in names and part is not None
+        }
+        return self._replace(**parts) if parts else self
 
 
 def run_masked(run, steps, wanted, zero_output, reset_states=None):

@@ -21,7 +21,14 @@ OF_EVERY_UNIT = {
 }
 # Units that take the place of `keras.layers.LSTM`, with its default.
 LIKE_LSTM = {"AntisymmetricRNN", "LipschitzRNN", "OrthogonalRNN"}
-CALL = ["self", "sequences", "initial_state", "mask", "training"]
+CALL = [
+    "self",
+    "sequences",
+    "initial_state",
+    "mask",
+    "training",
+    "reset_mask",
+]
 # Names that were in use once or are in use elsewhere, and the name of the same
 # thing here.
 RETIRED = {
