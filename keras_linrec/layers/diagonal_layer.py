@@ -212,8 +212,10 @@ class DiagonalLayer(SequenceLayer):
         if states is not None:
             states = self.to_channels(states, system.basis)
         outputs, channels = system.run(steps, states, wanted.all_outputs)
-        final_states = self.from_channels(channels, system.basis)
-        return self.finished(outputs), final_states
+        outputs = self.finished(outputs)
+        if not wanted.states:
+            return outputs, None
+        return outputs, self.from_channels(channels, system.basis)
 
     def step_constants(self):
         return self.diagonal_system()

@@ -294,9 +294,8 @@ trained in a linear layer |
         return modal, self._bases(modal)
 
     def run_step(self, step, states, constants=None):
-        return self.run(
-            step.with_time(), states, Wanted(False, True), constants
-        )
+        last = Wanted(all_outputs=False, states=True)
+        return self.run(step.with_time(), states, last, constants)
 
     def run(self, steps, states, wanted, constants=None):
         if not self._is_averaged:
@@ -378,7 +377,7 @@ trained in a linear layer |
         return self._with_bias(outputs), final_states
 
     def _shared(self, steps, rows, stops, needs_basis, constants):
-        """The `_Shared` of a call, whose states stop behind a row if needed."""
+        """The `_Shared` of a call; `stops` keeps states from a row's end on."""
         modal, bases = constants or (self.modal_form(), None)
         basis = inverse_basis = runs = None
         if needs_basis:

@@ -128,8 +128,8 @@ class SequenceLayer(StatefulLayer, Streaming):
         """Create the weights for inputs of `features` features."""
         raise NotImplementedError
 
-    # The arguments that the unit's call takes besides those of every unit.
-    # They are `None` where they are not given.
+    # What the unit's call takes besides the arguments of every unit, by name:
+    # `None` where it is not given.
     call_arguments = ()
 
     def run(self, steps, states, wanted):

@@ -70,12 +70,9 @@ class Steps(NamedTuple):
     @classmethod
     def of_call(cls, inputs, **arguments):
         """The steps of a call with these arguments."""
-        names = cls._fields
-        return cls(
-            inputs,
-            **{k: v for k, v in arguments.items() if k in names},
-            options={k: v for k, v in arguments.items() if k not in names},
-        )
+        of_steps = {k: v for k, v in arguments.items() if k in _ALONG_TIME}
+        options = {k: v for k, v in arguments.items() if k not in of_steps}
+        return cls(inputs, **of_steps, options=options)
 
     def checked(self, dtype=None):
         """Masks as booleans and numbers in a dtype, once all of them fit.
@@ -244,7 +241,7 @@ def require_arrays(given):
     Args:
         given: dictionary, the arguments of the call by name.
     """
-    for name in ("sequences", *_MASKS, "time_deltas"):
+    for name in ("sequences", *_ALONG_TIME):
         value = given.get(name)
         if name == "mask" and not _is_list_of_numbers(value):
             value = first_mask(value)
