@@ -13,6 +13,7 @@ import numpy as np
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import reference
 from keras_linrec.kernels.native import UnsupportedPlatform
+from keras_linrec.kernels.native import table
 from keras_linrec.kernels.operations import OPERATIONS
 from keras_linrec.kernels.operations import projected_scan as projection
 from keras_linrec.kernels.self_test import relative_error
@@ -126,10 +127,7 @@ def load(name):
 
 def _kernel(name):
     if name == "native":
-        module = backends.current().compiled()
-        return _with_projection(
-            **{name: getattr(module, name, None) for name in Kernel._fields}
-        )
+        return _with_projection(**backends.current().compiled().FUNCTIONS)
     module = reference if name == "reference" else backends.current()
     scan = module.scan if name == "reference" else getattr(module, name)
     return _with_projection(projection.with_final_state(scan))
@@ -214,8 +212,14 @@ def on_platform(platform, kernel):
         return kernel
     on_gpu = {}
     if platform == "cuda":
-        on_gpu["nonlinear_scan"] = kernel.nonlinear_scan
-        on_gpu["impulse_response"] = kernel.impulse_response
+        # Kernels that are not native have the scan alone.
+        on_gpu = {
+            name: function
+            for name, function in kernel._asdict().items()
+            if function
+            and name not in ("scan", "projected_scan")
+            and table.runs_on_cuda(name)
+        }
     return _with_projection(kernel.scan, **on_gpu)
 
 

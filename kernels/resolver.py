@@ -98,10 +98,8 @@ def explain(what, shape, dtype="float32", **options):
 
     Args:
         what: a layer or another function of one tensor, which is traced (on
-            PyTorch, run on zeros), or the name of an operation:
-            `"linear_scan"`, `"projected_scan"`, `"nonlinear_scan"`,
-            `"impulse_response"`, `"varying_response"`, `"carried_response"`,
-            `"causal_convolution"` or `"move_steps"`.
+            PyTorch, run on zeros), or the name of an operation, such as
+            `"linear_scan"`. The error of any other name lists them.
         shape: the shape of the tensor; for an operation (batch, time,
             channels), where a complex channel counts as two.
         dtype: the dtype of the tensor. Defaults to `"float32"`.

@@ -8,7 +8,7 @@ of the window for most other measures. None of the paper's matrices A that were
 tried is a memory: at N = 16, A for Chebyshev polynomials of the first kind has
 an eigenvalue of +42, that for the second kind one of +4.3, and their fixed
 points for a constant input are wrong by 83 and 86 percent
-(tests/test_hippo_windows.py).
+(tests/one_backend/torch/test_hippo_windows.py).
 
 Instead, follow the window itself. With z = 1 now and z = -1 at the end, its
 content w(z, t) obeys d_t w = 2 d_z w and w(1, t) = u(t). For a polynomial w =

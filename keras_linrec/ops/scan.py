@@ -5,7 +5,7 @@ from numbers import Real
 from keras import ops
 
 from keras_linrec import activations
-from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 from keras_linrec.ops import packing
@@ -460,7 +460,7 @@ def _nonlinear_kernel(dynamics, operands):
         "nonlinear_scan",
         operands.inputs,
         channels=operands.initial_state.shape[-1],
-        known_activation=nonlinear_flags(dynamics, operands) is not None,
+        known_activation=activation_flags(dynamics.activation) is not None,
         pairs=dynamics.activation in activations.OF_PAIRS,
     )
 

@@ -115,7 +115,7 @@ def by_sections(scan):
         return partial(projected_scan.projected_scan, scan)
     from keras_linrec.kernels.jax import sections
 
-    return partial(sections.projected_scan, scan)
+    return partial(sections.by_sections, scan)
 
 
 def exporting():

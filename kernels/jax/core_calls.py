@@ -8,88 +8,150 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from keras_linrec.kernels.jax import portable_calls
+from keras_linrec.kernels import registry
 from keras_linrec.kernels.jax.batch_partitioning import by_rows
 from keras_linrec.kernels.jax.build_flags import require_ffi
 from keras_linrec.kernels.jax.lowering import native_or_portable
+from keras_linrec.kernels.jax.pull_back import pull_back
+from keras_linrec.kernels.jax.scan import portable
 from keras_linrec.kernels.native import build
-from keras_linrec.kernels.native import core
-from keras_linrec.kernels.native.call_shapes import require_shapes
+from keras_linrec.kernels.native.gradients import plain_gradient
+from keras_linrec.kernels.native.gradients import plain_results
+from keras_linrec.kernels.native.table import Call
+from keras_linrec.kernels.native.table import operations
+from keras_linrec.kernels.native.table import result_shapes
+from keras_linrec.kernels.native.table import sizes_of
+from keras_linrec.kernels.operations.projected_scan import with_final_state
 
 
 def _register(path):
-    """Tell XLA about the functions of a library."""
+    """Tell XLA about the library's handler, a target for each operation."""
     library = ctypes.CDLL(path)
-    for name in core.FUNCTIONS:
-        jax.ffi.register_ffi_target(
-            name,
-            jax.ffi.pycapsule(getattr(library, f"{name}_xla")),
-            platform="cpu",
-        )
+    for operation in operations().values():
+        if operation.on_cpu:
+            target = f"keras_linrec_{operation.name}"
+            register(library.keras_linrec_xla_cpu, target, "cpu")
     return library
+
+
+def register(handler, target, platform):
+    """Tell XLA that a handler of the library runs an operation."""
+    jax.ffi.register_ffi_target(
+        target, jax.ffi.pycapsule(handler), platform=platform
+    )
 
 
 require_ffi()
 library = build.load("jax", _register)
 
-# For functions that run on NVIDIA GPUs, what makes their form there of a
-# `CoreCall` and the tree of its arguments: `cuda.py` adds them.
+# For operations that run on NVIDIA GPUs, what makes their form there of a
+# `CoreCall`: `cuda.py` adds them.
 on_cuda = {}
 
-# The module that has all functions, for errors.
-FUNCTIONS = "keras_linrec.kernels.jax.native"
 
-
-def require_call_shapes(function, names, arguments, expected):
-    """Raise unless the arguments of a native function have these shapes."""
-    # The sizes of a program that is exported may be symbols, which need not
-    # compare.
-    sizes = [n for part in jax.tree.leaves(arguments) for n in part.shape]
-    if all(isinstance(size, int) for size in sizes):
-        function = f"{FUNCTIONS}.{function}"
-        require_shapes(function, names, arguments, expected)
-
-
-def call(name, results, arguments, rows=None, aliases=None, **attributes):
-    """Call the core on trees of arrays; `results` is a tree of shapes.
+def run_call(call, arrays, wanted=None, in_place=False):
+    """The results of a call of the core, a flat list.
 
     `jax.vmap` gives all arrays leading axes, which the core treats as separate
-    systems. `rows` tells which arguments and which results have the rows of a
-    batch: two trees, which may be prefixes, or `None` for a call without a
-    batch. `aliases` maps arguments to the results that may reuse their memory,
-    by their indices in flat lists.
+    systems.
+
+    Args:
+        call: `Call`.
+        arrays: flat list of its arguments.
+        wanted: which results to compute. The others have no elements. Defaults
+            to `None`, all.
+        in_place: whether results may take the memory of the arguments that
+            they may overwrite.
     """
-    flat, tree = jax.tree.flatten(results)
-    given, given_tree = jax.tree.flatten(arguments)
-    if rows is not None:
-        rows = _spread(rows[0], arguments), _spread(rows[1], results)
-    attributes = tuple(sorted(attributes.items()))
-    core = CoreCall(name, tuple((aliases or {}).items()), attributes)
-    portable = _PortableCall(name, given_tree, tuple(flat), attributes)
-    natives = (("cpu", _OnRows(core, tuple(flat), rows)),)
-    if name in on_cuda:
-        run = on_cuda[name](core, given_tree)
-        natives += (("cuda", _OnRows(run, tuple(flat), rows)),)
-    outputs = native_or_portable(natives, portable, flat, given)
-    return jax.tree.unflatten(tree, outputs)
+    shapes = tuple(array.shape for array in arrays)
+    # The sizes of a program that is exported may be symbols, which need not
+    # compare.
+    if all(isinstance(size, int) for shape in shapes for size in shape):
+        sizes_of(call, shapes)
+    dtypes = sorted({str(array.dtype) for array in arrays})
+    if dtypes not in (["float32"], ["float64"]):
+        raise TypeError(
+            f"`{call.name}` expects arrays that are all float32 or all "
+            f"float64. Received: dtypes={dtypes}"
+        )
+    results = [
+        jax.ShapeDtypeStruct(shape, arrays[0].dtype)
+        for shape in result_shapes(call, shapes, wanted)
+    ]
+    core = CoreCall(call, _aliases(call) if in_place else ())
+    rows = _rows(call, wanted)
+    natives = (("cpu", _OnRows(core, tuple(results), rows)),)
+    if call.name in on_cuda:
+        run = on_cuda[call.name](core)
+        natives += (("cuda", _OnRows(run, tuple(results), rows)),)
+    plain = _PortableCall(call, tuple(results), wanted)
+    return native_or_portable(natives, plain, results, list(arrays))
+
+
+def _aliases(call):
+    """Pairs of indices: an argument, and the result that may overwrite it."""
+    places = {}
+    for argument in call.operation.arguments:
+        first = sum(map(len, places.values()))
+        count = argument.parts(call.flags)
+        places[argument.name] = range(first, first + count)
+    results = [
+        (result, part)
+        for result in call.operation.results
+        for part in range(result.parts(call.flags))
+    ]
+    return tuple(
+        (places[result.reuses][part], place)
+        for place, (result, part) in enumerate(results)
+        if result.reuses
+    )
+
+
+def _rows(call, wanted):
+    """Which arguments and results have the rows of a batch, or `None`."""
+    sides = call.operation.arguments, call.operation.results
+    takes, gives = (
+        tuple(
+            one.has_rows(call.flags)
+            for one in side
+            for _ in range(one.parts(call.flags))
+        )
+        for side in sides
+    )
+    if not any(takes):
+        return None
+    if wanted is not None:
+        gives = tuple(has and one for has, one in zip(gives, wanted))
+    return takes, gives
 
 
 @dataclass(frozen=True)
 class CoreCall:
     """A call of the core: a function of shapes of results, and flat arrays."""
 
-    name: str
+    call: Call
     aliases: tuple
-    attributes: tuple
 
-    def __call__(self, shapes, *arguments):
+    def __call__(self, shapes, *arrays):
+        return self.run(f"keras_linrec_{self.call.name}", shapes, arrays)
+
+    def run(self, target, shapes, arrays, call=None):
+        """Call a target, which may run an operation of another `Call`."""
+        call = call or self.call
         return jax.ffi.ffi_call(
-            self.name,
-            shapes,
+            target,
+            list(shapes),
             vmap_method="broadcast_all",
             input_output_aliases=dict(self.aliases) or None,
-        )(*arguments, **dict(self.attributes))
+        )(
+            *arrays,
+            operation=call.operation.index,
+            flags=call.flags,
+            attributes=np.array(call.attributes, "int64"),
+        )
 
 
 @dataclass(frozen=True)
@@ -106,44 +168,33 @@ class _OnRows:
         return by_rows(self.run, arguments, list(self.results), self.rows)
 
 
+# What plain forms read of a kernel.
+_PORTABLE = registry.Kernel(scan=with_final_state(portable))
+
+
 @dataclass(frozen=True)
 class _PortableCall:
-    """The same call in portable form."""
+    """The same call in portable form.
 
-    name: str
-    arguments: object
+    It runs in programs that are lowered for another platform, or for a file.
+    Forward and backward pass run on the same platform, so that checkpoints,
+    which the gradient of this form does not read, may be zeros.
+    """
+
+    call: Call
     results: tuple
-    attributes: tuple
+    wanted: tuple | None
 
-    def __call__(self, *arguments):
-        outputs = portable_calls.CALLS[self.name](
-            self.results,
-            *jax.tree.unflatten(self.arguments, arguments),
-            **dict(self.attributes),
-        )
-        return jax.tree.leaves(outputs)
-
-
-def _spread(prefix, tree):
-    """The leaves of `prefix`, repeated for each leaf of `tree` below them."""
-    spread = jax.tree.map(
-        lambda value, part: [value] * len(jax.tree.leaves(part)), prefix, tree
-    )
-    return tuple(jax.tree.leaves(spread))
-
-
-def like(arrays):
-    """The shapes and dtypes of a tree of arrays."""
-    return jax.tree.map(
-        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arrays
-    )
-
-
-def like_wanted(arrays, wanted):
-    """The same, but without elements where `wanted`, a flat list, is false."""
-    leaves, tree = jax.tree.flatten(arrays)
-    shapes = [
-        jax.ShapeDtypeStruct(a.shape if one else (0,), a.dtype)
-        for a, one in zip(leaves, wanted)
-    ]
-    return jax.tree.unflatten(tree, shapes)
+    def __call__(self, *arrays):
+        if self.call.operation.is_gradient:
+            return plain_gradient(
+                pull_back, _PORTABLE, self.call.forward, arrays, self.wanted
+            )
+        found = plain_results(_PORTABLE, self.call, arrays)
+        return [
+            *found,
+            *(
+                jnp.zeros(checkpoints.shape, checkpoints.dtype)
+                for checkpoints in self.results[len(found) :]
+            ),
+        ]

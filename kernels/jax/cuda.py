@@ -1,8 +1,8 @@
 """The CUDA core on JAX.
 
-The calls are those of the C++ core, `native_scans.py`, which have another form
-in programs for NVIDIA GPUs. Importing this module loads the CUDA core, or
-raises where it does not run.
+The calls are those of the C++ core, `native.py`, which have another form in
+programs for NVIDIA GPUs. Importing this module loads the CUDA core, or raises
+where it does not run.
 """
 
 from dataclasses import dataclass
@@ -12,33 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from keras_linrec.kernels.jax import core_calls
-from keras_linrec.kernels.jax.native_scans import (
-    nonlinear_scan as nonlinear_scan,
-)
-from keras_linrec.kernels.jax.native_scans import scan as scan
-from keras_linrec.kernels.jax.native_systems import (
-    impulse_response as impulse_response,
-)
+from keras_linrec.kernels.jax.native import FUNCTIONS as FUNCTIONS
 from keras_linrec.kernels.native import cuda
-from keras_linrec.kernels.native.call_encoding import dynamics_of
-from keras_linrec.kernels.native.call_encoding import number_of
+from keras_linrec.kernels.native.table import operations
+from keras_linrec.kernels.operations import nonlinear_recurrence as recurrence
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
-from keras_linrec.kernels.operations.nonlinear_recurrence import all_steps
-from keras_linrec.kernels.operations.nonlinear_recurrence import drive_of
-from keras_linrec.kernels.operations.nonlinear_recurrence import factors_of
-from keras_linrec.kernels.operations.nonlinear_recurrence import matrices_of
-from keras_linrec.kernels.operations.nonlinear_recurrence import (
-    state_cotangents,
-)
-from keras_linrec.kernels.operations.nonlinear_recurrence import states_before
 
 cuda.core()
-
-
-def handler(function, suffix=""):
-    """The XLA FFI handler of a function of the CUDA core."""
-    name = cuda.name_of(function, f"{suffix}_xla")
-    return jax.ffi.pycapsule(getattr(core_calls.library, name))
 
 
 @dataclass(frozen=True)
@@ -46,10 +26,9 @@ class _Same:
     """A function that takes the arrays of the C++ core's."""
 
     call: core_calls.CoreCall
-    tree: object
 
-    def __call__(self, results, *arguments):
-        return _queue(self.call, results, *arguments)
+    def __call__(self, results, *arrays):
+        return _queue(self.call, self.call.call.name, results, *arrays)
 
 
 @dataclass(frozen=True)
@@ -57,15 +36,15 @@ class _NonlinearScan:
     """The nonlinear scan; the inputs' part is one product for all steps."""
 
     call: core_calls.CoreCall
-    tree: object
 
-    def __call__(self, results, *arguments):
-        operands = Operands(*jax.tree.unflatten(self.tree, arguments))
+    def __call__(self, results, *arrays):
+        operands = Operands(*arrays)
         return _queue(
             self.call,
+            "cuda_nonlinear_scan",
             results,
-            drive_of(operands),
-            jnp.concatenate(matrices_of(operands), axis=1),
+            recurrence.drive_of(operands),
+            jnp.concatenate(recurrence.matrices_of(operands), axis=1),
             operands.step_size,
             operands.resets,
             operands.initial_state,
@@ -77,34 +56,33 @@ class _NonlinearScanBackward:
     """Its gradient: only the cotangents of the states are sequential."""
 
     call: core_calls.CoreCall
-    tree: object
 
-    def __call__(self, _, *arguments):
-        operands, outputs, cotangents = jax.tree.unflatten(self.tree, arguments)
+    def __call__(self, _, *arrays):
+        *operands, outputs, d_outputs, d_final_state = arrays
         operands = Operands(*operands)
-        attributes = dict(self.call.attributes)
-        dynamics = dynamics_of(
-            attributes["flags"], number_of(attributes["leak"])
-        )
+        dynamics = recurrence.dynamics_of(self.call.call)
         state = operands.initial_state
-        before = states_before(operands, outputs)
-        factors = factors_of(dynamics, operands, before, _slopes_of)
+        before = recurrence.states_before(operands, outputs)
+        factors = recurrence.factors_of(dynamics, operands, before, _slopes_of)
         batch, stages, time, _ = factors.shape
         shape = batch, stages, time, state.shape[1]
         d_slopes, d_initial_state = _queue(
             self.call,
+            "cuda_nonlinear_scan_backward",
             [
                 jax.ShapeDtypeStruct(shape, outputs.dtype),
                 jax.ShapeDtypeStruct(state.shape, outputs.dtype),
             ],
             factors,
-            jnp.concatenate(matrices_of(operands), axis=1).T,
+            jnp.concatenate(recurrence.matrices_of(operands), axis=1).T,
             operands.resets,
-            *cotangents,
+            d_outputs,
+            d_final_state,
         )
-        steps = partial(all_steps, dynamics, before=before)
+        steps = partial(recurrence.all_steps, dynamics, before=before)
         _, pull_back = jax.vjp(steps, operands)
-        ((*gradients, _),) = pull_back(state_cotangents(dynamics, d_slopes))
+        d_states = recurrence.state_cotangents(dynamics, d_slopes)
+        ((*gradients, _),) = pull_back(d_states)
         return [*gradients, d_initial_state]
 
 
@@ -114,26 +92,35 @@ def _slopes_of(function, products):
     return value, pull_back(jnp.ones_like(value))
 
 
-def _queue(call, results, *arguments):
-    return jax.ffi.ffi_call(
-        cuda.name_of(call.name),
-        list(results),
-        vmap_method="broadcast_all",
-        input_output_aliases=dict(call.aliases) or None,
-    )(*arguments, **dict(call.attributes))
+def _queue(core, operation, results, *arrays):
+    """Run an operation of the CUDA core, with a core call's attributes."""
+    target = target_of(core.call.name)
+    call = core.call._replace(name=operation)
+    return core.run(target, results, arrays, call)
+
+
+def target_of(name):
+    """The name of an operation in programs for GPUs."""
+    return f"keras_linrec_cuda_{name}"
 
 
 FORMS = {
-    "keras_linrec_scan": _Same,
-    "keras_linrec_scan_backward": _Same,
-    "keras_linrec_impulse_response": _Same,
-    "keras_linrec_impulse_response_backward": _Same,
-    "keras_linrec_nonlinear_scan": _NonlinearScan,
-    "keras_linrec_nonlinear_scan_backward": _NonlinearScanBackward,
+    **{one.name: _Same for one in operations().values() if one.on_cuda},
+    "nonlinear_scan": _NonlinearScan,
+    "nonlinear_scan_backward": _NonlinearScanBackward,
 }
 
-for _function in FORMS:
-    jax.ffi.register_ffi_target(
-        cuda.name_of(_function), handler(_function), platform="CUDA"
-    )
+
+def register(handler, platform):
+    """Tell XLA that a handler of the library runs the CUDA core's operations.
+
+    Args:
+        handler: a function of the library.
+        platform: where programs that call it run.
+    """
+    for name in FORMS:
+        core_calls.register(handler, target_of(name), platform)
+
+
+register(core_calls.library.keras_linrec_xla_cuda, "CUDA")
 core_calls.on_cuda.update(FORMS)

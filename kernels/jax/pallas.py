@@ -146,6 +146,9 @@ _scan = twice_differentiable(
 )
 
 
+FUNCTIONS = {"scan": scan}
+
+
 class _Plan(NamedTuple):
     """How a call is cut into blocks, and its direction in time."""
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from keras_linrec.kernels.jax import plain_gradients
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.operations import projected_scan as plain
 from keras_linrec.kernels.resets import are_given
@@ -15,7 +14,7 @@ from keras_linrec.kernels.resets import or_none
 from keras_linrec.kernels.sections import section_length
 
 
-def projected_scan(
+def by_sections(
     scan,
     decay,
     inputs,
@@ -168,10 +167,12 @@ def _backward(scan, reverse, length, kept, cotangents):
 
 
 def _plain_backward(scan, reverse, _, kept, cotangents):
-    arguments, _ = kept
-    return plain_gradients.of_projected_scan(
-        scan, reverse, arguments, cotangents
-    )
+    (*operands, resets, initial_state), _ = kept
+
+    plain = partial(_section, scan, reverse, resets)
+    _, pull_back = jax.vjp(plain, *operands, initial_state)
+    *gradients, d_initial_state = pull_back(tuple(cotangents))
+    return *gradients, None, d_initial_state
 
 
 _by_sections = twice_differentiable(

@@ -1,10 +1,11 @@
 """The C++ core: linear scans at the speed of memory, fused projected scans,
 nonlinear scans, and the impulse response of structured systems.
 
-`source/` holds the code, `build.py` compiles it on first use and caches the
-result, `cross.py` compiles it for other systems, and `core.py` calls it with
-plain pointers. Each framework's folder has its bindings, such as
-`kernels/jax/native.py`.
+`source/` holds the code, a folder for each family of operations beside `base`,
+`cuda` and the frameworks' `adapters`. `build.py` compiles it on first use and
+caches the result, `cross.py` compiles it for other systems, and `core.py` calls
+it with plain pointers. `table.py` reads what each operation takes and returns.
+Each framework's folder has its bindings, such as `kernels/jax/native.py`.
 """
 
 import math
@@ -22,7 +23,7 @@ def block_length(columns):
 
 
 def checkpoint_count(time, block):
-    """States that a row stores for the backward pass: see `source/core.h`."""
+    """States that a row stores for the backward pass: see `base/core.h`."""
     return time // block + 2
 
 

@@ -1,30 +1,18 @@
-"""Calls of the core with plain addresses: `source/core.h` through ctypes."""
+"""Calls of the core with plain addresses: `base/core.h` through ctypes."""
 
 import ctypes
 
 from keras_linrec.kernels.native import build
 
-FUNCTIONS = (
-    "keras_linrec_scan",
-    "keras_linrec_scan_backward",
-    "keras_linrec_projected_scan",
-    "keras_linrec_projected_scan_backward",
-    "keras_linrec_impulse_response",
-    "keras_linrec_impulse_response_backward",
-    "keras_linrec_varying_response",
-    "keras_linrec_varying_response_backward",
-    "keras_linrec_carried_response",
-    "keras_linrec_carried_response_backward",
-    "keras_linrec_causal_convolution",
-    "keras_linrec_causal_convolution_backward",
-    "keras_linrec_move_steps",
-    "keras_linrec_nonlinear_scan",
-    "keras_linrec_nonlinear_scan_backward",
-)
-
 
 def call(name, flags, sizes, arrays, results):
     """Run a function of the core on addresses of contiguous arrays.
+
+    Args:
+        name: that of the function.
+        flags: see `call_encoding.py`, with the number type.
+        sizes: integers, or the result of `table.sizes_of`.
+        arrays, results: lists of addresses.
 
     Raises:
         MemoryError: if the core runs out of memory.
@@ -38,12 +26,13 @@ def call(name, flags, sizes, arrays, results):
         (ctypes.c_void_p * len(results))(*results),
     )
     if status == 1:
-        raise MemoryError(f"{name} ran out of memory for sizes {sizes}")
+        raise MemoryError(f"{name} ran out of memory for sizes {tuple(sizes)}")
     if status == 3:
-        raise RuntimeError(f"{name} failed for sizes {sizes}")
+        raise RuntimeError(f"{name} failed for sizes {tuple(sizes)}")
     if status:
         raise ValueError(
-            f"{name} expects sizes that fit together. Received: sizes={sizes}"
+            f"{name} expects sizes that fit together. Received: "
+            f"sizes={tuple(sizes)}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Calls of the CUDA core with plain addresses: `source/cuda_core.h`.
+"""Calls of the CUDA core with plain addresses: `source/cuda/cuda_core.h`.
 
 The kernels are compiled once, for all GPUs, by `python -m keras_linrec.kernels
 build cuda`. To run them, a machine needs neither nvcc nor CUDA's headers, but
@@ -13,15 +13,7 @@ from pathlib import Path
 
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import build
-
-FUNCTIONS = (
-    "keras_linrec_scan",
-    "keras_linrec_scan_backward",
-    "keras_linrec_nonlinear_scan",
-    "keras_linrec_nonlinear_scan_backward",
-    "keras_linrec_impulse_response",
-    "keras_linrec_impulse_response_backward",
-)
+from keras_linrec.kernels.native.table import operations
 
 # The driver library and the file of kernels, if not the usual ones. Tests set
 # them to a driver that emulates a GPU.
@@ -42,8 +34,8 @@ def core():
     contents = kernels
     if contents is None:
         contents = build.load("cuda", lambda path: Path(path).read_bytes())
-    for function in FUNCTIONS:
-        name = name_of(function, "_scratch")
+    for operation in operations():
+        name = f"keras_linrec_cuda_{operation}_scratch"
         if hasattr(library, name):
             getattr(library, name).restype = ctypes.c_int64
     path = (driver or usual).encode()

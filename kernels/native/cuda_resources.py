@@ -22,10 +22,10 @@ def measured():
     """`{kernel: {capability: (registers, bytes of spills)}}`."""
     compiler = build.nvcc()
     with tempfile.TemporaryDirectory() as folder:
-        source = recipes.SOURCE / "cuda_kernels.cu"
+        source = recipes.SOURCE / "cuda/cuda_kernels.cu"
         answer = subprocess.run(
             [*compiler, *recipes.CUDA_FLAGS, "-Xptxas=-v", "-fatbin", source]
-            + ["-o", Path(folder) / "kernels"],
+            + [f"-I{recipes.SOURCE}", "-o", Path(folder) / "kernels"],
             capture_output=True,
             text=True,
             check=True,

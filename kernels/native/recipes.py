@@ -19,6 +19,8 @@ from keras_linrec.kernels.native.systems import Target
 SOURCE = Path(__file__).parent / "source"
 
 _ADAPTERS = ("jax", "tensorflow")
+# Compiled once for each instruction set.
+_KERNELS = "base/kernels.cpp"
 _COMMON = ("-std=c++17", "-O3")
 # Machine code for the generations of GPUs from Turing to Blackwell, which also
 # runs on later GPUs of the same generation; drivers of newer ones compile the
@@ -32,23 +34,6 @@ CUDA_FLAGS = (
         f"-gencode=arch=compute_{number},code=sm_{number}"
         for number in _CAPABILITIES
     ),
-)
-# The sources of the core, beside `kernels.cpp` for each instruction set.
-_CORE_SOURCES = (
-    "carried_response.cpp",
-    "causal_convolution.cpp",
-    "cuda_calls.cpp",
-    "cuda_driver.cpp",
-    "impulse_response.cpp",
-    "move_steps.cpp",
-    "nonlinear_scan.cpp",
-    "projected_scan.cpp",
-    "scan.cpp",
-    "varying_response.cpp",
-    "parallel.cpp",
-    "processors.cpp",
-    "systems.cpp",
-    "dispatch.cpp",
 )
 
 
@@ -78,25 +63,41 @@ class Recipe:
 def sources_key(adapter):
     """A hash of the sources that a library is compiled from."""
     digest = hashlib.sha256()
-    for path in sorted(SOURCE.iterdir()):
-        owner = path.stem.split("_")[0]
-        owner = owner if owner in _ADAPTERS else "core"
-        if path.suffix == ".cu":
-            owner = "cuda"
+    for path in sorted(SOURCE.rglob("*.*")):
+        owner = _owner(path)
         # The core's headers count for the adapters too.
         if owner == adapter or (owner == "core" and path.suffix == ".h"):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
+def _owner(path):
+    """The library that a source belongs to."""
+    if path.suffix == ".cu":
+        return "cuda"
+    first = path.stem.split("_")[0]
+    return first if first in _ADAPTERS else "core"
+
+
+def _sources(adapter):
+    """Its files that are compiled, as paths in `source/`."""
+    return [
+        path.relative_to(SOURCE).as_posix()
+        for path in sorted(SOURCE.rglob("*.c*"))
+        if _owner(path) == adapter
+    ]
+
+
 def core_recipe(target, compiler, flags=()):
     """The recipe of the core."""
     flags = (*_COMMON, *target.compile_flags, "-ffp-contract=fast", *flags)
     kernels = [
-        ("kernels.cpp", (*flags, f"-DKERAS_LINREC_SET={name}", *extra))
+        (_KERNELS, (*flags, f"-DKERAS_LINREC_SET={name}", *extra))
         for name, extra in target.instruction_sets.items()
     ]
-    others = [(source, flags) for source in _CORE_SOURCES]
+    others = [
+        (source, flags) for source in _sources("core") if source != _KERNELS
+    ]
     return Recipe(
         adapter="core",
         target=target,
@@ -118,7 +119,7 @@ def adapter_recipe(
         target=target,
         compiler=tuple(compiler),
         variable="CXX",
-        objects=((f"{adapter}.cpp", flags),),
+        objects=tuple((source, flags) for source in _sources(adapter)),
         link_flags=(*target.adapter_link_flags, *link_flags),
         notes=tuple(notes),
     )
@@ -131,7 +132,7 @@ def cuda_recipe(target, compiler):
         target=target,
         compiler=tuple(compiler),
         variable="NVCC",
-        objects=(("cuda_kernels.cu", CUDA_FLAGS),),
+        objects=tuple((source, CUDA_FLAGS) for source in _sources("cuda")),
         link_flags=None,
     )
 
@@ -157,7 +158,8 @@ def compile_library(recipe, scratch, name):
         made = scratch / f"{number}.o"
         kind = "-fatbin" if recipe.link_flags is None else "-c"
         run_command(
-            [*recipe.compiler, *flags, kind, str(SOURCE / source)]
+            [*recipe.compiler, *flags, f"-I{SOURCE}", kind]
+            + [str(SOURCE / source)]
             + ["-o", str(made)]
         )
         return str(made)

@@ -1,6 +1,6 @@
 """The systems and processors that native code is compiled for.
 
-What differs between them in C++ is in `source/systems.h`.
+What differs between them in C++ is in `source/base/systems.h`.
 """
 
 import platform

@@ -1,8 +1,9 @@
 """The operations of the hot path, a file for each.
 
 A file has the plain form of its operation, in `keras.ops`, and `OPERATION`: the
-forms in which it runs, the rule that chooses one, and its self-test. To add an
-operation is to add its file here and its name below.
+forms in which it runs, the rule that chooses one, its self-test, and how it is
+called in native code. To add an operation is to add its file here and its name
+below; CONTRIBUTING.md says what native code needs.
 """
 
 from keras_linrec.kernels.operations import carried_response

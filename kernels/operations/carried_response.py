@@ -13,6 +13,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import fused
 from keras_linrec.kernels.operations.tiny_cases import numbers
@@ -111,6 +113,16 @@ def _carried_response_case(kernel):
     return function, arrays, cotangents, expected
 
 
+def _call_native(run, *arguments):
+    *arguments, alpha = arguments
+    return run(Call("carried_response", 0, (bits_of(alpha),)), *arguments)
+
+
+def _call_plain(kernel, call, *arguments):
+    varying = kernel.varying_response or VARYING.plain(kernel)
+    return carried_response(varying, *arguments, call.real("alpha"))
+
+
 OPERATION = Operation(
     function="carried_response",
     choose=_form_of,
@@ -120,6 +132,8 @@ OPERATION = Operation(
         "blocks": lambda kernel: None,
     },
     plain=_on_plain_steps,
+    call_native=_call_native,
+    call_plain=_call_plain,
     self_tests=(_carried_response_case,),
     along_time=False,
 )

@@ -13,6 +13,10 @@ from keras import ops
 from keras_linrec import complex_pairs
 from keras_linrec.double_precision import activate
 from keras_linrec.kernels import backends
+from keras_linrec.kernels.native.call_encoding import activation_flags
+from keras_linrec.kernels.native.call_encoding import activation_of
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations import outliers
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import fused
@@ -290,6 +294,18 @@ def _causal_convolution_case(kernel, sizes=(2, 5, 3, 2, 4)):
     return function, arrays, cotangents, [sums * below, d_inputs, d_response]
 
 
+def _call_native(run, inputs, response, activation):
+    flags, leak = activation_flags(activation)
+    call = Call("causal_convolution", flags, (bits_of(leak),))
+    (outputs,) = run(call, inputs, response)
+    return outputs
+
+
+def _call_plain(_, call, inputs, response):
+    activation = activation_of(call.flags, call.real("leak"))
+    return (causal_convolution(inputs, response, activation),)
+
+
 OPERATION = Operation(
     function="causal_convolution",
     choose=_form_of,
@@ -298,6 +314,8 @@ OPERATION = Operation(
         "transforms": lambda kernel: causal_convolution,
     },
     plain=lambda kernel: causal_convolution,
+    call_native=_call_native,
+    call_plain=_call_plain,
     self_tests=(_causal_convolution_case,),
     along_time=False,
 )

@@ -13,6 +13,8 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.kernels.full_precision import matmul
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations import tridiagonal
 from keras_linrec.kernels.operations.discretization import discretise
 from keras_linrec.kernels.operations.record import Operation
@@ -122,6 +124,18 @@ def _defined(time, p, d, q, t, b, timescale, output_matrix):
     return np.stack(response)
 
 
+def _call_native(run, *arguments):
+    *arguments, time, alpha = arguments
+    call = Call("impulse_response", 0, (time, bits_of(alpha)))
+    (response,) = run(call, *arguments)
+    return response
+
+
+def _call_plain(kernel, call, *arguments):
+    time, alpha = call.number("time"), call.real("alpha")
+    return (impulse_response(kernel.scan, *arguments, time, alpha),)
+
+
 OPERATION = Operation(
     function="impulse_response",
     choose=_form_of,
@@ -132,5 +146,7 @@ OPERATION = Operation(
         "blocks": lambda kernel: None,
     },
     plain=_on_scans,
+    call_native=_call_native,
+    call_plain=_call_plain,
     self_tests=(_impulse_response_case,),
 )

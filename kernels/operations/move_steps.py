@@ -7,6 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec.kernels.native.call_encoding import TO_PLACES
+from keras_linrec.kernels.native.call_encoding import WITH_MASKED
+from keras_linrec.kernels.native.call_encoding import move_flags
+from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import fused
 from keras_linrec.kernels.operations.tiny_cases import numbers
@@ -128,6 +132,25 @@ def _move_steps_case(kernel):
     return function, arrays, cotangents, expected
 
 
+def _call_native(run, sequences, mask, to_places, with_masked):
+    call = Call("move_steps", move_flags(to_places, with_masked))
+    (moved,) = run(call, sequences, mask)
+    return moved
+
+
+def _call_plain(_, call, sequences, mask):
+    return (_moved(call.flags, sequences, mask),)
+
+
+def _call_plain_gradient(_, call, given):
+    return (_moved(call.flags ^ TO_PLACES, given["d_moved"], given["mask"]),)
+
+
+def _moved(flags, sequences, mask):
+    to_places, with_masked = bool(flags & TO_PLACES), bool(flags & WITH_MASKED)
+    return move_steps(sequences, mask, to_places, with_masked)
+
+
 OPERATION = Operation(
     function="move_steps",
     choose=_form_of,
@@ -136,6 +159,9 @@ OPERATION = Operation(
         "gathers": lambda kernel: move_steps,
     },
     plain=lambda kernel: move_steps,
+    call_native=_call_native,
+    call_plain=_call_plain,
+    call_plain_gradient=_call_plain_gradient,
     self_tests=(_move_steps_case,),
     along_time=False,
 )

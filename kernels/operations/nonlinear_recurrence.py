@@ -16,6 +16,17 @@ from keras_linrec import double_precision
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import resets
 from keras_linrec.kernels.full_precision import matmul
+from keras_linrec.kernels.native.call_encoding import GATED
+from keras_linrec.kernels.native.call_encoding import LINEAR
+from keras_linrec.kernels.native.call_encoding import PER_STEP
+from keras_linrec.kernels.native.call_encoding import RESETS
+from keras_linrec.kernels.native.call_encoding import STEP_GRADIENT
+from keras_linrec.kernels.native.call_encoding import activation_flags
+from keras_linrec.kernels.native.call_encoding import activation_of
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.call_encoding import solver_flags
+from keras_linrec.kernels.native.call_encoding import solver_of
+from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import is_short
 from keras_linrec.kernels.operations.record import uses_pallas
@@ -383,11 +394,56 @@ def _low_rank_case(kernel):
     return function, arrays, cotangents, expected
 
 
+def flags_and_leak(dynamics, operands):
+    """The flags of a native call, and the slope of its activation below zero.
+
+    The native kernels must have the activation.
+    """
+    flags, leak = activation_flags(dynamics.activation)
+    recurrent = operands.recurrent_kernel
+    linear = operands.expansion.shape[0] == 0 and (
+        recurrent.shape[1] != recurrent.shape[0]
+    )
+    flags += (
+        PER_STEP * (tuple(operands.step_size.shape) != (1, 1))
+        + LINEAR * linear
+        + GATED * dynamics.gated
+        + STEP_GRADIENT * (dynamics.trained_steps and bool(dynamics.solver))
+        + RESETS * resets.are_given(operands.resets)
+        + solver_flags(dynamics.solver)
+    )
+    return flags, leak
+
+
+def dynamics_of(call):
+    """The `Dynamics` that a call's flags encode."""
+    return Dynamics(
+        activation_of(call.flags, call.real("leak")),
+        solver_of(call.flags),
+        bool(call.flags & GATED),
+        bool(call.flags & STEP_GRADIENT),
+    )
+
+
+def _call_native(run, dynamics, operands, keep_all=True):
+    flags, leak = flags_and_leak(dynamics, operands)
+    attributes = bits_of(leak), int(keep_all)
+    return run(Call("nonlinear_scan", flags, attributes), *operands)
+
+
+def _call_plain(_, call, *operands):
+    loop = backends.current().loop
+    states, last = with_last_state(loop, dynamics_of(call), Operands(*operands))
+    return states if call.number("keep") else states[:, :0], last
+
+
 OPERATION = Operation(
     function="nonlinear_scan",
     choose=_form_of,
     forms={"fused": lambda kernel: kernel.nonlinear_scan, "loop": _loop},
     plain=_loop,
+    call_native=_call_native,
+    call_plain=_call_plain,
     self_tests=(_nonlinear_scan_case,),
     # Activations of pairs.
     self_tests_on_cpu=(_low_rank_case,),

@@ -10,7 +10,8 @@ into parts within which they neither grow nor decay by much. The convolution of
 each level with each part is computed for itself, kept where it may differ from
 zero, and added.
 
-`native/source/outliers.h` computes the same, with the same constants.
+`native/source/convolution/outliers.h` computes the same, with the same
+constants.
 """
 
 import numpy as np

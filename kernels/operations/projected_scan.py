@@ -11,6 +11,10 @@ from keras import ops
 
 from keras_linrec.double_precision import product
 from keras_linrec.kernels import backends
+from keras_linrec.kernels.native import block_length
+from keras_linrec.kernels.native.call_encoding import REVERSE
+from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.final_state import final_state
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import is_short
@@ -19,6 +23,7 @@ from keras_linrec.kernels.operations.tiny_cases import complex_of
 from keras_linrec.kernels.operations.tiny_cases import numbers
 from keras_linrec.kernels.operations.tiny_cases import parts_of
 from keras_linrec.kernels.operations.tiny_cases import recurrence
+from keras_linrec.kernels.resets import or_none
 
 
 def with_final_state(scan):
@@ -155,6 +160,44 @@ def _projected_scan_case(kernel):
     return function, arrays, cotangents, expected
 
 
+def _call_native(
+    run,
+    decay,
+    inputs,
+    input_kernel,
+    output_kernel,
+    initial_state,
+    reverse=False,
+    resets=None,
+):
+    block = block_length(len(decay) * decay[0].shape[-1])
+    call = Call("projected_scan", flags_of(decay, reverse, resets), (block,))
+    kernels = input_kernel, output_kernel
+    return run(call, decay, inputs, *kernels, resets, initial_state)
+
+
+def _call_plain(
+    kernel,
+    call,
+    decay,
+    inputs,
+    input_kernel,
+    output_kernel,
+    resets,
+    initial_state,
+):
+    return projected_scan(
+        kernel.scan,
+        decay,
+        inputs,
+        input_kernel,
+        output_kernel,
+        initial_state,
+        bool(call.flags & REVERSE),
+        or_none(resets),
+    )
+
+
 OPERATION = Operation(
     function="projected_scan",
     choose=_form_of,
@@ -165,5 +208,7 @@ OPERATION = Operation(
         "blocks": _blocks,
     },
     plain=_products,
+    call_native=_call_native,
+    call_plain=_call_plain,
     self_tests=(_projected_scan_case,),
 )

@@ -55,7 +55,17 @@ class Operation(NamedTuple):
     # each gives `(function, arrays, cotangents, expected)`, in which the
     # expected outputs and gradients come from NumPy.
     self_tests: tuple
-    # Further ones, of what only CPUs run.
+    # `call_native(run, *arguments)`: the operation by native code, where
+    # `run(call, *quantities)` runs a call of `native/table.py` and returns the
+    # results that have cotangents.
+    call_native: Callable
+    # `call_plain(kernel, call, *quantities)`: the same results, in operations
+    # that frameworks differentiate. `kernel` is a `Kernel` with these scans.
+    call_plain: Callable
+    # `call_plain_gradient(kernel, call, quantities)`, by name: the gradient in
+    # such operations. Defaults to `None`, that of `call_plain`.
+    call_plain_gradient: Callable | None = None
+    # Further tests, of what only CPUs run.
     self_tests_on_cpu: tuple = ()
     # Whether it runs along time, which devices may share.
     along_time: bool = True

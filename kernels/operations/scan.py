@@ -2,11 +2,16 @@
 
 import numpy as np
 
+from keras_linrec.kernels.native.call_encoding import REVERSE
+from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.table import Call
+from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.tiny_cases import complex_of
 from keras_linrec.kernels.operations.tiny_cases import numbers
 from keras_linrec.kernels.operations.tiny_cases import parts_of
 from keras_linrec.kernels.operations.tiny_cases import recurrence
+from keras_linrec.kernels.resets import or_none
 
 # How it runs.
 
@@ -46,10 +51,36 @@ def _scan_case(kernel, sizes=(2, 5, 3)):
     return function, arrays, cotangents, expected
 
 
+def _call_native(run, decay, inputs, initial_state, reverse=False, resets=None):
+    call = Call("scan", flags_of(decay, reverse, resets))
+    return run(call, decay, inputs, resets, initial_state)
+
+
+def _call_plain(kernel, call, decay, inputs, resets, initial_state):
+    reverse, resets = bool(call.flags & REVERSE), or_none(resets)
+    return kernel.scan(decay, inputs, initial_state, reverse, resets)
+
+
+def _call_plain_gradient(kernel, call, given):
+    return adjoint(
+        lambda *scanned: kernel.scan(*scanned)[0],
+        given["decay"],
+        given["outputs"],
+        given["initial_state"],
+        given["d_outputs"],
+        bool(call.flags & REVERSE),
+        given["d_final_state"],
+        or_none(given["resets"]),
+    )
+
+
 OPERATION = Operation(
     function="scan",
     choose=_form_of,
     forms={"scan": lambda kernel: kernel.scan},
     plain=lambda kernel: kernel.scan,
+    call_native=_call_native,
+    call_plain=_call_plain,
+    call_plain_gradient=_call_plain_gradient,
     self_tests=(_scan_case,),
 )

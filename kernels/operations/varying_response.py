@@ -12,6 +12,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec.kernels.native import varying_block
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations import tridiagonal
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import fused
@@ -439,6 +442,18 @@ def _varying_response_case(kernel):
     return function, arrays, cotangents, expected
 
 
+def _call_native(run, *arguments):
+    *arguments, alpha = arguments
+    inputs, state = arguments[-2:]
+    block = varying_block(inputs.shape[1], state.shape[2])
+    call = Call("varying_response", 0, (block, bits_of(alpha)))
+    return run(call, *arguments)
+
+
+def _call_plain(kernel, call, *arguments):
+    return varying_response(kernel.scan, *arguments, call.real("alpha"))
+
+
 OPERATION = Operation(
     function="varying_response",
     choose=_form_of,
@@ -447,6 +462,8 @@ OPERATION = Operation(
         "blocks": _on_plain_scans,
     },
     plain=_on_plain_scans,
+    call_native=_call_native,
+    call_plain=_call_plain,
     self_tests=(_varying_response_case,),
     along_time=False,
 )

@@ -31,7 +31,7 @@ def by_sections(scan):
     """A projected scan that keeps the states of a section of time."""
     from keras_linrec.kernels.tensorflow import sections
 
-    return partial(sections.projected_scan, scan)
+    return partial(sections.by_sections, scan)
 
 
 def platform():

@@ -1,4 +1,4 @@
-"""The operations of `source/tensorflow.cpp`, by the device of their tensors.
+"""The operations of `source/adapters/tensorflow.cpp`.
 
 Importing this module builds and loads their library.
 """
@@ -7,19 +7,42 @@ import tensorflow as tf
 
 from keras_linrec.kernels import backends
 from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native.table import by_name
 
 library = build.load("tensorflow", tf.load_op_library)
 
 
-def operation_for(name, tensor):
-    """The operation of a core's function, for the device of a tensor.
+def run_call(call, tensors, wanted=None, on_cuda=False):
+    """The results of a call, a dict by name: tensors, or tuples of parts.
 
     Args:
-        name: the name of the function, without `keras_linrec_`.
-        tensor: an argument of the call.
+        call: `Call`.
+        tensors: flat list of its arguments.
+        on_cuda: whether the CUDA core runs it. Defaults to `False`.
+        wanted: which results to compute. The others have no elements. Defaults
+            to `None`, all.
     """
-    on_cuda = "cuda_" if runs_on_cuda(tensor) else ""
-    return getattr(library, f"keras_linrec_{on_cuda}{name}")
+    operation = call.operation
+    attributes = dict(zip(operation.attributes, call.attributes, strict=True))
+    if operation.wanted:
+        attributes["wanted"] = wanted or [True] * len(operation.results)
+    # The generated wrappers accept a list of tensors only as a `list`, and
+    # without variables in it.
+    tensors = map(tf.convert_to_tensor, tensors)
+    named = by_name(operation, operation.arguments, call.flags, tensors)
+    core = "cuda_" if on_cuda else ""
+    results = getattr(library, f"keras_linrec_{core}{call.name}")(
+        *(list(p) if isinstance(p, tuple) else p for p in named.values()),
+        flags=call.flags,
+        **attributes,
+    )
+    if len(operation.results) == 1:
+        results = [results]
+    names = [result.name for result in operation.results]
+    return {
+        name: tuple(parts) if isinstance(parts, list) else parts
+        for name, parts in zip(names, results, strict=True)
+    }
 
 
 def runs_on_cuda(tensor):

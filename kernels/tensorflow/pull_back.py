@@ -1,10 +1,10 @@
-"""Gradients of plain functions, for the gradients of operations."""
+"""Gradients of plain functions, for the gradients of native calls."""
 
 import tensorflow as tf
 
 
 def pull_back(function, tensors, cotangents, unconnected="zero"):
-    """Gradients of a plain function of a list of tensors."""
+    """See `kernels/native/gradients.py`."""
     # Copies, so that the tape tells apart two uses of the same tensor.
     tensors = [tf.identity(tensor) for tensor in tensors]
     with tf.GradientTape() as tape:

@@ -14,7 +14,7 @@ from keras_linrec.kernels.sections import section_length
 from keras_linrec.kernels.tensorflow.pull_back import pull_back
 
 
-def projected_scan(
+def by_sections(
     scan,
     decay,
     inputs,

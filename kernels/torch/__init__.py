@@ -37,7 +37,7 @@ def by_sections(scan):
     """A projected scan that keeps the states of a section of time."""
     from keras_linrec.kernels.torch import sections
 
-    return partial(sections.projected_scan, scan)
+    return partial(sections.by_sections, scan)
 
 
 def vjp(function, tensors, cotangents):

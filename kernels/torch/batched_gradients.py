@@ -10,32 +10,20 @@ are told apart by a dispatch key, and our operators take leading axes anyway.
 import torch
 from torch import Tensor
 
-from keras_linrec.kernels.torch.tensors import counts
-from keras_linrec.kernels.torch.tensors import flatten
-from keras_linrec.kernels.torch.tensors import nest
-
-# It holds the rules for as long as the process lives.
-_library = torch.library.Library("keras_linrec", "IMPL")
+from keras_linrec.kernels.torch.operators import library
 
 
-def register(operator, settings):
-    """Registers the rule of a custom operator.
-
-    Args:
-        operator: the custom operator, which takes leading axes and returns a
-            list of tensors.
-        settings: the number of leading arguments that are not tensors.
-    """
+def register(operator):
+    """Registers the rule of an `Operator`, which takes leading axes."""
 
     def run(*given):
-        numbers, arguments = given[:settings], given[settings:]
+        call, _, tensors = operator.read(given)
         level = _level()
-        unmapped = _unmapped(flatten(arguments), level)
-        results = operator(*numbers, *nest(unmapped, counts(arguments)))
+        unmapped = operator.nest(call, _unmapped(tensors, level))
+        results = operator(*given[: operator.settings], *unmapped)
         return [torch._add_batch_dim(part, 0, level) for part in results]
 
-    name = operator._qualname.split("::")[1]
-    _library.impl(name, run, "Batched")
+    library.impl(operator.name, run, "Batched")
 
 
 def _level():

@@ -14,10 +14,9 @@ import torch
 
 from keras_linrec.double_precision import leaky_relu
 from keras_linrec.kernels.native import cuda
-from keras_linrec.kernels.native.call_encoding import bits_of
-from keras_linrec.kernels.native.call_encoding import dynamics_of
 from keras_linrec.kernels.operations.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import dynamics_of
 from keras_linrec.kernels.torch.products import in_full_precision
 from keras_linrec.kernels.torch.tensors import number_flag
 
@@ -68,13 +67,13 @@ def _device(name, tensors):
 # compute what is sequential; large products do the rest for all steps at once.
 
 
-def nonlinear_scan(flags, leak, keep, operands):
-    """States of all steps, or of none if not `keep`, and the last one.
+def nonlinear_scan(called, operands):
+    """States of all steps, or of none if the call keeps none, and the last one.
 
     `operands` are those of `operations/nonlinear_recurrence.py`, in a list and
-    with any leading axes; `flags` and `leak` are those of
-    `call_encoding.nonlinear_flags`.
+    with any leading axes; `called` is a `Call`.
     """
+    keep = called.number("keep")
     with _without_autocast(operands):
         given = _with_systems(operands)
         groups, batch, time, units = _shape(given)
@@ -85,8 +84,8 @@ def nonlinear_scan(flags, leak, keep, operands):
         drive, matrix = _drive(given), _matrix(given)
         call(
             "nonlinear_scan",
-            flags,
-            (*_shape(given), int(keep), bits_of(leak)),
+            called.flags,
+            (*_shape(given), keep, called.number("leak")),
             (
                 drive,
                 matrix,
@@ -103,10 +102,9 @@ def nonlinear_scan(flags, leak, keep, operands):
         ]
 
 
-def nonlinear_scan_backward(
-    flags, leak, operands, outputs, d_outputs, d_final_state
-):
+def nonlinear_scan_backward(called, tensors):
     """Cotangents of the operands; a `d_outputs` without steps means zeros."""
+    *operands, outputs, d_outputs, d_final_state = tensors
     with _without_autocast(operands):
         given = _with_systems(operands)
         groups, batch, _, _ = _shape(given)
@@ -118,8 +116,8 @@ def nonlinear_scan_backward(
                 (d_final_state, d_final_state.shape[-1:]),
             )
         )
-        dynamics = dynamics_of(flags, leak)
-        stages = _stages(dynamics, leak, given, outputs)
+        dynamics = dynamics_of(called)
+        stages = _stages(dynamics, called.real("leak"), given, outputs)
         factors = torch.stack([stage.factors for stage in stages], 2)
         d_slopes = outputs.new_empty(
             (groups, batch, len(stages), *outputs.shape[2:])
@@ -128,8 +126,8 @@ def nonlinear_scan_backward(
         kept = d_outputs.shape[2] > 0
         call(
             "nonlinear_scan_backward",
-            flags,
-            (*_shape(given), int(kept), bits_of(leak)),
+            called.flags,
+            (*_shape(given), int(kept), called.number("leak")),
             (
                 factors,
                 _matrix(given).mT,

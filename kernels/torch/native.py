@@ -3,92 +3,50 @@
 Importing this module builds and loads the library.
 """
 
+from functools import partial
+
 import torch
 
-from keras_linrec.kernels.native.call_encoding import activation_flags
-from keras_linrec.kernels.native.call_encoding import flags_of
-from keras_linrec.kernels.native.call_encoding import move_flags
-from keras_linrec.kernels.native.call_encoding import nonlinear_flags
-from keras_linrec.kernels.operations import nonlinear_recurrence
+from keras_linrec.kernels.native.table import flatten
+from keras_linrec.kernels.native.table import with_cotangents
+from keras_linrec.kernels.operations import OPERATIONS
+from keras_linrec.kernels.torch import gradients as gradients
 from keras_linrec.kernels.torch import is_recorded
 from keras_linrec.kernels.torch import is_transformed
-from keras_linrec.kernels.torch import operators
-from keras_linrec.kernels.torch.gradients import scan as scan
-from keras_linrec.kernels.torch.tensors import alike
-from keras_linrec.kernels.torch.tensors import given
+from keras_linrec.kernels.torch.operators import OPERATORS
 
 
-def projected_scan(
-    decay,
-    inputs,
-    input_kernel,
-    output_kernel,
-    initial_state,
-    reverse=False,
-    resets=None,
-):
-    """Outputs, a tensor, and the final state, a tuple."""
-    resets = given(resets, inputs)
-    outputs, *final_state, _ = operators.projected_scan(
-        flags_of(decay, reverse, resets),
-        list(decay),
-        inputs,
-        list(input_kernel),
-        list(output_kernel),
-        resets,
-        list(initial_state),
+def run(call, *quantities):
+    """The results of a native call that have cotangents."""
+    operator = OPERATORS[call.name]
+    tensors = flatten(quantities)
+    if "keep" in operator.operation.attributes and _may_need(tensors):
+        call = call.replace(keep=1)
+    # `torch.autocast` may have changed some.
+    like = tensors[0]
+    tensors = [
+        like.new_empty((0, 0)) if part is None else part.to(like.dtype)
+        for part in tensors
+    ]
+    results = operator(
+        call.flags, *call.attributes, *operator.nest(call, tensors)
     )
-    return outputs, tuple(final_state)
+    return with_cotangents(call, results)
 
 
-def impulse_response(p, d, q, t, b, timescale, output_matrix, time, alpha):
-    """See `keras_linrec.kernels.operations.impulse_response`."""
-    (arguments,) = alike((p, d, q, t, b, timescale, output_matrix))
-    (response,) = operators.impulse_response(
-        time, float(alpha), list(arguments)
+def _may_need(tensors):
+    """Whether a gradient of these tensors may be asked for."""
+    # Within `torch.vmap`, tensors do not say whether they require gradients.
+    return torch.is_grad_enabled() and (
+        is_transformed() or any(part.requires_grad for part in tensors)
     )
-    return response
 
 
-def varying_response(*arguments):
-    """See `keras_linrec.kernels.operations.varying_response`."""
-    *arguments, alpha = arguments
-    (arguments,) = alike(arguments)
-    outputs, final_state, _ = operators.varying_response(
-        float(alpha), list(arguments)
-    )
-    return outputs, final_state
-
-
-def carried_response(*arguments):
-    """See `keras_linrec.kernels.operations.carried_response`."""
-    *arguments, alpha = arguments
-    (arguments,) = alike(arguments)
-    outputs, final_state = operators.carried_response(
-        float(alpha), list(arguments)
-    )
-    return outputs, final_state
-
-
-def causal_convolution(inputs, response, activation):
-    """See `keras_linrec.kernels.operations.causal_convolution`."""
-    ((inputs, response),) = alike((inputs, response))
-    (outputs,) = operators.causal_convolution(
-        *activation_flags(activation), inputs, response
-    )
-    return outputs
-
-
-def move_steps(sequences, mask, to_places, with_masked):
-    """See `keras_linrec.kernels.operations.move_steps`."""
+def _move_steps(sequences, mask, to_places, with_masked):
     if _is_whole(mask):
         return sequences
-    (moved,) = operators.move_steps(
-        move_flags(to_places, with_masked),
-        sequences,
-        mask.to(sequences.dtype),
-    )
-    return moved
+    move = OPERATIONS["move_steps"].call_native
+    return move(run, sequences, mask, to_places, with_masked)
 
 
 def _is_whole(mask):
@@ -100,17 +58,7 @@ def _is_whole(mask):
     return not is_recorded() and mask.device.type == "cpu" and bool(mask.all())
 
 
-def nonlinear_scan(dynamics, operands, keep_all=True):
-    """See `Kernel.nonlinear_scan` in the registry."""
-    (operands,) = alike(operands)
-    operands = nonlinear_recurrence.Operands(*operands)
-    flags = nonlinear_flags(dynamics, operands)
-    # Within `torch.vmap`, tensors do not say whether they require gradients.
-    keep = keep_all or (
-        torch.is_grad_enabled()
-        and (is_transformed() or any(part.requires_grad for part in operands))
-    )
-    outputs, final_state = operators.nonlinear_scan(
-        *flags, keep, list(operands)
-    )
-    return outputs, final_state
+FUNCTIONS = {
+    operation.function: partial(operation.call_native, run)
+    for operation in OPERATIONS.values()
+} | {"move_steps": _move_steps}

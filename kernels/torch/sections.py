@@ -7,7 +7,7 @@ from keras_linrec.kernels.operations import projected_scan as plain
 from keras_linrec.kernels.sections import section_length
 
 
-def projected_scan(
+def by_sections(
     scan,
     decay,
     inputs,

@@ -47,14 +47,14 @@ def wrong(decay, inputs, initial_state, reverse=False, resets=None):
 
 def compiled():
     """A stand-in for a module of compiled kernels."""
-    return SimpleNamespace(scan=broken)
+    return SimpleNamespace(FUNCTIONS={"scan": broken})
 
 
 def compiled_wrong():
     def scan(decay, inputs, initial_state, reverse=False, resets=None):
         return inputs, initial_state
 
-    return SimpleNamespace(scan=scan)
+    return SimpleNamespace(FUNCTIONS={"scan": scan})
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -72,7 +72,7 @@ def test_the_plain_form_of_an_operation_passes_its_self_test(name):
 
 def test_the_core_and_python_number_the_activations_alike():
     """A call names an activation by its place in either list."""
-    header = (recipes.SOURCE / "activation_kernels.h").read_text()
+    header = (recipes.SOURCE / "base/activation_kernels.h").read_text()
     *of_core, _ = re.findall(r"^  k(\w+),", header, re.MULTILINE)
     in_python = [a.__name__.replace("_", "") for a in call_encoding.ACTIVATIONS]
     assert [name.lower() for name in of_core] == in_python

@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "core.h"
+#include "base/core.h"
 
 namespace {
 

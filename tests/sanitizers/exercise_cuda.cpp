@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cuda_core.h"
+#include "cuda/cuda_core.h"
 
 namespace {
 

@@ -24,14 +24,13 @@ for sanitizer in address,undefined thread; do
     for set in "${!sets[@]}"; do
         # shellcheck disable=SC2086
         "$compiler" "${flags[@]}" ${sets[$set]} -DKERAS_LINREC_SET="$set" \
-            -c "$source/kernels.cpp" -o "$scratch/$set.o" &
+            -c "$source/base/kernels.cpp" -o "$scratch/$set.o" &
         objects+=("$scratch/$set.o")
     done
     wait
     "$compiler" "${flags[@]}" exercise.cpp \
-        "$source"/{carried_response,causal_convolution,impulse_response}.cpp \
-        "$source"/{move_steps,nonlinear_scan,projected_scan,scan}.cpp \
-        "$source"/{varying_response,parallel,processors,systems,dispatch}.cpp \
+        "$source"/{convolution,moves,nonlinear,scan,structured}/*.cpp \
+        "$source"/base/{parallel,processors,systems,dispatch}.cpp \
         "${objects[@]}" -pthread \
         -o "$scratch/exercise"
     run=("${!sets[@]}")
@@ -53,7 +52,7 @@ for sanitizer in address,undefined thread; do
     "$compiler" "${flags[@]}" -shared -fPIC ../support/cuda_stand_in.cpp -pthread \
         -o "$scratch/stand_in.so" &
     "$compiler" "${flags[@]}" exercise_cuda.cpp \
-        "$source"/{cuda_calls,cuda_driver,systems}.cpp \
+        "$source"/cuda/*.cpp "$source"/base/systems.cpp \
         -pthread -ldl -o "$scratch/exercise_cuda"
     wait
     "$scratch/exercise_cuda" "$scratch/stand_in.so"

@@ -1,5 +1,5 @@
 // A stand-in for CUDA's driver library: its GPU is the CPU. It has the functions
-// that kernels/native/source/cuda_driver.cpp calls, and runs the kernels of
+// that kernels/native/source/cuda/cuda_driver.cpp calls, and runs the kernels of
 // cuda_passes.h, each thread of a block after the other, several blocks at the
 // same time.
 #include <atomic>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "cuda_passes.h"
+#include "cuda/cuda_passes.h"
 
 namespace {
 

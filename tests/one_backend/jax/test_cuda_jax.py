@@ -15,6 +15,8 @@ from support.autodiff import relative_error
 if keras.backend.backend() != "jax":
     pytest.skip("here XLA calls the CUDA core", allow_module_level=True)
 
+from types import SimpleNamespace
+
 import jax
 from support.cuda_stand_in import stand_in as stand_in
 from support.nonlinear_cases import random_operands
@@ -51,12 +53,8 @@ def kernels(stand_in, monkeypatch):
 @pytest.fixture
 def on_stand_in(kernels, monkeypatch):
     """The same, and programs for the CPU have the form for GPUs."""
-    for function in kernels.FORMS:
-        jax.ffi.register_ffi_target(
-            cuda.name_of(function),
-            kernels.handler(function, "_on_cpu"),
-            platform="cpu",
-        )
+    handler = core_calls.library.keras_linrec_xla_emulated_cuda
+    kernels.register(handler, "cpu")
     original = core_calls.native_or_portable
 
     def native_or_portable(natives, *others):
@@ -66,7 +64,7 @@ def on_stand_in(kernels, monkeypatch):
         return original(natives, *others)
 
     monkeypatch.setattr(core_calls, "native_or_portable", native_or_portable)
-    return kernels
+    return SimpleNamespace(**kernels.FUNCTIONS)
 
 
 def system(time, per_step, field):
@@ -95,11 +93,11 @@ def whole(parts):
     return arrays[0] if len(arrays) == 1 else arrays[0] + 1j * arrays[1]
 
 
-def results_and_gradients(kernels, reverse):
+def results_and_gradients(scan, reverse):
     @jax.jit
     def run(arguments, cotangents):
         def function(decay, inputs, state):
-            return kernels.scan(decay, inputs, state, reverse)
+            return scan(decay, inputs, state, reverse)
 
         results, pull_back = jax.vjp(function, *arguments)
         return *results, *pull_back(cotangents)
@@ -113,7 +111,7 @@ def test_it_equals_the_definition(on_stand_in, field, per_step):
     for time, reverse in ((1, False), (2000, False), (2000, True)):
         arrays = system(time, per_step, field)
         tensors = tuple(map(parts, arrays))
-        run = results_and_gradients(on_stand_in, reverse)
+        run = results_and_gradients(on_stand_in.scan, reverse)
         got = run(tensors[:3], tensors[3:])
         wide = [a.astype(np.result_type(a, "float64")) for a in arrays]
         outputs, final = definition.linear_scan(*wide[:3], reverse)
@@ -267,7 +265,7 @@ def test_a_failure_is_an_error_with_its_reason(on_stand_in, stand_in):
 
 def test_programs_for_gpus_call_it(kernels):
     def program(reverse):
-        run = results_and_gradients(kernels, reverse)
+        run = results_and_gradients(kernels.FUNCTIONS["scan"], reverse)
         tensors = tuple(map(parts, system(5, False, "real")))
         traced = run.trace(tensors[:3], tensors[3:])
         return traced.lower(lowering_platforms=("cuda",)).as_text()

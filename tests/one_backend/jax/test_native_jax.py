@@ -4,7 +4,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 import pytest
 from jax import export
@@ -13,10 +12,7 @@ from support.needs_native import require_native
 
 import keras_linrec
 from keras_linrec import ops
-from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.kernels.operations import projected_scan as projection
-from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
-from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 
 native = require_native()
 
@@ -152,34 +148,6 @@ def test_the_second_derivative_is_that_of_the_plain_form(numbers):
     expected = twice(partial(projection.projected_scan, native.scan))
     for one, other in zip(got, expected):
         assert relative_error(one, other) < 1e-5
-
-
-def test_arrays_of_other_counts_or_shapes_are_refused(numbers):
-    decay = (uniform(numbers, CHANNELS),)
-    inputs = (uniform(numbers, BATCH, TIME, CHANNELS),)
-    state = (uniform(numbers, BATCH, CHANNELS),)
-    kernel = (uniform(numbers, CHANNELS, CHANNELS),)
-    *given, output_matrix = [array[0] for array in systems(numbers, 1)]
-    dynamics = Dynamics(keras.activations.tanh)
-    operands = [
-        jnp.ones(shape)
-        for shape in operand_shapes(0, BATCH, TIME, FEATURES, UNITS, 0)
-    ]
-    wide = Operands(*operands)._replace(bias=jnp.ones(2 * UNITS))
-    calls = {
-        "inputs": lambda: native.scan(2 * decay, inputs, 2 * state),
-        "decay": lambda: native.scan(kernel[0][:, :1], inputs, state),
-        "output_kernel": lambda: native.projected_scan(
-            decay, inputs[0], kernel, 2 * kernel, state
-        ),
-        "arguments": lambda: native.impulse_response(
-            *given, output_matrix[..., 1:], 6, 0.5
-        ),
-        "operands": lambda: native.nonlinear_scan(dynamics, wide),
-    }
-    for name, call in calls.items():
-        with pytest.raises(ValueError, match=f"Received: shapes of {name}="):
-            call()
 
 
 def test_an_exported_program_needs_no_native_code(numbers):

@@ -6,6 +6,7 @@ only. What a GPU alone can show is at the end.
 
 import ctypes
 from functools import cache
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -63,7 +64,7 @@ def kernels(stand_in, monkeypatch):
     allow_on_cpu()
     native_cuda.core()
     on_gpu(monkeypatch)
-    return native
+    return SimpleNamespace(**native.FUNCTIONS)
 
 
 def in_mode(mode, function):
@@ -389,8 +390,9 @@ def test_on_a_gpu():
         pytest.skip("there is no GPU here")
     from keras_linrec.kernels.tensorflow import native
 
+    scan = native.FUNCTIONS["scan"]
     for jit_compile in (False, True):
-        outputs, _ = tf.function(native.scan, jit_compile=jit_compile)(
+        outputs, _ = tf.function(scan, jit_compile=jit_compile)(
             (tf.fill([3], 0.5),), (tf.ones((2, 5000, 3)),), (tf.zeros((2, 3)),)
         )
         np.testing.assert_allclose(outputs[0][:, -1], 2.0, rtol=1e-6)

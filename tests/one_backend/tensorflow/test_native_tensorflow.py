@@ -262,7 +262,9 @@ def test_a_nonlinear_scan_checks_sizes_that_were_not_known():
         )[1]
 
     assert run(tf.ones((2, 9, 2)), tf.ones((2, 9))).shape == (2, 3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`j` should be 9"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="`step_size`.*time=9"
+    ):
         run(tf.ones((2, 9, 2)), tf.ones((2, 3)))
 
 

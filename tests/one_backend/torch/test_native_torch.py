@@ -10,19 +10,17 @@ from support.needs_native import require_native
 
 from keras_linrec import ops
 from keras_linrec.kernels import registry
+from keras_linrec.kernels.native import block_length
 from keras_linrec.kernels.native import core
-from keras_linrec.kernels.native.call_encoding import COMPLEX
-from keras_linrec.kernels.native.call_encoding import PER_STEP
-from keras_linrec.kernels.native.call_encoding import RESETS
+from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import flags_of
-from keras_linrec.kernels.native.call_shapes import operand_shapes
 from keras_linrec.layers import LRU
 from keras_linrec.layers import LipschitzRNN
 from keras_linrec.ops.impulse_response import impulse_response
 
 native = require_native()
 
-from keras_linrec.kernels.torch import operators  # noqa: E402
+from keras_linrec.kernels.torch.operators import OPERATORS  # noqa: E402
 
 BATCH, TIME, CHANNELS, FEATURES, UNITS = 2, 7, 3, 4, 5
 
@@ -58,11 +56,12 @@ def test_the_operators_are_what_pytorch_expects(case):
     for resets in (NONE, torch.ones(BATCH, TIME)):
         flags = flags_of(decay, True, resets)
         given = flags, decay, inputs, resets, state
-        torch.library.opcheck(operators.scan, given)
+        torch.library.opcheck(OPERATORS["scan"].call, given)
     sequences = rand(BATCH, TIME, FEATURES, dtype=torch.float32)
+    block = block_length(len(decay) * CHANNELS)
     torch.library.opcheck(
-        operators.projected_scan,
-        (flags, decay, sequences, into, out, resets, state),
+        OPERATORS["projected_scan"].call,
+        (flags, block, decay, sequences, into, out, resets, state),
     )
 
 
@@ -110,8 +109,8 @@ def systems(dtype=torch.float64):
 
 
 def test_the_operator_of_the_impulse_response_is_what_pytorch_expects():
-    given = 5, 0.5, systems(torch.float32)
-    torch.library.opcheck(operators.impulse_response, given)
+    given = 0, 5, bits_of(0.5), *systems(torch.float32)
+    torch.library.opcheck(OPERATORS["impulse_response"].call, given)
 
 
 def test_first_and_second_derivatives_of_the_impulse_response():
@@ -274,97 +273,18 @@ def test_under_autocast_numbers_are_float32(time):
     assert torch.allclose(got.float(), expected, rtol=0.05, atol=0.05)
     half = [torch.ones(CHANNELS, dtype=torch.bfloat16)]
     with pytest.raises(TypeError, match="Received: .*bfloat16"):
-        operators.scan(0, half, [sequences[..., :3]], NONE, [state[0]])
+        OPERATORS["scan"](0, half, [sequences[..., :3]], NONE, [state[0]])
 
 
-def spoilt_calls():
-    """Calls of operators whose tensors have other counts or shapes."""
-    decay, inputs, state, into, out = (
-        [part.detach() for part in parts] for parts in arguments(2, True)
-    )
-    sequences = torch.rand(BATCH, TIME, FEATURES, dtype=torch.float64)
-    none = NONE.double()
-    flags = flags_of(decay, False, none)
-    fixed = flags & ~PER_STEP
-    real = flags & ~COMPLEX
-    *_, checkpoints = operators.projected_scan(
-        flags, decay, sequences, into, out, none, state
-    )
-    projected = flags, decay, sequences, into, out, none
-    upstream = torch.rand(BATCH, TIME, UNITS, dtype=torch.float64)
-    systems_given = [part.detach() for part in systems()]
-    return [
-        (operators.scan, "decay", (flags, decay[:1], inputs, none, state)),
-        (operators.scan, "decay", (fixed, decay, inputs, none, state)),
-        (operators.scan, "decay", (real, decay, inputs, none, state)),
-        (operators.scan, "inputs", (flags, decay, inputs[:1], none, state)),
-        (operators.scan, "initial_state", (flags, decay, inputs, none, inputs)),
-        (operators.scan, "resets", (flags, decay, inputs, inputs[0], state)),
-        (
-            operators.scan,
-            "resets",
-            (flags | RESETS, decay, inputs, none, state),
-        ),
-        (
-            operators.scan_backward,
-            "d_final_state",
-            (flags, decay, inputs, none, state, inputs, state[:1]),
-        ),
-        (
-            operators.projected_scan,
-            "output_kernel",
-            (*projected[:4], into, none, state),
-        ),
-        (
-            operators.projected_scan_backward,
-            "checkpoints",
-            (*projected, checkpoints[:, 1:], upstream, state, state),
-        ),
-        (
-            operators.impulse_response,
-            "arguments",
-            (5, 0.5, [*systems_given[:5], upstream, systems_given[6]]),
-        ),
-        (
-            operators.impulse_response_backward,
-            "d_response",
-            (
-                [True] * 7,
-                5,
-                0.5,
-                systems_given,
-                torch.rand(2, 2, 4, dtype=torch.float64),
-            ),
-        ),
-        (operators.move_steps, "mask", (0, sequences, sequences[:, 1:, 0])),
-        (
-            operators.carried_response,
-            "arguments",
-            (0.5, [*systems_given, sequences]),
-        ),
-    ]
-
-
-def test_tensors_of_other_counts_or_shapes_are_refused():
-    for operator, parameter, given in spoilt_calls():
-        message = f"expects `{parameter}`.*Received: shapes of {parameter}="
-        with pytest.raises(ValueError, match=message):
-            operator(*given)
-
-
-def test_operands_of_other_shapes_are_refused():
-    shapes = operand_shapes(0, BATCH, TIME, FEATURES, UNITS, 0)
-    operands = [torch.rand(shape) for shape in shapes]
-    outputs, final = operators.nonlinear_scan(0, 0.0, True, operands)
-    for place, shape in enumerate(shapes):
-        spoilt = list(operands)
-        spoilt[place] = torch.rand(*shape[:-1], shape[-1] + 1)
-        with pytest.raises(ValueError, match="expects `operands`"):
-            operators.nonlinear_scan(0, 0.0, True, spoilt)
-    with pytest.raises(ValueError, match="expects `d_outputs`"):
-        operators.nonlinear_scan_backward(
-            0, 0.0, operands, outputs, outputs[:, 1:], final
-        )
+def test_a_list_of_another_length_is_refused():
+    decay, inputs, state, _, _ = arguments(2, True)
+    flags = flags_of(decay, False, None)
+    for place, name in enumerate(("decay", "inputs", "initial_state")):
+        given = [decay, inputs, state]
+        given[place] = given[place][:1]
+        given.insert(2, NONE.double())
+        with pytest.raises(ValueError, match=f"`{name}` should have 2 parts"):
+            OPERATORS["scan"](flags, *given)
 
 
 def test_the_self_test_runs_in_inference_mode_too():

@@ -354,7 +354,7 @@ def test_the_core_survives_a_damaged_cache(native, workplace, monkeypatch):
 def test_no_line_of_the_sources_is_longer_than_80_columns():
     sources = [
         path
-        for path in recipes.SOURCE.iterdir()
+        for path in recipes.SOURCE.rglob("*.*")
         if path.suffix in {".cpp", ".cu", ".h"}
     ]
     assert sources

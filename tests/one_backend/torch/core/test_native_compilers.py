@@ -103,7 +103,10 @@ def test_the_best_instruction_set_is_chosen(name, tmp_path):
     if (absent and not find_spec("ziglang")) or not shutil.which(compiler[0]):
         pytest.skip(f"{name} is not installed")
     (tmp_path / "main.cpp").write_text(MAIN)
-    sources = [recipes.SOURCE / "dispatch.cpp", recipes.SOURCE / "systems.cpp"]
+    sources = [
+        recipes.SOURCE / "base" / name
+        for name in ("dispatch.cpp", "systems.cpp")
+    ]
     subprocess.run(
         [*compiler, "-std=c++17", f"-I{recipes.SOURCE}"]
         + [*systems.here().compile_flags, "main.cpp", *sources]

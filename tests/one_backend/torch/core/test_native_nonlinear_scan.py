@@ -18,10 +18,9 @@ from keras_linrec import activations
 from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 from keras_linrec.kernels.operations.nonlinear_recurrence import recurrence
-from keras_linrec.kernels.torch import native
 from keras_linrec.kernels.torch.loop import loop
 
-require_native()
+native = require_native()
 
 ACTIVATIONS = {
     **nonlinear_cases.ACTIVATIONS,

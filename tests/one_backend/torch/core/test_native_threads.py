@@ -62,7 +62,12 @@ def processors_of_quota(tmp_path_factory):
     program = folder / "main"
     subprocess.run(
         [*build.cxx(), "-std=c++17", f"-I{recipes.SOURCE}", str(source)]
-        + [str(recipes.SOURCE / "processors.cpp"), "-pthread", "-o", program],
+        + [
+            str(recipes.SOURCE / "base/processors.cpp"),
+            "-pthread",
+            "-o",
+            program,
+        ],
         check=True,
     )
 

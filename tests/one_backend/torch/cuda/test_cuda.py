@@ -15,14 +15,13 @@ from support.cuda_stand_in import stand_in as stand_in
 
 import keras_linrec
 from keras_linrec.kernels import backends
+from keras_linrec.kernels import registry
 from keras_linrec.kernels import sections
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.table import flatten
 from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.reference import scan as plain_scan
 from keras_linrec.kernels.torch import cuda
-from keras_linrec.kernels.torch.tensors import empty_like
-from keras_linrec.kernels.torch.tensors import flatten
-from keras_linrec.kernels.torch.tensors import given
 
 
 def system(time, per_step, batch=2, channels=3):
@@ -53,6 +52,14 @@ def parts(array, field, dtype, device="cpu"):
 def whole(tensors):
     arrays = [tensor.cpu().double().numpy() for tensor in tensors]
     return arrays[0] if len(arrays) == 1 else arrays[0] + 1j * arrays[1]
+
+
+def empty_like(tensors):
+    return [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
+
+
+def given(resets, inputs):
+    return inputs.new_empty((0, 0)) if resets is None else resets
 
 
 def scan(decay, inputs, initial_state, reverse=False, resets=None):
@@ -299,9 +306,9 @@ def test_a_launch_that_fails_says_why(stand_in):
 
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
 def test_the_operators_run_on_it(stand_in, monkeypatch, per_step):
-    from keras_linrec.kernels.torch import gradients
     from keras_linrec.kernels.torch import operators
 
+    native_scan = registry.load("native").scan
     arrays = system(20, per_step)
     tensors = [parts(array, "complex", torch.float64) for array in arrays]
     decay, inputs, state, *cotangents = tensors
@@ -310,7 +317,7 @@ def test_the_operators_run_on_it(stand_in, monkeypatch, per_step):
         """Results and gradients; of two systems at once, too."""
         arguments = [part.clone().requires_grad_() for part in flatten(tensors)]
         given = [arguments[2 * i : 2 * i + 2] for i in range(3)]
-        results = flatten(gradients.scan(*given))
+        results = flatten(native_scan(*given))
         slopes = torch.autograd.grad(
             results, flatten(given), flatten(cotangents)
         )
@@ -318,11 +325,11 @@ def test_the_operators_run_on_it(stand_in, monkeypatch, per_step):
             [torch.stack([part, 2 * part]) for part in quantity]
             for quantity in (decay, inputs, state)
         ]
-        mapped = flatten(torch.vmap(gradients.scan)(*pairs))
+        mapped = flatten(torch.vmap(native_scan)(*pairs))
         return [*results, *slopes, *mapped]
 
     expected = run()
-    monkeypatch.setitem(operators._CALLS, "cpu", cuda.call)
+    monkeypatch.setitem(operators.CALLS, "cpu", cuda.call)
     for one, other in zip(run(), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
@@ -355,7 +362,7 @@ def test_layers_run_on_it(stand_in, monkeypatch):
 
     facts = {"platform": "cuda", "operators": True, "unrolled": False}
     monkeypatch.setattr(backends.current(), "describe", lambda tensor: facts)
-    monkeypatch.setitem(operators._CALLS, "cpu", call)
+    monkeypatch.setitem(operators.CALLS, "cpu", call)
     monkeypatch.setattr(sections, "_BYTES", 16 * 2 * 16 * 4)
     for layer, results in zip(units, expected):
         calls.clear()

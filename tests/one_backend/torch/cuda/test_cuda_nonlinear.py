@@ -13,9 +13,11 @@ from support.cuda_stand_in import stand_in as stand_in
 from support.nonlinear_cases import ACTIVATIONS
 from support.nonlinear_cases import random_operands
 
-from keras_linrec.kernels.native.call_encoding import nonlinear_flags
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
+from keras_linrec.kernels.operations.nonlinear_recurrence import flags_and_leak
 from keras_linrec.kernels.operations.nonlinear_recurrence import recurrence
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch.loop import loop
@@ -53,13 +55,19 @@ def by_plain_form(dynamics, operands, cotangents):
     return [part.detach() for part in (*results, *gradients)]
 
 
+def call_of(dynamics, operands):
+    """A call that returns all steps."""
+    flags, leak = flags_and_leak(dynamics, operands)
+    return Call("nonlinear_scan", flags, (bits_of(leak), 1))
+
+
 def by_kernels(dynamics, operands, cotangents):
     """Outputs, final state and gradients by the kernels."""
-    flags, leak = nonlinear_flags(dynamics, Operands(*operands))
-    outputs, final = cuda.nonlinear_scan(flags, leak, True, operands)
+    call = call_of(dynamics, Operands(*operands))
+    outputs, final = cuda.nonlinear_scan(call, operands)
     upstream = [part.to(outputs.dtype) for part in cotangents]
     gradients = cuda.nonlinear_scan_backward(
-        flags, leak, operands, outputs, *upstream
+        call, [*operands, outputs, *upstream]
     )
     return [outputs, final, *gradients]
 
@@ -130,19 +138,19 @@ def test_a_nan_stops_at_a_reset(stand_in):
     operands.inputs[:, 3] = torch.nan
     operands.resets[:] = 0
     operands.resets[0, 6] = 1
-    flags, leak = nonlinear_flags(dynamics, operands)
-    outputs, final = cuda.nonlinear_scan(flags, leak, True, operands)
+    call = call_of(dynamics, operands)
+    outputs, final = cuda.nonlinear_scan(call, operands)
     missing = outputs.isnan().any(-1)
     assert missing[0].nonzero().flatten().tolist() == [3, 4, 5]
     assert missing[1].nonzero().flatten().tolist() == [3, 4, 5, 6, 7, 8]
     assert not final[0].isnan().any()
     # Nor does that of a cotangent go on to the steps before one.
     operands.inputs[:, 3] = 0
-    outputs, final = cuda.nonlinear_scan(flags, leak, True, operands)
+    outputs, final = cuda.nonlinear_scan(call, operands)
     d_outputs = torch.ones_like(outputs)
     d_outputs[:, 7] = torch.nan
     d_inputs, *_, d_initial_state = cuda.nonlinear_scan_backward(
-        flags, leak, operands, outputs, d_outputs, final
+        call, [*operands, outputs, d_outputs, final]
     )
     missing = d_inputs.isnan().any(-1)
     assert missing[0].nonzero().flatten().tolist() == [6, 7]
@@ -181,14 +189,12 @@ def test_it_takes_leading_axes_and_need_not_give_outputs(stand_in):
     operands = operands_of(
         dynamics, (2, 6, 3, 4), True, 0, torch.float64, leading=(2, 3)
     )
-    flags, leak = nonlinear_flags(
-        dynamics, Operands(*(part[0, 0] for part in operands))
-    )
-    outputs, final = cuda.nonlinear_scan(flags, leak, True, operands)
-    nothing, alone = cuda.nonlinear_scan(flags, leak, False, operands)
+    call = call_of(dynamics, Operands(*(part[0, 0] for part in operands)))
+    outputs, final = cuda.nonlinear_scan(call, operands)
+    nothing, alone = cuda.nonlinear_scan(call.replace(keep=0), operands)
     assert nothing.shape == (2, 3, 2, 0, 4) and torch.equal(alone, final)
     gradients = cuda.nonlinear_scan_backward(
-        flags, leak, operands, outputs, nothing, final
+        call, [*operands, outputs, nothing, final]
     )
     for index in np.ndindex(2, 3):
         one = [part[index] for part in operands]
@@ -206,8 +212,8 @@ def test_nan_propagates(stand_in):
         dynamics = Dynamics(activation)
         operands = operands_of(dynamics, (2, 5, 3, 4), False, 0, torch.float32)
         operands.inputs[0, 2] = torch.nan
-        flags, leak = nonlinear_flags(dynamics, operands)
-        outputs, _ = cuda.nonlinear_scan(flags, leak, True, operands)
+        call = call_of(dynamics, operands)
+        outputs, _ = cuda.nonlinear_scan(call, operands)
         assert outputs[0, 2:].isnan().all()
         assert not outputs[1].isnan().any()
 
@@ -226,12 +232,12 @@ def test_other_dtypes_are_refused(
 ):
     dynamics = Dynamics(keras.activations.tanh, "euler")
     operands = operands_of(dynamics, (2, 5, 3, 4), True, 0, torch.float32)
-    flags, leak = nonlinear_flags(dynamics, operands)
+    call = call_of(dynamics, operands)
     half = [part.bfloat16() for part in operands]
     mixed = [*operands[:-1], operands[-1].double()]
     for refused in (half, mixed):
         with pytest.raises(TypeError, match="nonlinear_scan`.*Received: dty"):
-            cuda.nonlinear_scan(flags, leak, True, refused)
+            cuda.nonlinear_scan(call, refused)
 
 
 def test_autocast_does_not_round(stand_in):
@@ -246,13 +252,15 @@ def test_autocast_does_not_round(stand_in):
 
 
 def test_the_operators_on_a_gpu_return_the_promised_shapes(stand_in):
-    from keras_linrec.kernels.torch import operators
+    from keras_linrec.kernels.torch.operators import ON_CUDA
+    from keras_linrec.kernels.torch.operators import OPERATORS
 
     dynamics = Dynamics(keras.activations.leaky_relu, "rk2")
     operands = list(operands_of(dynamics, (2, 5, 3, 4), True, 0, torch.float32))
-    call = *nonlinear_flags(dynamics, Operands(*operands)), True, operands
-    outputs, final = results = operators.nonlinear_scan_on_cuda(*call)
-    upstream = *call[:2], operands, outputs, outputs[:, :0], final
+    _, flags, (leak, keep) = call_of(dynamics, Operands(*operands))
+    call = flags, leak, keep, *operands
+    outputs, final = results = ON_CUDA["nonlinear_scan"](*call)
+    upstream = flags, leak, *operands, outputs, outputs[:, :0], final
 
     def promised(operator, call):
         """The operator's results on tensors without values."""
@@ -262,21 +270,19 @@ def test_the_operators_on_a_gpu_return_the_promised_shapes(stand_in):
     def on_meta(argument):
         if isinstance(argument, torch.Tensor):
             return argument.to("meta")
-        if isinstance(argument, list):
-            return [on_meta(part) for part in argument]
         return argument
 
     for got, expected in (
-        (results, promised(operators.nonlinear_scan, call)),
+        (results, promised(OPERATORS["nonlinear_scan"], call)),
         (
-            operators.nonlinear_scan_backward_on_cuda(*upstream),
-            promised(operators.nonlinear_scan_backward, upstream),
+            ON_CUDA["nonlinear_scan_backward"](*upstream),
+            promised(OPERATORS["nonlinear_scan_backward"], upstream),
         ),
     ):
         for one, other in zip(got, expected, strict=True):
             assert one.shape == other.shape and one.is_contiguous()
     # They also agree with the operators on the CPU.
-    for one, other in zip(results, operators.nonlinear_scan(*call)):
+    for one, other in zip(results, OPERATORS["nonlinear_scan"](*call)):
         torch.testing.assert_close(one, other)
 
 

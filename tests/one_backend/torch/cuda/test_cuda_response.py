@@ -18,8 +18,10 @@ from support.cuda_stand_in import stand_in as stand_in
 
 import keras_linrec
 from keras_linrec.kernels import backends
+from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch import operators
+from keras_linrec.kernels.torch.operators import OPERATORS
 
 pytestmark = pytest.mark.rest
 
@@ -44,7 +46,7 @@ def as_tensors(arrays, dtype, device="cpu"):
 @pytest.fixture
 def on_stand_in(stand_in, monkeypatch):
     """Operators on the CPU call the CUDA core."""
-    monkeypatch.setitem(operators._CALLS, "cpu", cuda.call)
+    monkeypatch.setitem(operators.CALLS, "cpu", cuda.call)
     return stand_in
 
 
@@ -53,10 +55,11 @@ def results_of(arguments, weights, alpha, dtype, device="cpu"):
     time = weights.shape[-1]
     given = as_tensors(arguments, dtype, device)
     (weights,) = as_tensors([weights], dtype, device)
-    (response,) = operators.impulse_response(time, alpha, given)
+    attributes = 0, time, bits_of(alpha)
+    (response,) = OPERATORS["impulse_response"](*attributes, *given)
     wanted = [True] * len(given)
-    gradients = operators.impulse_response_backward(
-        wanted, time, alpha, given, weights
+    gradients = OPERATORS["impulse_response_backward"](
+        wanted, *attributes, *given, weights
     )
     return [tensor.cpu().double().numpy() for tensor in (response, *gradients)]
 
@@ -111,8 +114,8 @@ def test_the_gradient_of_c_alone_is_the_same(on_stand_in):
     arguments, weights = case((3, 2, 9, 60))
     *_, expected = results_of(arguments, weights, 0.5, torch.float32)
     given = as_tensors([*arguments, weights], torch.float32)
-    *others, gradient = operators.impulse_response_backward(
-        [False] * 6 + [True], 60, 0.5, given[:-1], given[-1]
+    *others, gradient = OPERATORS["impulse_response_backward"](
+        [False] * 6 + [True], 0, 60, bits_of(0.5), *given
     )
     assert not any(other.numel() for other in others)
     np.testing.assert_array_equal(gradient.numpy(), expected)
@@ -161,7 +164,7 @@ def test_a_layer_runs_on_it(on_stand_in, monkeypatch):
     expected = run()
     facts = {"platform": "cuda", "operators": True, "unrolled": False}
     monkeypatch.setattr(backends.current(), "describe", lambda tensor: facts)
-    monkeypatch.setitem(operators._CALLS, "cpu", call)
+    monkeypatch.setitem(operators.CALLS, "cpu", call)
     for one, other in zip(run(), expected, strict=True):
         arrays = (part.detach().numpy() for part in (one, other))
         assert relative_error(*arrays) < 2e-5

@@ -1,0 +1,112 @@
+"""Gradients of native calls, for every framework: which call they are, and what
+they are in operations that the framework differentiates itself.
+
+A framework differentiates one function, `pull_back(function, tensors,
+cotangents)`: from a function of a list of tensors that returns a list, and the
+cotangents of the latter, to those of the former.
+"""
+
+from keras import ops
+
+from keras_linrec.kernels.native.table import by_name
+from keras_linrec.kernels.native.table import flatten
+from keras_linrec.kernels.operations import OPERATIONS
+
+_OPERATIONS = {one.function: one for one in OPERATIONS.values()}
+
+
+def gradient_arguments(call, arguments, results, cotangents):
+    """The tensors of a gradient's call, of those of the call itself.
+
+    Args:
+        call: `Call` whose gradient this is.
+        arguments: flat list of its arguments.
+        results: flat list of its results.
+        cotangents: flat list of the cotangents of all results.
+    """
+    operation = call.operation
+    named = by_name(operation, operation.arguments, call.flags, arguments)
+    named |= by_name(operation, operation.results, call.flags, results)
+    upstream = by_name(operation, operation.results, call.flags, cotangents)
+    named |= {f"d_{name}": parts for name, parts in upstream.items()}
+    return flatten(named[one.name] for one in operation.backward.arguments)
+
+
+def of_all_arguments(call, gradients, wanted=None):
+    """A gradient's results, and `None` for arguments that have none."""
+    backward = call.operation.backward
+    if wanted is not None:
+        gradients = [g if one else None for g, one in zip(gradients, wanted)]
+    named = by_name(backward, backward.results, call.flags, gradients)
+    return flatten(
+        named.get(f"d_{one.name}", (None,) * one.parts(call.flags))
+        for one in call.operation.arguments
+    )
+
+
+def plain_results(kernel, call, arguments):
+    """What `run` returns for a call, flat, in operations of the framework.
+
+    Args:
+        kernel: `Kernel`, with the scans to use.
+        call: `Call`.
+        arguments: flat list of tensors, without leading axes.
+    """
+    operation = call.operation
+    named = by_name(operation, operation.arguments, call.flags, arguments)
+    define = _OPERATIONS[call.name].call_plain
+    return flatten(define(kernel, call, *named.values()))
+
+
+def plain_gradient(pull_back, kernel, call, given, wanted=None):
+    """The results of the gradient's call, in operations of the framework.
+
+    Args:
+        pull_back: see above.
+        kernel: `Kernel`, with the scans to use.
+        call: `Call` whose gradient this is.
+        given: flat list of the arguments of the gradient's call. Results of
+            `call` among them that are functions of its arguments have no part
+            in what is computed here.
+        wanted: which gradients are wanted: the others have no elements.
+            Defaults to `None`, all.
+    """
+    operation, flags = call.operation, call.flags
+    backward = operation.backward
+    named = by_name(backward, backward.arguments, flags, given)
+    define = _OPERATIONS[call.name].call_plain_gradient
+    if define:
+        return flatten(define(kernel, call, named))
+    moving = [
+        a
+        for a in operation.arguments
+        if f"d_{a.name}" in {one.name for one in backward.results}
+    ]
+    results = operation.differentiated
+    cotangents = flatten(named[f"d_{result.name}"] for result in results)
+
+    def function(tensors):
+        values = {**named, **by_name(operation, moving, flags, tensors)}
+        arguments = flatten(values[one.name] for one in operation.arguments)
+        found = iter(plain_results(kernel, call, arguments))
+        return [
+            _as_many_steps(next(found), named[f"d_{result.name}"])
+            if "z" in result.axes
+            else next(found)
+            for result in results
+            for _ in range(result.parts(flags))
+        ]
+
+    tensors = flatten(named[one.name] for one in moving)
+    gradients = pull_back(function, tensors, cotangents)
+    if wanted is None:
+        return gradients
+    return [
+        gradient if one else ops.reshape(gradient, (-1,))[:0]
+        for gradient, one in zip(gradients, wanted)
+    ]
+
+
+def _as_many_steps(states, cotangents):
+    """The states that have a cotangent: those of all steps, or of none."""
+    return states[:, : ops.shape(cotangents)[1]]

@@ -1,0 +1,263 @@
+"""The table of `source/base/operations.h`, and what follows from it for a call.
+
+The core exports the table as text, so that Python has none of its facts. The
+tensors of a call are a flat list, in the table's order: a complex quantity is
+two of them.
+"""
+
+import ctypes
+import json
+from functools import lru_cache
+from typing import NamedTuple
+
+from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native import checkpoint_count
+from keras_linrec.kernels.native.call_encoding import COMPLEX
+from keras_linrec.kernels.native.call_encoding import number_of
+
+# The most numbers in the core's sizes.
+_MOST_SIZES = 16
+
+
+class Quantity(NamedTuple):
+    """An argument or a result: see `source/base/operations.h`."""
+
+    name: str
+    axes: str
+    real: bool
+    reuses: str
+    flag: int
+    otherwise: str
+
+    def letters(self, flags):
+        """The axes that it has in a call."""
+        return self.axes if flags & self.flag == self.flag else self.otherwise
+
+    def parts(self, flags):
+        """The number of its tensors in a call."""
+        return 2 if flags & COMPLEX and not self.real else 1
+
+    def has_rows(self, flags):
+        """Whether its first axis is the batch, whose rows are independent."""
+        return self.letters(flags).startswith("b")
+
+
+class NativeOperation:
+    """An operation of the core."""
+
+    def __init__(self, index, description):
+        self.index = index
+        self.name = description["name"]
+        self.is_complex = description["is_complex"]
+        self.on_cpu = description["on_cpu"]
+        self.on_cuda = description["on_cuda"]
+        self.attributes = tuple(description["attributes"])
+        self.arguments, self.results = (
+            [Quantity(**quantity) for quantity in description[side]]
+            for side in ("arguments", "results")
+        )
+        # A letter for each result of a gradient that need not compute all.
+        self.wanted = description["wanted"]
+        self.is_gradient = self.name.endswith("_backward")
+        # The operation of the gradient, and the results that have cotangents:
+        # the others are for the gradient.
+        self.backward = None
+        self.differentiated = self.results
+
+    def differentiate_by(self, backward):
+        """Set the operation of the gradient."""
+        self.backward = backward
+        read = {argument.name for argument in backward.arguments}
+        self.differentiated = [
+            result for result in self.results if f"d_{result.name}" in read
+        ]
+
+    def wanted_for(self, needed):
+        """Which results of this gradient to compute, so that some are there.
+
+        Args:
+            needed: for each argument of the operation whose gradient this is,
+                whether its gradient is needed.
+        """
+        together = {
+            letter
+            for letter, one in zip(self.wanted, needed, strict=True)
+            if one
+        }
+        return tuple(letter in together | {"*"} for letter in self.wanted)
+
+
+class Call(NamedTuple):
+    """What a call has beside its tensors."""
+
+    name: str
+    # See `call_encoding.py`.
+    flags: int
+    # Those of the operation, in its order.
+    attributes: tuple = ()
+
+    @property
+    def operation(self):
+        return operations()[self.name]
+
+    def number(self, name):
+        """An attribute, an integer."""
+        return self.attributes[self.operation.attributes.index(name)]
+
+    def real(self, name):
+        """An attribute that encodes a float."""
+        return number_of(self.number(name))
+
+    def replace(self, **numbers):
+        """This call with other attributes."""
+        names = self.operation.attributes
+        values = {**dict(zip(names, self.attributes)), **numbers}
+        return self._replace(attributes=tuple(values[name] for name in names))
+
+    @property
+    def backward(self):
+        """The call of the gradient."""
+        operation = self.operation.backward
+        attributes = tuple(map(self.number, operation.attributes))
+        return Call(operation.name, self.flags, attributes)
+
+    @property
+    def forward(self):
+        """The call whose gradient this one is, of all steps."""
+        operation = operations()[self.name.removesuffix("_backward")]
+        numbers = dict(zip(self.operation.attributes, self.attributes))
+        attributes = [numbers.get(name, 1) for name in operation.attributes]
+        return Call(operation.name, self.flags, tuple(attributes))
+
+
+_operations = {}
+
+
+def operations():
+    """The operations of the core, by name, in the order of the table."""
+    # PyTorch's compiler follows a look-up, and no `functools.cache`.
+    if not _operations:
+        _read()
+    return _operations
+
+
+def _read():
+    core = build.core()
+    core.keras_linrec_operations.restype = ctypes.c_char_p
+    core.keras_linrec_sizes.restype = ctypes.c_char_p
+    described = json.loads(core.keras_linrec_operations())
+    found = [NativeOperation(*numbered) for numbered in enumerate(described)]
+    named = {operation.name: operation for operation in found}
+    for name, operation in named.items():
+        if f"{name}_backward" in named:
+            operation.differentiate_by(named[f"{name}_backward"])
+    _operations.update(named)
+
+
+def runs_on_cuda(name):
+    """Whether the CUDA core runs an operation, or the sequential part of it."""
+    return operations()[name].on_cuda or f"cuda_{name}" in operations()
+
+
+@lru_cache(maxsize=4096)
+def sizes_of(call, shapes):
+    """The core's sizes for a call with tensors of these shapes.
+
+    Returns:
+        An array of `ctypes`, which nobody changes.
+
+    Raises:
+        ValueError: if the shapes do not fit together.
+    """
+    numbers = []
+    for shape in shapes:
+        numbers += len(shape), *shape
+    found = (ctypes.c_int64 * _MOST_SIZES)()
+    error = build.core().keras_linrec_sizes(
+        call.operation.index,
+        ctypes.c_int64(call.flags),
+        (ctypes.c_int64 * len(call.attributes))(*call.attributes),
+        len(shapes),
+        (ctypes.c_int64 * len(numbers))(*numbers),
+        found,
+    )
+    if error:
+        raise ValueError(f"`{call.name}`: {error.decode()}")
+    return found
+
+
+def result_shapes(call, shapes, wanted=None):
+    """The shapes of a call's results.
+
+    Args:
+        call: `Call`.
+        shapes: those of the arguments, which fit together. Sizes may be
+            symbols.
+        wanted: which results to compute. The others have no elements. Defaults
+            to `None`, all.
+    """
+    operation, flags = call.operation, call.flags
+    sizes = {"p": 2 if flags & COMPLEX else 1}
+    shapes = iter(shapes)
+    for argument in operation.arguments:
+        letters = argument.letters(flags)
+        for _ in range(argument.parts(flags)):
+            shape = next(shapes)
+            leading = shape[: len(shape) - len(letters)]
+            sizes.update(zip(letters, shape[len(leading) :]))
+    if "time" in operation.attributes:
+        sizes["t"] = call.number("time")
+    if "block" in operation.attributes:
+        sizes["k"] = checkpoint_count(sizes["t"], call.number("block"))
+    if "keep" in operation.attributes:
+        sizes["z"] = sizes["t"] if call.number("keep") else 0
+    found = [
+        (*leading, *(sizes[letter] for letter in result.letters(flags)))
+        for result in operation.results
+        for _ in range(result.parts(flags))
+    ]
+    if wanted is None:
+        return found
+    return [
+        shape if one else (*leading, 0) for shape, one in zip(found, wanted)
+    ]
+
+
+def by_name(operation, side, flags, tensors):
+    """A flat list, as a dict from each quantity's name to its tensors.
+
+    Args:
+        operation: `NativeOperation`.
+        side: its `arguments` or `results`.
+        flags: those of the call.
+        tensors: the list. If it is shorter, the last quantities are missing.
+
+    Returns:
+        A dict, with a tensor for each real quantity, and a tuple for one that
+        may have parts.
+    """
+    tensors, named = list(tensors), {}
+    for quantity in side:
+        count = quantity.parts(flags)
+        parts, tensors = tuple(tensors[:count]), tensors[count:]
+        one = quantity.real or not operation.is_complex
+        named[quantity.name] = parts[0] if one else parts
+    return named
+
+
+def flatten(quantities):
+    """The tensors of quantities, which are tensors or sequences of them."""
+    return [
+        part
+        for quantity in quantities
+        for part in (
+            quantity if isinstance(quantity, (tuple, list)) else (quantity,)
+        )
+    ]
+
+
+def with_cotangents(call, results):
+    """The results that have cotangents, of those of a call."""
+    operation = call.operation
+    named = by_name(operation, operation.results, call.flags, results)
+    return tuple(named[result.name] for result in operation.differentiated)

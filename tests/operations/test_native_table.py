@@ -1,0 +1,231 @@
+"""The table of native operations, and the checks that follow from it."""
+
+import re
+from itertools import product
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from support.needs_native import require_native
+
+from keras_linrec import kernels
+from keras_linrec.kernels.native.call_encoding import COMPLEX
+from keras_linrec.kernels.native.call_encoding import GATED
+from keras_linrec.kernels.native.call_encoding import LINEAR
+from keras_linrec.kernels.native.call_encoding import PER_STEP
+from keras_linrec.kernels.native.call_encoding import RESETS
+from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.call_encoding import solver_flags
+from keras_linrec.kernels.native.table import Call
+from keras_linrec.kernels.native.table import flatten
+from keras_linrec.kernels.native.table import operations
+from keras_linrec.kernels.native.table import sizes_of
+from keras_linrec.kernels.operations import OPERATIONS
+
+require_native()
+
+# What an axis may be as long as it likes, and what follows from others.
+SIZES = {
+    **{"b": 2, "t": 7, "f": 4, "c": 3, "u": 5, "n": 6, "l": 4},
+    **{"m": 0, "q": 0, "z": 7},
+}
+ATTRIBUTES = {
+    **{"time": 7, "block": 3, "alpha": bits_of(0.5)},
+    **{"leak": 0, "keep": 1},
+}
+NAMES = [one.name for one in operations().values() if one.on_cpu]
+FLAGS = {
+    "none": 0,
+    "all": COMPLEX | PER_STEP | RESETS,
+}
+NONLINEAR_FLAGS = {
+    "none": 0,
+    "all": solver_flags("rk2") | LINEAR | GATED | PER_STEP | RESETS,
+}
+
+
+def a_call(name, form):
+    """A call, and the shape of each of its tensors, by the argument's name."""
+    operation = operations()[name]
+    flags = 0
+    if "nonlinear" in name:
+        flags = NONLINEAR_FLAGS[form]
+    elif operation.is_complex:
+        flags = FLAGS[form]
+    sizes = SIZES | {str(digit): digit for digit in range(10)}
+    sizes["k"] = sizes["t"] // ATTRIBUTES["block"] + 2
+    sizes["p"] = 2 if operation.is_complex and flags & COMPLEX else 1
+    sizes["g"] = sizes["n"] * (2 if flags & GATED else 1)
+    sizes["r"] = sizes["n"] * (2 if flags & LINEAR else 1)
+    attributes = tuple(ATTRIBUTES[name] for name in operation.attributes)
+    shapes = [
+        (one, tuple(sizes[letter] for letter in one.letters(flags)))
+        for one in operation.arguments
+        for _ in range(one.parts(flags))
+    ]
+    return Call(name, flags, attributes), shapes
+
+
+def run(call, arrays):
+    """The results of a call in the backend's own native form."""
+    tensors = list(map(keras.ops.convert_to_tensor, arrays))
+    backend = keras.backend.backend()
+    wanted = None
+    if call.operation.wanted:
+        wanted = (True,) * len(call.operation.results)
+    if backend == "jax":
+        from keras_linrec.kernels.jax.core_calls import run_call
+
+        return run_call(call, tensors, wanted)
+    if backend == "tensorflow":
+        from keras_linrec.kernels.tensorflow.operations import run_call
+
+        return flatten(run_call(call, tensors, wanted).values())
+    from keras_linrec.kernels.torch.operators import OPERATORS
+
+    operator = OPERATORS[call.name]
+    settings = [list(wanted)] if wanted else []
+    settings += call.flags, *call.attributes
+    return operator(*settings, *operator.nest(call, tensors))
+
+
+def zeros(shapes, dtype="float32"):
+    return [np.zeros(shape, dtype) for _, shape in shapes]
+
+
+def each_call():
+    return pytest.mark.parametrize(
+        ("name", "form"), list(product(NAMES, ("none", "all")))
+    )
+
+
+@each_call()
+def test_results_have_the_shapes_of_the_table(name, form):
+    call, shapes = a_call(name, form)
+    results = run(call, zeros(shapes))
+    operation = call.operation
+    assert len(results) == sum(
+        one.parts(call.flags) for one in operation.results
+    )
+    if operation.is_gradient:
+        given = {one.name: shape for one, shape in shapes}
+        expected = [
+            given.get(one.name.removeprefix("d_"))
+            for one in operation.results
+            for _ in range(one.parts(call.flags))
+        ]
+        for result, shape in zip(results, expected, strict=True):
+            assert shape is None or tuple(result.shape) == shape
+
+
+def spoilt(call, shapes):
+    """Shapes that do not fit, each with what is wrong."""
+    letters = [one.letters(call.flags) for one, _ in shapes]
+    everywhere = "".join(letters)
+    # What flags and attributes say counts as another argument.
+    everywhere += "kgrqz"
+    if "time" in call.operation.attributes:
+        everywhere += "t"
+    for place, (one, shape) in enumerate(shapes):
+        others = shapes[:place], shapes[place + 1 :]
+
+        def with_shape(shape, one=one, others=others):
+            return [*others[0], (one, shape), *others[1]]
+
+        yield f"{one.name} without its last axis", with_shape(shape[:-1])
+        if one.has_rows(call.flags):
+            yield f"{one.name} without rows", with_shape(shape[1:])
+        for axis, letter in enumerate(letters[place]):
+            if letter.isdigit() or everywhere.count(letter) > 1:
+                longer = list(shape)
+                longer[axis] += 1
+                yield f"{one.name} with a longer {letter}", with_shape(longer)
+
+
+@each_call()
+def test_tensors_of_other_shapes_are_refused(name, form):
+    call, shapes = a_call(name, form)
+    run(call, zeros(shapes))
+    for what, wrong in spoilt(call, shapes):
+        with pytest.raises(Exception, match="(?s)`.*Received|rank") as caught:
+            run(call, zeros(wrong))
+        assert "rank" in str(caught.value) or any(
+            f"`{one.name}`" in str(caught.value)
+            for one in call.operation.arguments
+        ), what
+
+
+@each_call()
+def test_another_number_of_tensors_is_refused(name, form):
+    call, shapes = a_call(name, form)
+    given = tuple(shape for _, shape in shapes)
+    sizes_of(call, given)
+    for wrong in (given[:-1], (*given, given[-1])):
+        with pytest.raises(ValueError, match=f"`{name}`: there should be"):
+            sizes_of(call, wrong)
+
+
+@each_call()
+def test_tensors_of_other_dtypes_are_refused(name, form):
+    call, shapes = a_call(name, form)
+    arrays = zeros(shapes)
+    for place in range(len(arrays)):
+        wrong = list(arrays)
+        wrong[place] = wrong[place].astype("float16")
+        with pytest.raises(Exception, match="(?i)dtype|half|float16"):
+            run(call, wrong)
+    with pytest.raises(Exception, match="(?i)dtype|half|float16"):
+        run(call, [array.astype("float16") for array in arrays])
+
+
+def test_no_steps_are_refused():
+    call, shapes = a_call("scan", "none")
+    none = tuple(
+        tuple(0 if size == SIZES["t"] else size for size in shape)
+        for _, shape in shapes
+    )
+    with pytest.raises(ValueError, match="at least one time step"):
+        sizes_of(call, none)
+
+
+def test_every_operation_has_its_native_function_and_its_gradient():
+    native = kernels.registry.load("native")
+    assert set(native._fields) == {
+        operation.function for operation in OPERATIONS.values()
+    }
+    assert all(native)
+    for name, operation in operations().items():
+        if operation.on_cpu:
+            assert operation.is_gradient or operation.backward, name
+
+
+def test_gradients_are_wired_by_name():
+    """Every name that a gradient reads or returns is one of its operation."""
+    for operation in operations().values():
+        backward = operation.backward
+        if backward is None or not operation.on_cpu:
+            continue
+        arguments = {one.name for one in operation.arguments}
+        results = {one.name for one in operation.results}
+        known = arguments | results | {f"d_{name}" for name in results}
+        assert {one.name for one in backward.arguments} <= known
+        moving = [f"d_{one.name}" for one in operation.arguments]
+        returned = [one.name for one in backward.results]
+        # In the order of the arguments, as the plain form returns them.
+        assert returned == [name for name in moving if name in returned]
+        assert len(backward.wanted) in (0, len(returned))
+
+
+def test_the_flags_of_python_are_those_of_the_core():
+    from keras_linrec.kernels.native import call_encoding
+    from keras_linrec.kernels.native.recipes import SOURCE
+
+    text = Path(SOURCE, "base/core.h").read_text()
+    in_core = dict(re.findall(r"kKerasLinrec(\w+) = (\d+)", text))
+    for name, value in in_core.items():
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+        here = getattr(call_encoding, words, None)
+        if here is not None:
+            assert here == int(value), name
+    assert len(in_core) > 12
