@@ -26,8 +26,8 @@ pytestmark = pytest.mark.rest
 # The core's choice between empty sets: its kernels take minutes to compile.
 MAIN = """
 #include <cstdio>
-#include "core.h"
-#include "kernels.h"
+#include "base/core.h"
+#include "base/kernels.h"
 namespace keras_linrec {
 extern const InstructionSet baseline, avx2, avx512;
 const InstructionSet baseline{"baseline"}, avx2{"avx2"}, avx512{"avx512"};

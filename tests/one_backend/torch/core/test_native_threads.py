@@ -52,7 +52,7 @@ def processors_of_quota(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quota")
     source = folder / "main.cpp"
     source.write_text(
-        '#include "processors.h"\n'
+        '#include "base/processors.h"\n'
         "#include <cstdio>\n"
         "int main(int, char** given) {\n"
         '  std::printf("%d", keras_linrec::processors_of_quota(\n'
