@@ -136,7 +136,8 @@ def _kernel(name):
 def _with_projection(scan, projected_scan=None, **others):
     """A `Kernel`, with the plain form of a projected scan if it has none."""
     plain = partial(projection.projected_scan, scan)
-    return Kernel(scan, projected_scan or plain, **others)
+    projected_scan = projected_scan or plain
+    return Kernel(scan=scan, projected_scan=projected_scan, **others)
 
 
 def _check(name):

@@ -38,7 +38,8 @@ PACKAGE = TESTS.parent / "keras_linrec"
 COMPILING = ("jax", "tensorflow")
 
 # What the selection has under every backend: each unit against its definition,
-# the scans by every kernel, and each capability of a layer that stands for all.
+# the scans by every kernel, and each capability of a layer that stands for all,
+# but what is marked weekly.
 EVERYWHERE = (
     "conformance/*",
     "layers/test_packing.py",

@@ -128,9 +128,8 @@ class SequenceLayer(StatefulLayer, Streaming):
         """Create the weights for inputs of `features` features."""
         raise NotImplementedError
 
-    # What the unit's call takes besides the arguments of every unit, by name:
-    # `None` where it is not given.
     call_arguments = ()
+    """Names of the call's own arguments. Each is `None` unless given."""
 
     def run(self, steps, states, wanted):
         """Map whole sequences to `(outputs, final_states)`.
@@ -245,8 +244,14 @@ class SequenceLayer(StatefulLayer, Streaming):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if "call_arguments" in vars(cls) and "call" not in vars(cls):
-            cls.call = _call_with(cls.call_arguments)
+        if "call_arguments" not in vars(cls) or "call" in vars(cls):
+            return
+        if cls.call is not SequenceLayer.call and not hasattr(
+            cls.call, "is_made"
+        ):
+            # A user's own, between this class and ours.
+            return
+        cls.call = _call_with(cls.call_arguments)
 
     @in_any_byte_order
     def __call__(self, *args, **kwargs):
@@ -467,14 +472,24 @@ class SequenceLayer(StatefulLayer, Streaming):
     def stream_step(self, inputs, states, constants, **options):
         require_exportable(self.name, whole=False)
         self._require_features("inputs", inputs)
-        options = {k: v for k, v in options.items() if v is not None}
         self._require_known(options, _NOT_OF_STEPS)
+        options = {k: v for k, v in options.items() if v is not None}
         require_arrays(options)
         step = Steps.of_call(inputs, **options)
         step = step.checked(self.recurrence_dtype)
         states = self.standardise_states(states, inputs.shape[0])
         outputs, states = self.run_step(step, states, constants)
         return ops.cast(outputs, self.compute_dtype), list(states)
+
+    def build_from_config(self, config):
+        # Earlier files have shapes of the call's own arguments too.
+        known = parameters_of(type(self).build)
+        shapes = {
+            name: shape
+            for name, shape in config.get("shapes_dict", {}).items()
+            if name in known
+        }
+        super().build_from_config({**config, "shapes_dict": shapes})
 
     def get_config(self):
         return {
@@ -498,11 +513,17 @@ def _call_with(names):
     """
 
     def call(self, *args, **kwargs):
+        names = parameters_of(call)
+        surplus = kwargs.keys() - set(names[len(args) :])
+        if surplus or len(args) > len(names):
+            # Raises Python's own error.
+            call.__signature__.bind(self, *args, **kwargs)
         return self._call(**by_name(call, args, kwargs))
 
     shared = inspect.signature(SequenceLayer.call)
     *parameters, last = shared.parameters.values()
     own = [last.replace(name=name) for name in names]
+    call.is_made = True
     call.__doc__ = SequenceLayer.call.__doc__
     call.__signature__ = shared.replace(parameters=[*parameters, *own, last])
     return call

@@ -68,14 +68,14 @@ class SetLater:
 
 
 @cache
-def _arguments_of(cls):
-    """What the package's constructors of a class and its bases take."""
+def _arguments_of(cls, module=_PACKAGE):
+    """What constructors of a class and its bases take, those of a package."""
     return frozenset().union(
         *(
             inspect.signature(base.__init__).parameters
             for base in cls.__mro__
-            if base.__module__.partition(".")[0] == _PACKAGE
-            and "__init__" in vars(base)
+            if "__init__" in vars(base)
+            and module in (None, base.__module__.partition(".")[0])
         )
     )
 
@@ -94,8 +94,11 @@ def for_bases(cls, given):
     Returns:
         A dictionary of the arguments by name.
     """
-    names = frozenset().union(*map(_arguments_of, cls.__bases__))
-    names = names & given.keys() - {"self", "kwargs"}
+    # Those of a user's bases too. Keras' own take keywords.
+    names = frozenset().union(
+        *(_arguments_of(base, module=None) for base in cls.__bases__)
+    )
+    names = names & given.keys() - {"self", "args", "kwargs"}
     return {name: given[name] for name in names} | given.get("kwargs", {})
 
 

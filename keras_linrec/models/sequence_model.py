@@ -59,7 +59,7 @@ SIZES = {
 class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
     """The base of `SequenceClassifier` and `SequenceRegressor`.
 
-    Its constructor is that of `SequenceRegressor`.
+    `SequenceRegressor`, which takes the same, describes the arguments.
     """
 
     def __init__(
@@ -127,8 +127,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
                 f"'{originals[0][0].name}' is, and batch normalization outside "
                 "training. Leave `block_activation` or `gated` at None, or set "
                 "`normalization` to 'layer' or 'rms'.",
-                # A subclass may have a constructor of its own.
-                stacklevel=2 + ("__init__" in vars(type(self))),
+                stacklevel=2 + _constructors_below(type(self)),
             )
         self.norm = None
         if norm_first:
@@ -645,6 +644,12 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
         for block, given in zip(model.blocks, settings):
             set_all(block, given)
         return model
+
+
+def _constructors_below(cls):
+    """The number of constructors that call `SequenceModel`'s, one by one."""
+    below = cls.__mro__[: cls.__mro__.index(SequenceModel)]
+    return sum("__init__" in vars(one) for one in below)
 
 
 def _pool_sizes(pool_size, num_layers):

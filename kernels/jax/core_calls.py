@@ -150,7 +150,7 @@ class CoreCall:
             *arrays,
             operation=call.operation.index,
             flags=call.flags,
-            attributes=np.array(call.attributes, "int64"),
+            attributes=np.array(call.encoded(), "int64"),
         )
 
 

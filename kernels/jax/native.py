@@ -14,7 +14,9 @@ from jax.custom_derivatives import custom_vjp_primal_tree_values
 from keras_linrec.kernels import registry
 from keras_linrec.kernels.jax.core_calls import run_call
 from keras_linrec.kernels.jax.pull_back import pull_back
+from keras_linrec.kernels.native.gradients import from_kept
 from keras_linrec.kernels.native.gradients import gradient_arguments
+from keras_linrec.kernels.native.gradients import kept_places
 from keras_linrec.kernels.native.gradients import of_all_arguments
 from keras_linrec.kernels.native.gradients import plain_gradient
 from keras_linrec.kernels.native.table import flatten
@@ -52,11 +54,17 @@ def _remember(call, *arrays):
     It calls the function that it belongs to, because that may be
     differentiated once more.
     """
-    results = kept = _plainly(_with_all_steps(call), *arrays)
+    results = _plainly(_with_all_steps(call), *arrays)
+    kept = _kept(call, arrays, results)
     if "keep" in call.operation.attributes and not call.number("keep"):
         outputs, *others = results
         results = [outputs[:, :0], *others]
-    return results, (arrays, kept)
+    return results, kept
+
+
+def _kept(call, arrays, results):
+    everything = [*arrays, *results]
+    return tuple(everything[place] for place in kept_places(call))
 
 
 def _with_all_steps(call):
@@ -65,8 +73,7 @@ def _with_all_steps(call):
 
 
 def _pull_back(call, kept, cotangents, wanted=None):
-    arrays, results = kept
-    given = gradient_arguments(call, arrays, results, cotangents)
+    given = gradient_arguments(call, *from_kept(call, kept), cotangents)
     gradients = _gradient(call, wanted, *given)
     return tuple(of_all_arguments(call, gradients, wanted))
 
@@ -80,7 +87,7 @@ def _remember_needs(call, *arrays):
     )
     arrays = custom_vjp_primal_tree_values(arrays)
     results = _by_need(call, *arrays)
-    return results, (_Wanted(wanted), (arrays, results))
+    return results, (_Wanted(wanted), _kept(call, arrays, results))
 
 
 def _pull_back_needs(call, kept, cotangents):

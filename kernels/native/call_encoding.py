@@ -43,7 +43,7 @@ def move_flags(to_places, with_masked):
 
 # Flags of activations and of nonlinear scans: see `source/base/core.h`.
 LINEAR, GATED, STEP_GRADIENT = 16, 32, 64
-_SOLVER_BIT, _ACTIVATION_BIT = 8, 12
+SOLVER_BIT, ACTIVATION_BIT = 8, 12
 _SOLVERS = (None, "euler", "rk2", "rk4")
 _LEAKY_RELU = 2
 # In the order of `Activation` in `source/base/activation_kernels.h`.
@@ -63,12 +63,12 @@ _LEAKS = {activations.leaky_relu: 0.1, keras.activations.leaky_relu: 0.2}
 
 def solver_flags(solver):
     """The flags of a solver."""
-    return _SOLVERS.index(solver) << _SOLVER_BIT
+    return _SOLVERS.index(solver) << SOLVER_BIT
 
 
 def solver_of(flags):
     """The inverse of `solver_flags`."""
-    return _SOLVERS[flags >> _SOLVER_BIT & 15]
+    return _SOLVERS[flags >> SOLVER_BIT & 15]
 
 
 def activation_flags(activation):
@@ -82,12 +82,12 @@ def activation_flags(activation):
         code = ACTIVATIONS.index(activation)
     else:
         return None
-    return code << _ACTIVATION_BIT, leak
+    return code << ACTIVATION_BIT, leak
 
 
 def activation_of(flags, leak):
     """The activation that `activation_flags` encoded."""
-    activation = ACTIVATIONS[flags >> _ACTIVATION_BIT & 15]
+    activation = ACTIVATIONS[flags >> ACTIVATION_BIT & 15]
     if activation is keras.activations.leaky_relu:
         return partial(double_precision.leaky_relu, negative_slope=leak)
     return activation

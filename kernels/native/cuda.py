@@ -102,7 +102,7 @@ def call(name, flags, sizes, arrays, results, scratch, stream):
     if status == 2:
         raise ValueError(
             f"{name} does not run on GPUs with these flags. Received: "
-            f"flags={flags}, sizes={sizes}"
+            f"flags={flags}, sizes={tuple(sizes)}"
         )
     if status:
         raise RuntimeError(

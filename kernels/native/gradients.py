@@ -6,6 +6,8 @@ cotangents)`: from a function of a list of tensors that returns a list, and the
 cotangents of the latter, to those of the former.
 """
 
+from functools import lru_cache
+
 from keras import ops
 
 from keras_linrec.kernels.native.table import by_name
@@ -30,6 +32,59 @@ def gradient_arguments(call, arguments, results, cotangents):
     upstream = by_name(operation, operation.results, call.flags, cotangents)
     named |= {f"d_{name}": parts for name, parts in upstream.items()}
     return flatten(named[one.name] for one in operation.backward.arguments)
+
+
+@lru_cache(maxsize=256)
+def kept_places(call):
+    """What a gradient reads of its call: indices of arguments, then results."""
+    operation = call.operation
+    sides = [
+        sum(one.parts(call.flags) for one in side)
+        for side in (operation.arguments, operation.results)
+    ]
+    places = list(range(sum(sides)))
+    arguments, results = places[: sides[0]], places[sides[0] :]
+    nothing = [None] * len(results)
+    read = gradient_arguments(call, arguments, results, nothing)
+    return tuple(place for place in read if place is not None)
+
+
+def from_kept(call, kept):
+    """Flat lists of a call's arguments and results, as far as they are kept."""
+    operation = call.operation
+    sides = [
+        sum(one.parts(call.flags) for one in side)
+        for side in (operation.arguments, operation.results)
+    ]
+    everything = [None] * sum(sides)
+    for place, tensor in zip(kept_places(call), kept):
+        everything[place] = tensor
+    return everything[: sides[0]], everything[sides[0] :]
+
+
+def dense_cotangents(call, results, cotangents, zeros_like):
+    """The cotangents that a gradient reads, none of them `None`.
+
+    Those of an unused result are zeros, or have no steps where the core takes
+    that for zeros. A result that is for the gradient alone has none.
+
+    Args:
+        call: `Call`.
+        results: flat list of its results, or of tensors of their shapes.
+        cotangents: flat list, with `None` for results that are not used.
+        zeros_like: makes zeros of a result's shape.
+    """
+    given, found = list(zip(results, cotangents, strict=True)), []
+    for one in call.operation.results:
+        for _ in range(one.parts(call.flags)):
+            result, cotangent = given.pop(0)
+            if cotangent is None and one in call.operation.differentiated:
+                if "z" in one.axes:
+                    # Time is the last axis but one.
+                    result = result[..., :0, :]
+                cotangent = zeros_like(result)
+            found.append(cotangent)
+    return found
 
 
 def of_all_arguments(call, gradients, wanted=None):

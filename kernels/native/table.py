@@ -1,6 +1,6 @@
 """The table of `source/base/operations.h`, and what follows from it for a call.
 
-The core exports the table as text, so that Python has none of its facts. The
+The core exports the table as text, so that Python repeats none of it. The
 tensors of a call are a flat list, in the table's order: a complex quantity is
 two of them.
 """
@@ -13,8 +13,10 @@ from typing import NamedTuple
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native.call_encoding import COMPLEX
-from keras_linrec.kernels.native.call_encoding import number_of
+from keras_linrec.kernels.native.call_encoding import bits_of
 
+# The attributes that are floats.
+REAL = ("alpha", "leak")
 # The most numbers in the core's sizes.
 _MOST_SIZES = 16
 
@@ -86,6 +88,16 @@ class NativeOperation:
         }
         return tuple(letter in together | {"*"} for letter in self.wanted)
 
+    def require_wanted(self, wanted):
+        """Raise for a list of wanted results that the core cannot compute."""
+        fits = len(wanted) == len(self.wanted)
+        if not fits or self.wanted_for(wanted) != tuple(wanted):
+            raise ValueError(
+                f"`{self.name}` expects `wanted` to have {len(self.wanted)} "
+                f"entries, alike for results of one letter in '{self.wanted}', "
+                f"and true at '*'. Received: wanted={list(wanted)}"
+            )
+
 
 class Call(NamedTuple):
     """What a call has beside its tensors."""
@@ -93,7 +105,7 @@ class Call(NamedTuple):
     name: str
     # See `call_encoding.py`.
     flags: int
-    # Those of the operation, in its order.
+    # Those of the operation, in its order: integers, and floats for `REAL`.
     attributes: tuple = ()
 
     @property
@@ -101,12 +113,15 @@ class Call(NamedTuple):
         return operations()[self.name]
 
     def number(self, name):
-        """An attribute, an integer."""
+        """An attribute."""
         return self.attributes[self.operation.attributes.index(name)]
 
-    def real(self, name):
-        """An attribute that encodes a float."""
-        return number_of(self.number(name))
+    def encoded(self):
+        """The attributes as integers, as the core takes them."""
+        return tuple(
+            bits_of(value) if name in REAL else value
+            for name, value in zip(self.operation.attributes, self.attributes)
+        )
 
     def replace(self, **numbers):
         """This call with other attributes."""
@@ -176,7 +191,7 @@ def sizes_of(call, shapes):
     error = build.core().keras_linrec_sizes(
         call.operation.index,
         ctypes.c_int64(call.flags),
-        (ctypes.c_int64 * len(call.attributes))(*call.attributes),
+        (ctypes.c_int64 * len(call.attributes))(*call.encoded()),
         len(shapes),
         (ctypes.c_int64 * len(numbers))(*numbers),
         found,
@@ -218,6 +233,7 @@ def result_shapes(call, shapes, wanted=None):
     ]
     if wanted is None:
         return found
+    operation.require_wanted(wanted)
     return [
         shape if one else (*leading, 0) for shape, one in zip(found, wanted)
     ]

@@ -13,7 +13,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import fused
@@ -115,12 +114,12 @@ def _carried_response_case(kernel):
 
 def _call_native(run, *arguments):
     *arguments, alpha = arguments
-    return run(Call("carried_response", 0, (bits_of(alpha),)), *arguments)
+    return run(Call("carried_response", 0, (float(alpha),)), *arguments)
 
 
 def _call_plain(kernel, call, *arguments):
     varying = kernel.varying_response or VARYING.plain(kernel)
-    return carried_response(varying, *arguments, call.real("alpha"))
+    return carried_response(varying, *arguments, call.number("alpha"))
 
 
 OPERATION = Operation(

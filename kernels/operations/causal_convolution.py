@@ -15,7 +15,6 @@ from keras_linrec.double_precision import activate
 from keras_linrec.kernels import backends
 from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.kernels.native.call_encoding import activation_of
-from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations import outliers
 from keras_linrec.kernels.operations.record import Operation
@@ -296,13 +295,13 @@ def _causal_convolution_case(kernel, sizes=(2, 5, 3, 2, 4)):
 
 def _call_native(run, inputs, response, activation):
     flags, leak = activation_flags(activation)
-    call = Call("causal_convolution", flags, (bits_of(leak),))
+    call = Call("causal_convolution", flags, (leak,))
     (outputs,) = run(call, inputs, response)
     return outputs
 
 
 def _call_plain(_, call, inputs, response):
-    activation = activation_of(call.flags, call.real("leak"))
+    activation = activation_of(call.flags, call.number("leak"))
     return (causal_convolution(inputs, response, activation),)
 
 

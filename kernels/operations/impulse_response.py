@@ -13,7 +13,6 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.kernels.full_precision import matmul
-from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations import tridiagonal
 from keras_linrec.kernels.operations.discretization import discretise
@@ -126,13 +125,13 @@ def _defined(time, p, d, q, t, b, timescale, output_matrix):
 
 def _call_native(run, *arguments):
     *arguments, time, alpha = arguments
-    call = Call("impulse_response", 0, (time, bits_of(alpha)))
+    call = Call("impulse_response", 0, (time, float(alpha)))
     (response,) = run(call, *arguments)
     return response
 
 
 def _call_plain(kernel, call, *arguments):
-    time, alpha = call.number("time"), call.real("alpha")
+    time, alpha = call.number("time"), call.number("alpha")
     return (impulse_response(kernel.scan, *arguments, time, alpha),)
 
 

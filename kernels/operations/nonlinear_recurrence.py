@@ -23,7 +23,6 @@ from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import STEP_GRADIENT
 from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.kernels.native.call_encoding import activation_of
-from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import solver_flags
 from keras_linrec.kernels.native.call_encoding import solver_of
 from keras_linrec.kernels.native.table import Call
@@ -418,7 +417,7 @@ def flags_and_leak(dynamics, operands):
 def dynamics_of(call):
     """The `Dynamics` that a call's flags encode."""
     return Dynamics(
-        activation_of(call.flags, call.real("leak")),
+        activation_of(call.flags, call.number("leak")),
         solver_of(call.flags),
         bool(call.flags & GATED),
         bool(call.flags & STEP_GRADIENT),
@@ -427,7 +426,7 @@ def dynamics_of(call):
 
 def _call_native(run, dynamics, operands, keep_all=True):
     flags, leak = flags_and_leak(dynamics, operands)
-    attributes = bits_of(leak), int(keep_all)
+    attributes = leak, int(keep_all)
     return run(Call("nonlinear_scan", flags, attributes), *operands)
 
 

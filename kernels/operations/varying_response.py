@@ -12,8 +12,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec.kernels import backends
 from keras_linrec.kernels.native import varying_block
-from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations import tridiagonal
 from keras_linrec.kernels.operations.record import Operation
@@ -445,13 +445,15 @@ def _varying_response_case(kernel):
 def _call_native(run, *arguments):
     *arguments, alpha = arguments
     inputs, state = arguments[-2:]
-    block = varying_block(inputs.shape[1], state.shape[2])
-    call = Call("varying_response", 0, (block, bits_of(alpha)))
+    # A compiler may take a symbol for a number, and compile for that one.
+    compiles = backends.current().describe(inputs).get("unrolled")
+    block = varying_block(None if compiles else inputs.shape[1], state.shape[2])
+    call = Call("varying_response", 0, (block, float(alpha)))
     return run(call, *arguments)
 
 
 def _call_plain(kernel, call, *arguments):
-    return varying_response(kernel.scan, *arguments, call.real("alpha"))
+    return varying_response(kernel.scan, *arguments, call.number("alpha"))
 
 
 OPERATION = Operation(

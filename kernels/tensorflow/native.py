@@ -10,9 +10,13 @@ from functools import partial
 import tensorflow as tf
 
 from keras_linrec.kernels import registry
+from keras_linrec.kernels.native import table
+from keras_linrec.kernels.native.call_encoding import number_of
+from keras_linrec.kernels.native.gradients import dense_cotangents
 from keras_linrec.kernels.native.gradients import gradient_arguments
 from keras_linrec.kernels.native.gradients import of_all_arguments
 from keras_linrec.kernels.native.gradients import plain_gradient
+from keras_linrec.kernels.native.table import REAL
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.native.table import flatten
 from keras_linrec.kernels.native.table import operations
@@ -31,7 +35,7 @@ def run(call, *quantities):
         tf.zeros((0, 0), like) if part is None else tf.cast(part, like)
         for part in tensors
     ]
-    on_cuda = runs_on_cuda(tensors[0])
+    on_cuda = _is_on_cuda(call, quantities)
     if "keep" in call.operation.attributes:
         # A gradient may be asked for.
         call = call.replace(keep=1)
@@ -41,41 +45,37 @@ def run(call, *quantities):
     return tuple(named[one.name] for one in call.operation.differentiated)
 
 
+def _is_on_cuda(call, quantities):
+    """Whether the CUDA core runs a call: where its inputs are, or its matrix.
+
+    Weights may lie elsewhere.
+    """
+    if not table.runs_on_cuda(call.name):
+        return False
+    names = [one.name for one in call.operation.arguments]
+    place = names.index("inputs") if "inputs" in names else -1
+    return runs_on_cuda(flatten([quantities[place]])[0])
+
+
 # Gradients. TensorFlow passes the operation, with inputs and outputs in flat
 # lists; the cotangent of an unused output may be None.
 
 
 def _call_of(name, operation):
     """The `Call` that an operation of TensorFlow makes."""
-    attributes = operations()[name].attributes
-    numbers = tuple(map(operation.get_attr, attributes))
+    numbers = tuple(
+        number_of(operation.get_attr(attribute))
+        if attribute in REAL
+        else operation.get_attr(attribute)
+        for attribute in operations()[name].attributes
+    )
     return Call(name, operation.get_attr("flags"), numbers)
 
 
 def _gradient(name, on_cuda, operation, *cotangents):
     call = _call_of(name, operation)
     results = operation.outputs
-    of_gradient = [
-        one not in call.operation.differentiated
-        for one in call.operation.results
-        for _ in range(one.parts(call.flags))
-    ]
-    steps = [
-        "z" in one.axes
-        for one in call.operation.results
-        for _ in range(one.parts(call.flags))
-    ]
-    cotangents = [
-        cotangent
-        if cotangent is not None or unread
-        # Without steps where zeros need none.
-        else result[:, :0]
-        if has_steps
-        else tf.zeros_like(result)
-        for cotangent, result, unread, has_steps in zip(
-            cotangents, results, of_gradient, steps, strict=True
-        )
-    ]
+    cotangents = dense_cotangents(call, results, cotangents, tf.zeros_like)
     backward, wanted = call.backward, None
     if backward.operation.wanted:
         wanted = backward.operation.wanted_for(_needed(operation))

@@ -23,7 +23,7 @@ def run_call(call, tensors, wanted=None, on_cuda=False):
             to `None`, all.
     """
     operation = call.operation
-    attributes = dict(zip(operation.attributes, call.attributes, strict=True))
+    attributes = dict(zip(operation.attributes, call.encoded(), strict=True))
     if operation.wanted:
         attributes["wanted"] = wanted or [True] * len(operation.results)
     # The generated wrappers accept a list of tensors only as a `list`, and

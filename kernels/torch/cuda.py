@@ -14,10 +14,12 @@ import torch
 
 from keras_linrec.double_precision import leaky_relu
 from keras_linrec.kernels.native import cuda
+from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.operations.nonlinear_recurrence import METHODS
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 from keras_linrec.kernels.operations.nonlinear_recurrence import dynamics_of
 from keras_linrec.kernels.torch.products import in_full_precision
+from keras_linrec.kernels.torch.tensors import device_of
 from keras_linrec.kernels.torch.tensors import number_flag
 
 
@@ -32,7 +34,7 @@ def call(name, flags, sizes, arguments, results):
     # to work that the stream runs afterwards.
     arguments = [tensor.contiguous() for tensor in arguments]
     flags |= number_flag(name, arguments)
-    device = _device(name, [*arguments, *results])
+    device = device_of(name, [*arguments, *results])
     function = f"keras_linrec_{name}"
     scratch = torch.empty(
         cuda.scratch_bytes(function, flags, sizes),
@@ -51,16 +53,6 @@ def call(name, flags, sizes, arguments, results):
         scratch.data_ptr(),
         stream,
     )
-
-
-def _device(name, tensors):
-    devices = {tensor.device for tensor in tensors}
-    if len(devices) > 1:
-        raise ValueError(
-            f"`torch.ops.keras_linrec.{name}` expects tensors on one device. "
-            f"Received: devices={sorted(map(str, devices))}"
-        )
-    return devices.pop()
 
 
 # The nonlinear scan. Its operands have a leading axis of systems. The kernels
@@ -85,7 +77,7 @@ def nonlinear_scan(called, operands):
         call(
             "nonlinear_scan",
             called.flags,
-            (*_shape(given), keep, called.number("leak")),
+            (*_shape(given), keep, bits_of(called.number("leak"))),
             (
                 drive,
                 matrix,
@@ -117,7 +109,7 @@ def nonlinear_scan_backward(called, tensors):
             )
         )
         dynamics = dynamics_of(called)
-        stages = _stages(dynamics, called.real("leak"), given, outputs)
+        stages = _stages(dynamics, called.number("leak"), given, outputs)
         factors = torch.stack([stage.factors for stage in stages], 2)
         d_slopes = outputs.new_empty(
             (groups, batch, len(stages), *outputs.shape[2:])
@@ -127,7 +119,7 @@ def nonlinear_scan_backward(called, tensors):
         call(
             "nonlinear_scan_backward",
             called.flags,
-            (*_shape(given), int(kept), called.number("leak")),
+            (*_shape(given), int(kept), bits_of(called.number("leak"))),
             (
                 factors,
                 _matrix(given).mT,

@@ -5,13 +5,15 @@ operator, whose own gradient is that of the plain form and has derivatives of
 any order.
 """
 
-from functools import lru_cache
 from functools import partial
 
 import torch
 
 from keras_linrec.kernels import registry
+from keras_linrec.kernels.native.gradients import dense_cotangents
+from keras_linrec.kernels.native.gradients import from_kept
 from keras_linrec.kernels.native.gradients import gradient_arguments
+from keras_linrec.kernels.native.gradients import kept_places
 from keras_linrec.kernels.native.gradients import of_all_arguments
 from keras_linrec.kernels.native.gradients import plain_gradient
 from keras_linrec.kernels.torch import batched_gradients
@@ -77,74 +79,26 @@ class _Gradient:
         ctx.set_materialize_grads(False)
         ctx.call, _, tensors = self.operator.read(inputs)
         ctx.shapes = [part.shape for part in output]
-        ctx.arguments = len(tensors)
         everything = [*tensors, *output]
-        places = _places_of_kept(ctx.call)
+        places = kept_places(ctx.call)
         ctx.save_for_backward(*[everything[place] for place in places])
 
     def run(self, ctx, cotangents):
-        call, operation = ctx.call, self.operator.operation
-        saved = ctx.saved_tensors
-        everything = [None] * (ctx.arguments + len(ctx.shapes))
-        for place, tensor in zip(_places_of_kept(call), saved):
-            everything[place] = tensor
-        given = gradient_arguments(
-            call,
-            everything[: ctx.arguments],
-            everything[ctx.arguments :],
-            self._dense(call, cotangents, ctx.shapes, saved[0]),
+        call, saved = ctx.call, ctx.saved_tensors
+        # Of the shapes of the results, without memory.
+        shapes = [saved[0].new_empty(()).expand(shape) for shape in ctx.shapes]
+        cotangents = dense_cotangents(
+            call, shapes, cotangents, lambda part: part.new_zeros(part.shape)
         )
+        given = gradient_arguments(call, *from_kept(call, saved), cotangents)
         backward, wanted = call.backward, None
         settings = [backward.flags, *backward.attributes]
-        if operation.backward.wanted:
+        if backward.operation.wanted:
             needed = ctx.needs_input_grad[2:]
-            wanted = operation.backward.wanted_for(needed)
+            wanted = backward.operation.wanted_for(needed)
             settings.insert(0, list(wanted))
         results = self.backward(*settings, *self.backward.nest(call, given))
         return of_all_arguments(call, results, wanted)
-
-    def _dense(self, call, cotangents, shapes, like):
-        """All cotangents, of which unused results have none."""
-        results = [
-            result
-            for result in self.operator.operation.results
-            for _ in range(result.parts(call.flags))
-        ]
-        return [
-            like.new_zeros(_without_steps(result, shape))
-            if cotangent is None
-            else cotangent
-            for result, shape, cotangent in zip(results, shapes, cotangents)
-        ]
-
-
-def _without_steps(result, shape):
-    """The shape of a cotangent of zeros: without steps where it may be."""
-    shape = list(shape)
-    if "z" in result.axes:
-        shape[result.axes.index("z") - len(result.axes)] = 0
-    return shape
-
-
-@lru_cache(maxsize=256)
-def _places_of_kept(call):
-    """The places, among arguments and results, of what the gradient reads."""
-    operation = call.operation
-    counts = [
-        one.parts(call.flags) for one in operation.arguments + operation.results
-    ]
-    numbers = iter(range(sum(counts)))
-    places = [[next(numbers) for _ in range(count)] for count in counts]
-    of_arguments = len(places) - len(operation.results)
-    nothing = [None] * (sum(counts) - sum(counts[:of_arguments]))
-    flat = [place for parts in places for place in parts]
-    taken = gradient_arguments(
-        call,
-        flat[: -len(nothing)],
-        flat[-len(nothing) :],
-        nothing,
-    )
-    return [place for place in taken if place is not None]
 
 
 class _SecondGradient:

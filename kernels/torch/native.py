@@ -22,7 +22,7 @@ def run(call, *quantities):
     tensors = flatten(quantities)
     if "keep" in operator.operation.attributes and _may_need(tensors):
         call = call.replace(keep=1)
-    # `torch.autocast` may have changed some.
+    # `torch.autocast` may have changed some dtypes.
     like = tensors[0]
     tensors = [
         like.new_empty((0, 0)) if part is None else part.to(like.dtype)

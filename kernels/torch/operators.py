@@ -15,12 +15,14 @@ import torch
 
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.table import REAL
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.native.table import flatten
 from keras_linrec.kernels.native.table import operations
 from keras_linrec.kernels.native.table import result_shapes
 from keras_linrec.kernels.native.table import sizes_of
 from keras_linrec.kernels.torch import cuda
+from keras_linrec.kernels.torch.tensors import device_of
 from keras_linrec.kernels.torch.tensors import number_flag
 
 # It holds the operators for as long as the process lives.
@@ -79,7 +81,10 @@ class Operator:
 
     def _schema(self):
         operation = self.operation
-        settings = [f"int {name}" for name in ("flags", *operation.attributes)]
+        settings = ["int flags"] + [
+            f"{'float' if name in REAL else 'int'} {name}"
+            for name in operation.attributes
+        ]
         if operation.wanted:
             settings.insert(0, "bool[] wanted")
         quantities = [
@@ -127,7 +132,7 @@ class Operator:
 
     def _run(self, *given):
         call, wanted, tensors = self.read(given)
-        flags = call.flags | number_flag(self.name, tensors)
+        device = device_of(self.name, tensors)
         given_shapes = tuple([part.shape for part in tensors])
         try:
             sizes, shapes = _plan(call, given_shapes, wanted)
@@ -135,8 +140,8 @@ class Operator:
             self._check_parts(call, given[self.settings :])
             raise
         results = self._results(tensors, shapes)
-        run = CALLS[tensors[0].device.type]
-        run(self.name, flags, sizes, tensors, results)
+        run = CALLS[device.type]
+        run(self.name, call.flags, sizes, tensors, results)
         return results
 
     def _check_parts(self, call, quantities):
@@ -164,7 +169,7 @@ def _call_core(name, flags, sizes, arguments, results):
     torch.get_num_threads()
     core.call(
         f"keras_linrec_{name}",
-        flags,
+        flags | number_flag(name, arguments),
         sizes,
         [tensor.data_ptr() for tensor in arguments],
         [tensor.data_ptr() for tensor in results],

@@ -21,3 +21,19 @@ def number_flag(name, tensors):
         f"`torch.ops.keras_linrec.{name}` expects tensors that are all float32 "
         f"or all float64. Received: dtypes={sorted(map(str, dtypes))}"
     )
+
+
+def device_of(name, tensors):
+    """The device on which all tensors are.
+
+    Raises:
+        ValueError: if they are on several. `name` is the operator that
+            received them.
+    """
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        raise ValueError(
+            f"`torch.ops.keras_linrec.{name}` expects tensors on one device. "
+            f"Received: devices={sorted(map(str, devices))}"
+        )
+    return devices.pop()

@@ -23,7 +23,7 @@ LENGTHS = (1, 2, 3, 63, 500)
 def at_lengths(lengths, others, selected):
     """Every form, the plain ones at all of the lengths.
 
-    Of which the selection has some where a framework compiles.
+    Where a framework compiles, the selection takes some of them.
     """
     return pytest.mark.parametrize(
         ("name", "form", "time"),

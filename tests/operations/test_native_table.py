@@ -15,7 +15,6 @@ from keras_linrec.kernels.native.call_encoding import GATED
 from keras_linrec.kernels.native.call_encoding import LINEAR
 from keras_linrec.kernels.native.call_encoding import PER_STEP
 from keras_linrec.kernels.native.call_encoding import RESETS
-from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.call_encoding import solver_flags
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.native.table import flatten
@@ -25,14 +24,14 @@ from keras_linrec.kernels.operations import OPERATIONS
 
 require_native()
 
-# What an axis may be as long as it likes, and what follows from others.
+# Sizes of the axes that are free; the others follow.
 SIZES = {
     **{"b": 2, "t": 7, "f": 4, "c": 3, "u": 5, "n": 6, "l": 4},
     **{"m": 0, "q": 0, "z": 7},
 }
 ATTRIBUTES = {
-    **{"time": 7, "block": 3, "alpha": bits_of(0.5)},
-    **{"leak": 0, "keep": 1},
+    **{"time": 7, "block": 3, "alpha": 0.5},
+    **{"leak": 0.0, "keep": 1},
 }
 NAMES = [one.name for one in operations().values() if one.on_cpu]
 FLAGS = {
@@ -45,26 +44,40 @@ NONLINEAR_FLAGS = {
 }
 
 
-def a_call(name, form):
-    """A call, and the shape of each of its tensors, by the argument's name."""
+def each_call():
+    return pytest.mark.parametrize(
+        ("name", "form"), list(product(NAMES, ("none", "all")))
+    )
+
+
+def a_call(name, form, **sizes):
+    """A call, and for each tensor its argument and its shape."""
     operation = operations()[name]
     flags = 0
     if "nonlinear" in name:
         flags = NONLINEAR_FLAGS[form]
     elif operation.is_complex:
         flags = FLAGS[form]
-    sizes = SIZES | {str(digit): digit for digit in range(10)}
+    attributes = tuple(ATTRIBUTES[name] for name in operation.attributes)
+    call = Call(name, flags, attributes)
+    return call, shapes_of(call, operation.arguments, **sizes)
+
+
+def shapes_of(call, side, **sizes):
+    """For each tensor of arguments or results, the quantity and its shape."""
+    flags = call.flags
+    sizes = SIZES | {str(digit): digit for digit in range(10)} | sizes
     sizes["k"] = sizes["t"] // ATTRIBUTES["block"] + 2
-    sizes["p"] = 2 if operation.is_complex and flags & COMPLEX else 1
+    is_complex = call.operation.is_complex and flags & COMPLEX
+    sizes["p"] = 2 if is_complex else 1
+    # Those of a nonlinear scan.
     sizes["g"] = sizes["n"] * (2 if flags & GATED else 1)
     sizes["r"] = sizes["n"] * (2 if flags & LINEAR else 1)
-    attributes = tuple(ATTRIBUTES[name] for name in operation.attributes)
-    shapes = [
+    return [
         (one, tuple(sizes[letter] for letter in one.letters(flags)))
-        for one in operation.arguments
+        for one in side
         for _ in range(one.parts(flags))
     ]
-    return Call(name, flags, attributes), shapes
 
 
 def run(call, arrays):
@@ -94,29 +107,49 @@ def zeros(shapes, dtype="float32"):
     return [np.zeros(shape, dtype) for _, shape in shapes]
 
 
-def each_call():
-    return pytest.mark.parametrize(
-        ("name", "form"), list(product(NAMES, ("none", "all")))
-    )
-
-
 @each_call()
 def test_results_have_the_shapes_of_the_table(name, form):
     call, shapes = a_call(name, form)
     results = run(call, zeros(shapes))
-    operation = call.operation
-    assert len(results) == sum(
-        one.parts(call.flags) for one in operation.results
-    )
-    if operation.is_gradient:
-        given = {one.name: shape for one, shape in shapes}
-        expected = [
-            given.get(one.name.removeprefix("d_"))
-            for one in operation.results
-            for _ in range(one.parts(call.flags))
-        ]
-        for result, shape in zip(results, expected, strict=True):
-            assert shape is None or tuple(result.shape) == shape
+    expected = shapes_of(call, call.operation.results)
+    assert [tuple(result.shape) for result in results] == [
+        shape for _, shape in expected
+    ]
+
+
+@each_call()
+def test_rows_are_independent_and_all_else_is_summed(name, form):
+    """By which devices share a batch."""
+    call, shapes = a_call(name, form, b=4)
+    generator = np.random.default_rng(0)
+    arrays = [
+        generator.uniform(0.1, 0.9, shape).astype("float32")
+        for _, shape in shapes
+    ]
+    for array, (one, _) in zip(arrays, shapes):
+        if one.name == "lengths":
+            array[:] = SIZES["t"]
+    if not any(one.has_rows(call.flags) for one, _ in shapes):
+        assert name.startswith("impulse_response")
+        return
+    whole = run(call, arrays)
+    halves = [
+        run(
+            call,
+            [
+                array[rows] if one.has_rows(call.flags) else array
+                for array, (one, _) in zip(arrays, shapes)
+            ],
+        )
+        for rows in (slice(2), slice(2, 4))
+    ]
+    results = shapes_of(call, call.operation.results)
+    for (one, _), got, *parts in zip(results, whole, *halves, strict=True):
+        got, *parts = map(keras.ops.convert_to_numpy, (got, *parts))
+        expected = sum(parts)
+        if one.has_rows(call.flags):
+            expected = np.concatenate(parts)
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 def spoilt(call, shapes):
@@ -191,10 +224,9 @@ def test_no_steps_are_refused():
 
 def test_every_operation_has_its_native_function_and_its_gradient():
     native = kernels.registry.load("native")
-    assert set(native._fields) == {
-        operation.function for operation in OPERATIONS.values()
-    }
-    assert all(native)
+    assert all(native), native
+    called = {one.call_native.__module__ for one in OPERATIONS.values()}
+    assert len(called) == len(OPERATIONS)
     for name, operation in operations().items():
         if operation.on_cpu:
             assert operation.is_gradient or operation.backward, name
@@ -210,11 +242,17 @@ def test_gradients_are_wired_by_name():
         results = {one.name for one in operation.results}
         known = arguments | results | {f"d_{name}" for name in results}
         assert {one.name for one in backward.arguments} <= known
-        moving = [f"d_{one.name}" for one in operation.arguments]
-        returned = [one.name for one in backward.results]
-        # In the order of the arguments, as the plain form returns them.
-        assert returned == [name for name in moving if name in returned]
-        assert len(backward.wanted) in (0, len(returned))
+        # In the order of the arguments, as the plain form returns them. The
+        # nonlinear scan gives cotangents of its resets too, which are zero.
+        marks = {"resets", "mask", "lengths"} - {
+            "resets" if "nonlinear" in operation.name else ""
+        }
+        assert [one.name for one in backward.results] == [
+            f"d_{one.name}"
+            for one in operation.arguments
+            if one.name not in marks
+        ]
+        assert len(backward.wanted) in (0, len(backward.results))
 
 
 def test_the_flags_of_python_are_those_of_the_core():
@@ -222,10 +260,21 @@ def test_the_flags_of_python_are_those_of_the_core():
     from keras_linrec.kernels.native.recipes import SOURCE
 
     text = Path(SOURCE, "base/core.h").read_text()
-    in_core = dict(re.findall(r"kKerasLinrec(\w+) = (\d+)", text))
+    flags = text.split("enum KerasLinrecFlags {")[1].split("};")[0]
+    in_core = {
+        re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper(): int(value)
+        for name, value in re.findall(r"kKerasLinrec(\w+) = (\d+)", flags)
+    }
+    assert len(in_core) == 12
     for name, value in in_core.items():
-        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
-        here = getattr(call_encoding, words, None)
-        if here is not None:
-            assert here == int(value), name
-    assert len(in_core) > 12
+        assert getattr(call_encoding, name) == value, name
+
+
+def test_a_gradient_of_what_the_core_cannot_leave_out_is_refused():
+    backward = operations()["impulse_response_backward"]
+    one, *others = [True] * len(backward.results)
+    backward.require_wanted([one, *others])
+    backward.require_wanted([False] * len(others) + [True])
+    for wrong in (others, [one, *others[1:], False], [False, *others]):
+        with pytest.raises(ValueError, match="Received: wanted="):
+            backward.require_wanted(wrong)

@@ -24,7 +24,7 @@ LENGTHS = standing_for_all([1, 2, 3, 63, 500], (63,))
 KERNELS = ["native", "associative", "sequential", "reference"]
 SLOW = [pytest.mark.slow] * (BACKEND == "torch")
 
-# Of the same code, the selection has one each.
+# Both run the same code: the selection has one of each.
 FORWARD = pytest.mark.parametrize(
     "reverse",
     standing_for_all([False, True], (False,)),

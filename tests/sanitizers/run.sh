@@ -30,7 +30,8 @@ for sanitizer in address,undefined thread; do
     wait
     "$compiler" "${flags[@]}" exercise.cpp \
         "$source"/{convolution,moves,nonlinear,scan,structured}/*.cpp \
-        "$source"/base/{parallel,processors,systems,dispatch}.cpp \
+        "$source"/base/{parallel,processors,systems,dispatch,operations}.cpp \
+        "$source"/cuda/*.cpp -ldl \
         "${objects[@]}" -pthread \
         -o "$scratch/exercise"
     run=("${!sets[@]}")

@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 from jax import export
@@ -218,3 +219,25 @@ def test_the_chosen_kernel_runs(numbers):
     text = program()
     keras_linrec.config.set_kernel(None)
     assert "keras_linrec_scan" not in text
+
+
+def test_only_what_the_gradient_reads_is_kept(numbers):
+    inputs = uniform(numbers, BATCH, 50, FEATURES)
+    response = uniform(numbers, FEATURES, 2, 50)
+    mask = jnp.ones((BATCH, 50))
+
+    def kept(function, *given):
+        _, pull_back = jax.vjp(jax.jit(function), *given)
+        return sum(part.size for part in jax.tree.leaves(pull_back))
+
+    def move(inputs):
+        return native.move_steps(inputs, mask, False, False)
+
+    assert kept(move, inputs) == mask.size
+
+    def convolve(inputs, response):
+        linear = keras.activations.linear
+        return native.causal_convolution(inputs, response, linear)
+
+    found = kept(convolve, inputs, response)
+    assert found == inputs.size + response.size

@@ -8,6 +8,8 @@ from support.units import UNITS
 from support.units import randomise
 from support.units import sequences
 
+from keras_linrec.layers import LSSL
+
 pytestmark = pytest.mark.rest
 
 
@@ -38,3 +40,18 @@ def test_a_unit_compiles_in_one_graph_with_its_gradients(name):
     got = outputs_and_slopes(run)
     for one, other in zip(got, outputs_and_slopes(layer), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_steps_of_any_length_compile_for_any_number_of_them():
+    layer = LSSL(3, state_size=4)
+    run = torch.compile(
+        lambda x, steps: layer(x, time_deltas=steps),
+        fullgraph=True,
+        dynamic=True,
+        backend="eager",
+    )
+    for time in (7, 12):
+        given = torch.rand(2, time, 3), torch.rand(2, time)
+        expected = layer(given[0], time_deltas=given[1])
+        torch.testing.assert_close(run(*given), expected)

@@ -2,11 +2,13 @@
 // call names its operation. `jax.vmap` adds leading axes to every buffer.
 #include "adapters/xla_calls.h"
 
-namespace {
+using keras_linrec::binding;
+using keras_linrec::binding_on_gpu;
+using keras_linrec::handle_on_cpu;
+using keras_linrec::handle_on_emulated_gpu;
+using keras_linrec::handle_on_gpu;
 
-using namespace keras_linrec;
-
-}  // namespace
+namespace ffi = xla::ffi;
 
 #define HANDLER(name, function, binding)                                  \
   extern "C" KERAS_LINREC_PUBLIC XLA_FFI_Error* name(XLA_FFI_CallFrame*); \

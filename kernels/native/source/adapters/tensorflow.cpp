@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "adapters/tensorflow_shapes.h"
+#include "adapters/xla_calls.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/call.h"
@@ -16,11 +18,9 @@
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "adapters/tensorflow_shapes.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
 #include "xla/stream_executor/stream.h"
-#include "adapters/xla_calls.h"
 
 // TensorFlow's table of FFI handlers, which no header of its package declares.
 namespace xla::ffi {
@@ -55,7 +55,8 @@ const Operation& operation_of(const std::string& name) {
   LOG(FATAL) << "keras_linrec has no operation " << name;
 }
 
-// `REGISTER_OP` for an operation. The reference, to the table, outlives it.
+// `REGISTER_OP` for an operation. The function that it registers refers to the
+// table, which is never destroyed.
 void define(const Operation& operation, Device device) {
   tf::OpRegistry::Global()->Register([&operation, device](
                                          tf::OpRegistrationData* data) {
@@ -112,7 +113,8 @@ struct Attributes {
     OP_REQUIRES(context, is_complete(operation, wanted),
                 absl::InvalidArgumentError(absl::StrCat(
                     operation.name, ": `wanted` should have ",
-                    operation.to.size(), " entries")));
+                    operation.to.size(), " entries, as in `",
+                    operation.wanted, "`")));
   }
 
   int typed_flags() const {

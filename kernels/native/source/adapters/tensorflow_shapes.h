@@ -18,9 +18,16 @@ inline bool is_wanted(const std::vector<bool>& wanted, size_t result) {
   return wanted.empty() || wanted[result];
 }
 
+// Whether the core can compute what is wanted: see `Operation::wanted`.
 inline bool is_complete(const Operation& operation,
                         const std::vector<bool>& wanted) {
-  return operation.wanted.empty() || wanted.size() == operation.to.size();
+  const std::string& letters = operation.wanted;
+  if (letters.empty()) return true;
+  if (wanted.size() != letters.size()) return false;
+  for (size_t i = 0; i < wanted.size(); i++)
+    if (wanted[i] != (letters[i] == '*' || wanted[letters.find(letters[i])]))
+      return false;
+  return true;
 }
 
 inline absl::Status infer_shapes(

@@ -55,8 +55,8 @@ inline ffi::Error queue(const Operation& operation, int flags,
                               keras_linrec_cuda_message());
 }
 
-// The bytes of scratch memory of a call: some, since allocators may return
-// null for none.
+// The bytes of scratch memory of a call: at least 8, since allocators may
+// return null for 0.
 inline int64_t scratch_of(const Operation& operation, int flags,
                           const std::vector<int64_t>& sizes) {
   return operation.scratch ? operation.scratch(flags, sizes.data())

@@ -1,7 +1,8 @@
 // The operations of the core: one table, which the adapters of all frameworks
 // and Python read. An operation's own file has what it computes; here stand its
-// arguments and results, of which all follows that a call needs: the checks,
-// the core's sizes, the rows of a batch, and the wiring of gradients, by name.
+// arguments and results, from which everything that a call needs follows: the
+// checks, the core's sizes, the rows of a batch, and, by name, the wiring of
+// gradients.
 //
 // `x_backward` is the gradient of `x`. Its arguments are arguments and results
 // of `x`, and cotangents of the results: `d_outputs` is that of `outputs`. Its
@@ -66,7 +67,8 @@ constexpr int has_time = 1, has_block = 2, has_alpha = 4, has_leak = 8,
 constexpr Attribute all_attributes[] = {
     {has_time, "time"},
     {has_block, "block"},  // steps from one checkpoint to the next
-    {has_alpha, "alpha"},  // the bits of a double, as the next
+    // The bits of a double, as the next: a `float` of TensorFlow has only 32.
+    {has_alpha, "alpha"},
     {has_leak, "leak"},
     {has_keep, "keep"},  // whether all steps are wanted, or only the last
 };
@@ -95,7 +97,6 @@ struct Operation {
   std::string wanted = "";
 
   bool has(int attribute) const { return attributes & attribute; }
-
 
   // The index of an argument's first tensor.
   int argument(const std::string& quantity, int64_t flags) const {

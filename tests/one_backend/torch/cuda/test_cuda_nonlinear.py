@@ -13,7 +13,6 @@ from support.cuda_stand_in import stand_in as stand_in
 from support.nonlinear_cases import ACTIVATIONS
 from support.nonlinear_cases import random_operands
 
-from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
@@ -58,7 +57,7 @@ def by_plain_form(dynamics, operands, cotangents):
 def call_of(dynamics, operands):
     """A call that returns all steps."""
     flags, leak = flags_and_leak(dynamics, operands)
-    return Call("nonlinear_scan", flags, (bits_of(leak), 1))
+    return Call("nonlinear_scan", flags, (leak, 1))
 
 
 def by_kernels(dynamics, operands, cotangents):

@@ -18,7 +18,6 @@ from support.cuda_stand_in import stand_in as stand_in
 
 import keras_linrec
 from keras_linrec.kernels import backends
-from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.torch import cuda
 from keras_linrec.kernels.torch import operators
 from keras_linrec.kernels.torch.operators import OPERATORS
@@ -55,7 +54,7 @@ def results_of(arguments, weights, alpha, dtype, device="cpu"):
     time = weights.shape[-1]
     given = as_tensors(arguments, dtype, device)
     (weights,) = as_tensors([weights], dtype, device)
-    attributes = 0, time, bits_of(alpha)
+    attributes = 0, time, alpha
     (response,) = OPERATORS["impulse_response"](*attributes, *given)
     wanted = [True] * len(given)
     gradients = OPERATORS["impulse_response_backward"](
@@ -115,7 +114,7 @@ def test_the_gradient_of_c_alone_is_the_same(on_stand_in):
     *_, expected = results_of(arguments, weights, 0.5, torch.float32)
     given = as_tensors([*arguments, weights], torch.float32)
     *others, gradient = OPERATORS["impulse_response_backward"](
-        [False] * 6 + [True], 0, 60, bits_of(0.5), *given
+        [False] * 6 + [True], 0, 60, 0.5, *given
     )
     assert not any(other.numel() for other in others)
     np.testing.assert_array_equal(gradient.numpy(), expected)
