@@ -145,6 +145,9 @@ def test_rows_are_independent_and_all_else_is_summed(name, form):
     ]
     results = shapes_of(call, call.operation.results)
     for (one, _), got, *parts in zip(results, whole, *halves, strict=True):
+        if one not in call.operation.differentiated:
+            # The core need not write all checkpoints.
+            continue
         got, *parts = map(keras.ops.convert_to_numpy, (got, *parts))
         expected = sum(parts)
         if one.has_rows(call.flags):
