@@ -399,6 +399,26 @@ void everything() {
   }
 }
 
+// The checks of a linear scan's shapes, and of some that do not fit.
+bool checks_shapes() {
+  const std::vector<int64_t> fitting = {1, 3,           // decay
+                                        3, 2, 5, 3,     // inputs
+                                        2, 0, 0,        // resets
+                                        2, 2, 3};       // initial state
+  int64_t sizes[16];
+  if (!keras_linrec_operations()[0] ||
+      keras_linrec_sizes(0, 0, nullptr, 4, fitting.data(), sizes) ||
+      sizes[0] != 1 || sizes[1] != 2 || sizes[2] != 5 || sizes[3] != 3)
+    return false;
+  for (int place : {1, 3, 5, 7, 8, 10, 11}) {
+    std::vector<int64_t> wrong = fitting;
+    wrong[place]++;
+    if (!keras_linrec_sizes(0, 0, nullptr, 4, wrong.data(), sizes))
+      return false;
+  }
+  return keras_linrec_sizes(0, 0, nullptr, 3, fitting.data(), sizes);
+}
+
 int write_results(const char* path) {
   results_file = std::fopen(path, "wb");
   if (!results_file) return 1;
@@ -425,6 +445,7 @@ int exercise_after_a_fork() {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (!checks_shapes()) return 1;
   if (count > 1) return write_results(arguments[1]);
   everything<float>();
   everything<double>();

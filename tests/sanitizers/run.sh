@@ -31,8 +31,7 @@ for sanitizer in address,undefined thread; do
     "$compiler" "${flags[@]}" exercise.cpp \
         "$source"/{convolution,moves,nonlinear,scan,structured}/*.cpp \
         "$source"/base/{parallel,processors,systems,dispatch,operations}.cpp \
-        "$source"/cuda/*.cpp -ldl \
-        "${objects[@]}" -pthread \
+        "$source"/cuda/*.cpp "${objects[@]}" -pthread -ldl \
         -o "$scratch/exercise"
     run=("${!sets[@]}")
     if [[ $sanitizer == thread && ${1:-all} == widest ]]; then
