@@ -37,10 +37,10 @@ from keras import ops
 
 import keras_linrec
 from keras_linrec.ops import causal_convolution
-from keras_linrec.ops.discretization import discretise
-from keras_linrec.ops.hippo import StructuredTransition
-from keras_linrec.ops.hippo import hippo
-from keras_linrec.ops.impulse_response import impulse_response
+from keras_linrec.ops.structured.discretization import discretise
+from keras_linrec.ops.structured.hippo import StructuredTransition
+from keras_linrec.ops.structured.hippo import hippo
+from keras_linrec.ops.structured.impulse_response import impulse_response
 
 # features, state_size, time
 RESPONSES = ((128, 128, 784), (256, 64, 16384), (64, 256, 1024))
@@ -242,7 +242,7 @@ class DenseLSSL(keras_linrec.layers.LSSL):
             sequences.shape[1],
         )
         outputs = causal_convolution(sequences, response)
-        return self._mix(systems.read_out(outputs, sequences)), None
+        return self.mix(systems.read_out(outputs, sequences)), None
 
 
 def layer_steps(batch, time, features, state_size):

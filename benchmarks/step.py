@@ -3,8 +3,9 @@
     KERAS_BACKEND=jax python benchmarks/step.py
 
 The model of docs/guides/serving.md, after `keras_linrec.export_step`, reads one
-stream: with a plain call, with `predict_on_batch`, and compiled. A round is
-`--steps` steps in a row, each of which needs the states of the one before.
+stream: with a plain call, with `predict_on_batch`, and compiled. So do the same
+model of units whose states are matrices. A round is `--steps` steps in a row,
+each of which needs the states of the one before.
 """
 
 import argparse
@@ -19,7 +20,15 @@ from common import print_row
 from keras import ops
 
 import keras_linrec
+from keras_linrec.layers import DeltaNet
+from keras_linrec.layers import Mamba2
 from keras_linrec.layers import RotRNN
+
+UNITS = {
+    "RotRNN(16)": lambda: RotRNN(16, state_size=32),
+    "DeltaNet(16)": lambda: DeltaNet(16, num_heads=2, key_dim=16, value_dim=16),
+    "Mamba2(16)": lambda: Mamba2(16, state_size=16, num_heads=2),
+}
 
 
 def main():
@@ -27,7 +36,17 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=50)
     options = parsed_options(parser)
-    step = one_step_model()
+    rows = {name: times_of(unit, options) for name, unit in UNITS.items()}
+    ways = next(iter(rows.values()))
+    print_header(f"{keras.backend.backend()}: ms a step", *ways)
+    for name, times in rows.items():
+        each = (f"{total / options.steps:.3f}" for total in times.values())
+        print_row(f"2 x {name}", *each)
+
+
+def times_of(unit, options):
+    """Milliseconds of `options.steps` steps, by the way of the call."""
+    step = one_step_model(unit)
     ways = {
         "plain call": for_backend(
             jax=lambda step: step,
@@ -47,21 +66,16 @@ def main():
     for stream in streams.values():
         # The first call compiles.
         stream()
-    times = interleaved(streams, options.rounds)
-    print_header(f"{keras.backend.backend()}: ms a step", *times)
-    print_row(
-        "2 x RotRNN(16)",
-        *(f"{times[name] / options.steps:.3f}" for name in times),
-    )
+    return interleaved(streams, options.rounds)
 
 
-def one_step_model():
+def one_step_model(unit):
     model = keras.Sequential(
         [
             keras.Input((None, 3)),
-            RotRNN(16, state_size=32),
+            unit(),
             keras.layers.Dense(16, activation="gelu"),
-            RotRNN(16, state_size=32),
+            unit(),
             keras.layers.Dense(16, activation="gelu"),
             keras.layers.GlobalAveragePooling1D(),
             keras.layers.Dense(2),
@@ -113,6 +127,8 @@ def without_gradients(step):
 def compiled_by_torch(step):
     import torch
 
+    # It stops compiling what it has compiled for several models.
+    torch.compiler.reset()
     return torch.no_grad()(torch.compile(step))
 
 

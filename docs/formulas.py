@@ -75,7 +75,7 @@ def display(text):
 def equation(name):
     """The first equations in the docstring of a layer."""
     layers = Path(__file__).parent.parent / "keras_linrec" / "layers"
-    for path in sorted(layers.glob("*.py")):
+    for path in sorted(layers.rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and node.name == name:
                 text = ast.get_docstring(node)

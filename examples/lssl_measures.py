@@ -26,9 +26,9 @@ from matplotlib.figure import Figure
 # No backend computes anything here, but Keras needs one that is installed.
 prepare_backend()
 
-from keras_linrec.ops.hippo import hippo_matrices
-from keras_linrec.ops.hippo import measure_density
-from keras_linrec.ops.hippo import reconstruct
+from keras_linrec.ops.structured.hippo import hippo_matrices
+from keras_linrec.ops.structured.hippo import measure_density
+from keras_linrec.ops.structured.hippo import reconstruct
 
 PLOT_FILE = "lssl_measures.png"
 POINTS = 1000

@@ -57,7 +57,7 @@ from keras_linrec.layers import AntisymmetricRNN
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import OrthogonalRNN
-from keras_linrec.ops.eigenvalues import PARAMETERIZATIONS
+from keras_linrec.ops.algebra.eigenvalues import PARAMETERIZATIONS
 
 LAYERS = ("lipschitz", "neural-ode", "antisymmetric", "orthogonal", "ldstack")
 TASKS = ("pixels", "permuted", "eight-pixels", "noise-padded")

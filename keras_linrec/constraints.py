@@ -201,7 +201,7 @@ class ContractiveBands(keras.constraints.Constraint):
 
     >>> import numpy as np
     >>> from keras_linrec.constraints import ContractiveBands
-    >>> from keras_linrec.ops.hippo import hippo
+    >>> from keras_linrec.ops.structured.hippo import hippo
     >>> bands = hippo("legs", 5).t
     >>> bool(np.allclose(ContractiveBands()(bands), bands))
     True
@@ -261,7 +261,7 @@ class AccretiveBands(keras.constraints.Constraint):
 
     >>> import numpy as np
     >>> from keras_linrec.constraints import AccretiveBands
-    >>> from keras_linrec.ops.hippo import hippo
+    >>> from keras_linrec.ops.structured.hippo import hippo
     >>> bands = hippo("legt", 5).t
     >>> bool(np.allclose(AccretiveBands()(bands), bands))
     True

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_linrec.ops.hippo import hippo
-from keras_linrec.ops.hippo import hippo_matrices
-from keras_linrec.ops.hippo_measures import require_measure
+from keras_linrec.ops.structured.hippo import hippo
+from keras_linrec.ops.structured.hippo import hippo_matrices
+from keras_linrec.ops.structured.hippo_measures import require_measure
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool
@@ -212,7 +212,7 @@ class HiPPO(keras.initializers.Initializer):
     Args:
         measure: `"legs"` (the default), `"legt"`, `"lagt"`,
             `"generalized_laguerre"`, `"chebyshev"`, `"gegenbauer"` or
-            `"jacobi"`; see `keras_linrec.ops.hippo.hippo_matrices`.
+            `"jacobi"`; see `keras_linrec.ops.structured.hippo.hippo_matrices`.
         part: `"transition"` for A, the default, or `"input"` for B.
         **parameters: those of the measure, by name.
 

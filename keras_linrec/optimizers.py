@@ -47,6 +47,9 @@ class ParameterGroups(keras.optimizers.Optimizer):
     | `LSSL` | `log_timescale`, `input_vector`, `transition_` and p, d, q or t |
     | `RotRNN` | `theta`, `gamma_log`, `rotation_kernel` |
     | `LRU` | `nu_log`, `theta_log`, `gamma_log` |
+    | `S5` | `log_timescale`, `transition_`, `input_` |
+    | `S4D` | `log_timescale`, `transition_` |
+    | `LinOSS` | `log_timescale`, `stiffness`, `friction` |
     | `LinearDynamicalSystem`, `LDStack` | `eigenvalue_`, `angle`, `log_` |
     | `LDStack` with `basis="learned"` | `state_basis` |
     | `OrthogonalRNN` | `reflectors`, `phases`, `sign` |

@@ -29,6 +29,10 @@ _CHOICE_OF_KERNEL = (
 # The arguments of Keras' recurrent layers and cells that some unit here does
 # not take, and what to do instead.
 _INSTEAD = {
+    "activation": (
+        "the unit applies none to its outputs; follow it with a "
+        "`keras.layers.Activation`."
+    ),
     "recurrent_activation": _NO_GATES,
     "unit_forget_bias": _NO_GATES,
     "reset_after": _NO_GATES,

@@ -25,10 +25,9 @@ from keras_linrec.version import __version__
 
 # By operation, odd sizes of its first case.
 _ODD = {
-    "linear_scan": (3, 601, 37),  # batch, time, channels
-    "impulse_response": (3, 2, 17, 45),  # features, channels, state, time
-    # batch, time, features, channels, taps
-    "causal_convolution": (3, 601, 5, 2, 577),
+    name: operation.odd_sizes
+    for name, operation in OPERATIONS.items()
+    if operation.odd_sizes
 }
 _LARGE = (16, 4096, 256)
 _REPEATS = 7

@@ -16,6 +16,7 @@ from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import table
 from keras_linrec.kernels.operations import OPERATIONS
 from keras_linrec.kernels.operations import projected_scan as projection
+from keras_linrec.kernels.operations.final_state import with_final_state
 from keras_linrec.kernels.self_test import relative_error
 from keras_linrec.kernels.self_test import tolerance
 from keras_linrec.settings import KERNELS
@@ -29,6 +30,11 @@ _chosen = {}
 
 
 _FUNCTIONS = [operation.function for operation in OPERATIONS.values()]
+_REFERENCES = {
+    operation.function: operation.reference
+    for operation in OPERATIONS.values()
+    if operation.reference
+}
 
 
 class Kernel(
@@ -128,9 +134,11 @@ def load(name):
 def _kernel(name):
     if name == "native":
         return _with_projection(**backends.current().compiled().FUNCTIONS)
-    module = reference if name == "reference" else backends.current()
-    scan = module.scan if name == "reference" else getattr(module, name)
-    return _with_projection(projection.with_final_state(scan))
+    if name == "reference":
+        scan, others = reference.scan, _REFERENCES
+    else:
+        scan, others = getattr(backends.current(), name), {}
+    return _with_projection(with_final_state(scan), **others)
 
 
 def _with_projection(scan, projected_scan=None, **others):
@@ -211,17 +219,21 @@ def on_platform(platform, kernel):
     """The `Kernel` with the functions that `resolver.py` runs on a platform."""
     if platform == "cpu":
         return kernel
-    on_gpu = {}
-    if platform == "cuda":
-        # Kernels that are not native have the scan alone.
-        on_gpu = {
-            name: function
-            for name, function in kernel._asdict().items()
-            if function
-            and name not in ("scan", "projected_scan")
-            and table.runs_on_cuda(name)
-        }
-    return _with_projection(kernel.scan, **on_gpu)
+
+    def runs_here(name, function):
+        if function is None:
+            return False
+        # A reference is of `keras.ops`, and runs anywhere.
+        is_reference = function is _REFERENCES.get(name)
+        return is_reference or (platform == "cuda" and table.runs_on_cuda(name))
+
+    # Kernels that are not native have little but the scan.
+    others = {
+        name: function
+        for name, function in kernel._asdict().items()
+        if name not in ("scan", "projected_scan") and runs_here(name, function)
+    }
+    return _with_projection(kernel.scan, **others)
 
 
 def _values_can_be_read():

@@ -18,6 +18,11 @@ def or_none(resets):
     return resets if are_given(resets) else None
 
 
+def segment_ids(resets):
+    """The number of resets up to and including each step, (batch, time)."""
+    return ops.cumsum(ops.cast(resets, "int32"), axis=1)
+
+
 def of_adjoint(resets, reverse):
     """The resets of the adjoint of a scan, which runs the other way."""
     if resets is None:

@@ -14,6 +14,7 @@ from copy_memory import SYMBOLS
 from copy_memory import copies
 from digits import read_task
 from recipes import recordings
+from recipes.group_words import GroupWords
 from recipes.sounds import oversampled
 from recipes.sounds import varied
 from recipes.tasks import DrawnTask
@@ -22,6 +23,8 @@ from recipes.tasks import TextTask
 from recipes.vowels import vowels
 
 TEST_TAKES = range(5)
+PULSE_STEPS = 20
+PULSE_NOISE = 0.3
 # Where longer recordings are cut off.
 MAX_SECONDS = 1
 
@@ -45,6 +48,44 @@ def copy_memory(options, seed, delay):
         loss=of_logits(),
         metrics=("accuracy",),
     )
+
+
+def distant_pulses(options, seed, steps, distance):
+    """Two pulses in noise, and whether they point the same way."""
+    return DrawnTask(
+        lambda count, generator: pulses(count, steps, distance, generator),
+        shape=(steps, 1),
+        test_size=1000,
+        loss="sparse_categorical_crossentropy",
+        metrics=("accuracy",),
+        num_classes=2,
+    )
+
+
+def pulses(count, steps, distance, generator):
+    """Noise with two pulses, `distance` steps apart, up or down each.
+
+    Each pulse alone is up in half of the sequences of either class: only both
+    together tell the classes apart.
+
+    Returns:
+        `(sequences, labels)`: (count, steps, 1), and 1 where both pulses point
+        the same way.
+    """
+    sequences = generator.normal(0.0, PULSE_NOISE, (count, steps, 1))
+    signs = generator.choice([-1.0, 1.0], (count, 2))
+    latest = steps - distance - PULSE_STEPS
+    first = generator.integers(latest + 1, size=count)
+    for row, place, pair in zip(sequences, first, signs):
+        for start, sign in zip((place, place + distance), pair):
+            row[start : start + PULSE_STEPS] += sign
+    labels = (signs[:, 0] == signs[:, 1]).astype("int32")
+    return sequences.astype("float32"), labels
+
+
+def group_words(options, seed, degree, steps):
+    """Letters that are permutations, and their products."""
+    return GroupWords(degree, steps, test_size=1000, loss=of_logits())
 
 
 def pixels(options, seed, order, logits=False, test_size=None):
@@ -156,6 +197,8 @@ def speech(options, seed, unheard=False, vary=False, oversampling=1):
 TASKS = {
     "addition": addition,
     "copy_memory": copy_memory,
+    "distant_pulses": distant_pulses,
+    "group_words": group_words,
     "list_operations": list_operation_values,
     "pixels": pixels,
     "speech": speech,

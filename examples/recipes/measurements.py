@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import robustness
 import state_norms
+from recipes.group_words import LENGTHS
 from recipes.sounds import interpolated
 from recipes.sounds import low_passed
 from recipes.sounds import oversampled
@@ -82,6 +83,22 @@ def under_attack(model, task):
     return dict(zip(robustness.COLUMNS[1:], map(float, values[1:])))
 
 
+def longer_words(model, task):
+    """The share of the products that are right at the last letters of words.
+
+    A word is as long as in training, or shorter or longer.
+    """
+    figures = {}
+    for steps in LENGTHS:
+        right = count = 0
+        for inputs, products in task.of_length(steps).tests():
+            scores = model.predict_on_batch(inputs)[:, -1]
+            right += np.sum(scores.argmax(axis=-1) == products[:, -1])
+            count += len(products)
+        figures[f"{steps} letters"] = float(right / count)
+    return figures
+
+
 def norms(model, task):
     """The mean norm of the state of each layer of a deep model.
 
@@ -109,5 +126,9 @@ def classifier_of(model):
 
 
 # By name, what is measured of a trained model, and of one in training.
-MEASUREMENTS = {"sampling_rates": sampling_rates, "under_attack": under_attack}
+MEASUREMENTS = {
+    "longer_words": longer_words,
+    "sampling_rates": sampling_rates,
+    "under_attack": under_attack,
+}
 WATCHED = {"norms": norms}

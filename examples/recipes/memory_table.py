@@ -5,6 +5,8 @@ from recipes.recipe import normal
 
 ADDITION = "Adding two numbers"
 COPYING = "Copying ten symbols"
+GROUPS = "Products of permutations"
+DISTANT = "Two pulses, 8,000 steps apart"
 # Half the error of always answering 1, and a tenth of the entropy of guessing.
 ADDITION_GOAL = 1 / 12
 COPYING_GOAL = 0.2079
@@ -122,6 +124,89 @@ def linear_copying(delay):
     return of_copying(delay, title, (("LinearDynamicalSystem", system),))
 
 
+def of_distant_pulses(title, unit, unit_arguments):
+    """Two residual blocks; their outputs are averaged over all steps."""
+    classifier = {
+        "num_layers": 2,
+        "units": 32,
+        "unit": unit,
+        "unit_arguments": unit_arguments,
+    }
+    return Recipe(
+        section=DISTANT,
+        title=title,
+        task="distant_pulses",
+        task_arguments={"steps": 10_000, "distance": 8_000},
+        layers=(("SequenceClassifier", classifier),),
+        learning_rate=3e-3,
+        rounds=60,
+        steps=25,
+        test_every=5,
+        seeds=(0,),
+    )
+
+
+def of_group_words(degree, title, *unit, **given):
+    """One layer of a unit between an embedding and logits."""
+    elements = {3: 6, 5: 120}[degree]
+    embedding = {"input_dim": elements, "output_dim": 64}
+    return Recipe(
+        section=GROUPS,
+        title=f"{title}, {degree} objects",
+        task="group_words",
+        task_arguments={"degree": degree, "steps": 64},
+        layers=(
+            ("Embedding", embedding),
+            unit,
+            ("Dense", {"units": elements}),
+        ),
+        learning_rate=3e-3,
+        optimizer=("Adam", {"clipnorm": 1.0}),
+        batch_size=32,
+        rounds=20,
+        steps=200 if degree == 3 else 400,
+        seeds=(0,),
+        measurements=("longer_words",),
+        **given,
+    )
+
+
+def delta_net_words(degree, reflections):
+    unit = {
+        "units": 64,
+        "num_heads": 4,
+        "key_dim": 16,
+        "value_dim": 16,
+        "reflections": reflections,
+        "negative_eigenvalues": True,
+        # A decay would forget what has to be kept for all of a word.
+        "gated": False,
+    }
+    title = f"DeltaNet, {reflections} a step"
+    return of_group_words(degree, title, "DeltaNet", unit)
+
+
+def others_words(degree):
+    orthogonal = {"units": 64, "return_sequences": True}
+    return {
+        f"words-{degree}-orthogonal": of_group_words(
+            degree, "OrthogonalRNN", "OrthogonalRNN", orthogonal
+        ),
+        f"words-{degree}-rotrnn": of_group_words(
+            degree,
+            "RotRNN",
+            "RotRNN",
+            {"state_size": 128, "gamma_max": 0.9999, "activation": "gelu"},
+        ),
+        f"words-{degree}-mamba2": of_group_words(
+            degree, "Mamba2", "Mamba2", {"state_size": 16, "num_heads": 4}
+        ),
+        f"words-{degree}-lstm": of_group_words(
+            degree, "LSTM", "lstm", {"units": 64, "return_sequences": True}
+        ),
+    }
+
+
 LSTM_COPYING = (
     ("lstm", {"units": 64, "return_sequences": True}),
     ("Dense", {"units": 8}),
@@ -134,6 +219,22 @@ RECIPES = {
     "copying-300": linear_copying(300),
     "copying-2000": linear_copying(2000),
     "copying-lstm-300": of_copying(300, "LSTM", LSTM_COPYING),
+    **{
+        f"words-{degree}-delta-{reflections}": delta_net_words(
+            degree, reflections
+        )
+        for degree in (3, 5)
+        for reflections in (1, 2, 4)
+    },
+    **others_words(3),
+    **others_words(5),
+    "distant-linoss": of_distant_pulses("LinOSS", "linoss", {"state_size": 64}),
+    "distant-s5": of_distant_pulses(
+        "S5", "s5", {"state_size": 64, "dt_min": 1e-4}
+    ),
+    "distant-rotrnn": of_distant_pulses(
+        "RotRNN", "rotrnn", {"state_size": 128, "gamma_max": 0.9999}
+    ),
 }
 
 ABOUT = {
@@ -142,6 +243,18 @@ ABOUT = {
     "training steps until the error of the test is half that of always "
     "answering 1, tested every 100 steps for OrthogonalRNN and every 20 for "
     "LDStack.",
+    DISTANT: "Noise of 10,000 steps with two pulses of 20 steps, each up or "
+    "down, the second 8,000 steps after the first. The class says whether both "
+    "point the same way: neither pulse alone tells. Sequences are drawn anew "
+    "in every step of training.",
+    GROUPS: "Each letter of a word is one of the 6 permutations of three "
+    "objects, or of the 120 of five; the answer at each letter is the product "
+    "of all up to there. Training has words of 4 to 64 letters. The figure is "
+    "the share that is right over all letters of words of 64; the table has "
+    "the last letters of words of 32 to 512. A step of two reflections can be "
+    "any permutation of three objects, one of four any of five. The transition "
+    "of OrthogonalRNN and RotRNN is the same at every step, and that of Mamba2 "
+    "a positive number.",
     COPYING: "Ten symbols out of eight, to be repeated after a delay. The "
     "figure is the number of training steps until the cross-entropy of the "
     "test is a tenth of that of guessing, tested every 10 steps. The optimizer "

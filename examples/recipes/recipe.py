@@ -8,6 +8,7 @@ from dataclasses import field
 PAPERS = {
     "lssl": "Gu et al. 2021",
     "rotrnn": "Biegun et al. 2024",
+    "s5": "Smith et al. 2023",
     "orthogonal": "Mhammedi et al. 2017",
     "lipschitz": "Erichson et al. 2021",
 }

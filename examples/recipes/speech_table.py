@@ -56,6 +56,10 @@ RECIPES = {
         # The later blocks read as many steps as in the other models.
         pool_size=(8, 4, 4),
     ),
+    "speech-s5": of_speech("S5", "s5", {"state_size": 48}, measurements=RATES),
+    "speech-s4d": of_speech(
+        "S4D", "s4d", {"state_size": 32}, measurements=RATES, rounds=24
+    ),
     "speech-rotrnn": of_speech("RotRNN", "rotrnn", ROTRNN_SPEECH),
     "speech-lstm": of_speech("LSTM", "lstm", LSTM_SPEECH, **LSTM_ROUNDS),
     "speaker-lssl": of_speech("LSSL", "lssl", LSSL_SPEECH, **UNHEARD),

@@ -63,14 +63,18 @@ class DrawnTask(Task):
         test_size: integer, the number of test sequences.
         loss: what is minimised.
         metrics: what else is measured.
+        num_classes: integer. Defaults to `None`, a task without classes.
     """
 
-    def __init__(self, draw, shape, test_size, loss, metrics=()):
+    def __init__(
+        self, draw, shape, test_size, loss, metrics=(), num_classes=None
+    ):
         self.draw = draw
         self.inputs = {"sequences": shape}
         self.test_size = test_size
         self.loss = loss
         self.metrics = metrics
+        self.num_classes = num_classes
 
     def batch(self, seed, number, batch_size):
         # The last number tells training from testing.

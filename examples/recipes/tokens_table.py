@@ -74,21 +74,26 @@ def of_text(title, layers, rounds):
     )
 
 
-ROTRNN_TEXT = (
-    ("Embedding", {"input_dim": 256, "output_dim": 96}),
-    (
-        "SequenceClassifier",
-        {
-            "num_layers": 4,
-            "units": 96,
-            "unit": "rotrnn",
-            "unit_arguments": {"state_size": 192, "num_heads": 24},
-            "dropout": 0.1,
-            "pooling": None,
-        },
-    ),
-)
 OF_BYTES = ("Dense", {"units": 256, "activation": "softmax"})
+
+
+def of_blocks_for_text(title, rounds, unit, units, **unit_arguments):
+    """Four residual blocks of a unit, about 290,000 weights in all."""
+    classifier = {
+        "num_layers": 4,
+        "units": units,
+        "unit": unit,
+        "unit_arguments": unit_arguments,
+        "dropout": 0.1,
+        "pooling": None,
+    }
+    layers = (
+        ("Embedding", {"input_dim": 256, "output_dim": units}),
+        ("SequenceClassifier", classifier),
+    )
+    return of_text(title, layers, rounds)
+
+
 # As many weights, about 300,000.
 LSTM_TEXT = (
     ("Embedding", {"input_dim": 256, "output_dim": 128}),
@@ -112,7 +117,17 @@ TRANSFORMER_TEXT = (
 )
 
 RECIPES |= {
-    "text-rotrnn": of_text("RotRNN", ROTRNN_TEXT, rounds=60),
+    "text-rotrnn": of_blocks_for_text(
+        "RotRNN", 60, "rotrnn", 96, state_size=192, num_heads=24
+    ),
+    "text-min-gru": of_blocks_for_text("MinGRU", 60, "min_gru", 152),
+    "text-rglru": of_blocks_for_text("RGLRU", 60, "rglru", 152),
+    "text-delta-net": of_blocks_for_text(
+        "DeltaNet", 60, "delta_net", 96, num_heads=4, key_dim=24, value_dim=32
+    ),
+    "text-mamba2": of_blocks_for_text(
+        "Mamba2", 60, "mamba2", 96, state_size=16, num_heads=4
+    ),
     "text-lstm": of_text("LSTM", LSTM_TEXT, rounds=60),
     "text-transformer": of_text("transformer", TRANSFORMER_TEXT, rounds=15),
 }

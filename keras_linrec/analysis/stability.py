@@ -10,8 +10,8 @@ from keras_linrec.analysis._matrices import are_finite
 from keras_linrec.analysis._matrices import eigenvalues
 from keras_linrec.analysis._matrices import unit_matrices
 from keras_linrec.analysis.spectra import real_parts
-from keras_linrec.layers.lipschitz_stability import LIPSCHITZ_CONSTANTS
-from keras_linrec.layers.lipschitz_stability import ROOM
+from keras_linrec.layers.lipschitz_rnn.stability import LIPSCHITZ_CONSTANTS
+from keras_linrec.layers.lipschitz_rnn.stability import ROOM
 from keras_linrec.validation import plain
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool

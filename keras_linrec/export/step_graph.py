@@ -19,7 +19,7 @@ from keras_linrec.export.position_wise import is_mask
 from keras_linrec.export.position_wise import masks
 from keras_linrec.export.position_wise import mixes_steps
 from keras_linrec.export.position_wise import reason_against
-from keras_linrec.layers.streaming import Streaming
+from keras_linrec.layers.base.streaming import Streaming
 from keras_linrec.validation import by_name
 from keras_linrec.validation import parameters_of
 

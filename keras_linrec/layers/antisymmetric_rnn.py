@@ -4,10 +4,10 @@ import math
 
 import keras
 
-from keras_linrec.layers.lipschitz_rnn import LipschitzLayer
-from keras_linrec.layers.lipschitz_rnn import LipschitzUnit
-from keras_linrec.layers.nonlinear_layer import NonlinearCell
-from keras_linrec.layers.set_later import for_bases
+from keras_linrec.layers.base.nonlinear_layer import NonlinearCell
+from keras_linrec.layers.base.set_later import for_bases
+from keras_linrec.layers.lipschitz_rnn.layer import LipschitzLayer
+from keras_linrec.layers.lipschitz_rnn.layer import LipschitzUnit
 from keras_linrec.validation import require_between
 
 # The arguments of `LipschitzRNN` that are fixed here.

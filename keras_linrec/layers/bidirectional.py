@@ -3,10 +3,10 @@
 import keras
 from keras import ops
 
-from keras_linrec.layers.kept_masks import keep_masks
-from keras_linrec.layers.set_later import SetLater
-from keras_linrec.layers.torch_module import LoadsAnyName
-from keras_linrec.ops.steps import require_arrays
+from keras_linrec.layers.base.kept_masks import keep_masks
+from keras_linrec.layers.base.set_later import SetLater
+from keras_linrec.layers.base.torch_module import LoadsAnyName
+from keras_linrec.ops.masks.steps import require_arrays
 from keras_linrec.validation import by_name
 from keras_linrec.validation import first_mask
 from keras_linrec.validation import in_any_byte_order

@@ -86,7 +86,7 @@ class DecaysForSignals:
 
 
 class TimescalesForSignals:
-    """`for_signals` of units whose features start with timescales."""
+    """`for_signals` of units whose features or states start with timescales."""
 
     @classmethod
     def for_signals(
@@ -101,8 +101,8 @@ class TimescalesForSignals:
     ):
         """A layer for signals, with starting values in seconds.
 
-        A feature with the timescale dt remembers about 1 / dt steps. The
-        features start within the given limits; training may leave them.
+        A feature (a state of `S5`) with the timescale dt remembers about 1 /
+        dt steps. They start within the given limits; training may leave them.
 
         Args:
             units: integer, the number of output features. Defaults to `None`,

@@ -7,10 +7,10 @@ from keras import ops
 
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
-from keras_linrec.layers.diagonal_layer import DiagonalLayer
-from keras_linrec.layers.diagonal_layer import DiagonalSystem
+from keras_linrec.layers.base.diagonal_layer import DiagonalLayer
+from keras_linrec.layers.base.diagonal_layer import DiagonalSystem
+from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.layers.for_signals import DecaysForSignals
-from keras_linrec.layers.set_later import for_bases
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_count

@@ -7,11 +7,11 @@ from keras_linrec import activations
 from keras_linrec.constraints import Sign
 from keras_linrec.constraints import UnitReflectors
 from keras_linrec.initializers import ReflectorPairs
-from keras_linrec.layers.nonlinear_layer import NonlinearCell
-from keras_linrec.layers.nonlinear_layer import NonlinearLayer
-from keras_linrec.layers.nonlinear_layer import NonlinearUnit
-from keras_linrec.layers.precise_layer import serialized
-from keras_linrec.layers.set_later import for_bases
+from keras_linrec.layers.base.nonlinear_layer import NonlinearCell
+from keras_linrec.layers.base.nonlinear_layer import NonlinearLayer
+from keras_linrec.layers.base.nonlinear_layer import NonlinearUnit
+from keras_linrec.layers.base.precise_layer import serialized
+from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.ops.householder import reflection_factors
 from keras_linrec.ops.householder import reflection_product
 from keras_linrec.ops.householder import unitary_matrix

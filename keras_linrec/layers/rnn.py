@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_linrec.layers.kept_masks import keep_masks
+from keras_linrec.layers.base.kept_masks import keep_masks
 from keras_linrec.validation import first_mask
 
 

@@ -10,13 +10,14 @@ from keras_linrec.complex_pairs import multiply
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
 from keras_linrec.double_precision import tanh
-from keras_linrec.layers.diagonal_layer import DiagonalLayer
-from keras_linrec.layers.diagonal_layer import DiagonalSystem
-from keras_linrec.layers.diagonal_layer import fed_through
+from keras_linrec.layers.base.both_ways import BothWays
+from keras_linrec.layers.base.diagonal_layer import DiagonalLayer
+from keras_linrec.layers.base.diagonal_layer import DiagonalSystem
+from keras_linrec.layers.base.diagonal_layer import fed_through
+from keras_linrec.layers.base.precise_layer import one_by_one
+from keras_linrec.layers.base.precise_layer import serialized
+from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.layers.for_signals import DecaysForSignals
-from keras_linrec.layers.precise_layer import one_by_one
-from keras_linrec.layers.precise_layer import serialized
-from keras_linrec.layers.set_later import for_bases
 from keras_linrec.ops import precision
 from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
@@ -43,7 +44,7 @@ class StepConstants(NamedTuple):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class RotRNN(DecaysForSignals, DiagonalLayer):
+class RotRNN(DecaysForSignals, BothWays, DiagonalLayer):
     """Rotational recurrent layer - Biegun et al. 2024.
 
     The layer is linear in its inputs and states, unless `activation` applies a
@@ -207,30 +208,16 @@ number | D |
         require_between("gamma_min", gamma_min, 0, 1, "()")
         require_between("gamma_max", gamma_max, 0, 1, "()")
         require_ordered("gamma_min", gamma_min, "gamma_max", gamma_max)
-        require_bool("bidirectional", bidirectional)
         require_between("theta_max", theta_max, 0, math.inf, "[)")
-        if bidirectional:
-            _require_both_ways(stateful, return_sequences)
         self.state_size = state_size
         self.num_heads = num_heads
         self.gamma_min = gamma_min
         self.gamma_max = gamma_max
         self.theta_max = theta_max
         self.even_memories = even_memories
-        self.bidirectional = bidirectional
         self.rotation_initializer = keras.initializers.get(
             rotation_initializer or keras.initializers.RandomNormal(stddev=1.0)
         )
-
-    def _accept_stateful(self, name, value):
-        if getattr(self, "bidirectional", False):
-            _require_both_ways(value, True)
-        return super()._accept_stateful(name, value)
-
-    def _accept_return_sequences(self, name, value):
-        if getattr(self, "bidirectional", False):
-            _require_both_ways(False, value)
-        return super()._accept_return_sequences(name, value)
 
     @property
     def head_size(self):
@@ -301,29 +288,33 @@ number | D |
         # xi cancels any factor of B, so that no square need over- or underflow.
         largest = ops.amax(ops.abs(kernel), axis=(1, 2), keepdims=True)
         is_zero = largest == 0
-        kernel = kernel / ops.stop_gradient(
-            ops.where(is_zero, ops.ones_like(largest), largest)
-        )
+        kernel = kernel / ops.stop_gradient(ops.where(is_zero, 1.0, largest))
         trace = ops.sum(ops.square(kernel), axis=(1, 2), keepdims=True)
-        trace = ops.where(is_zero, ops.ones_like(trace), trace)
+        trace = ops.where(is_zero, 1.0, trace)
         return kernel * ops.sqrt(variance[:, None, None] / trace)
 
     def _input_projection(self, rotation):
         """(xi P^T B)^T as complex numbers, (features, channels)."""
         kernel = precision.matmul(self._scaled_input_kernel(), rotation)
-        return tuple(map(_side_by_side, complex_from_pairs(kernel)))
+        return complex_from_pairs(_side_by_side(self._with_partners(kernel)))
 
     def _output_projection(self, rotation, output_kernel):
         """(C P)^T for the real part of complex numbers, (channels, units)."""
         shape = (self.num_heads, self.head_size, self.output_units)
-        kernel = precision.einsum(
-            "hkj,hku->huj", rotation, ops.reshape(output_kernel, shape)
+        kernel = precision.matmul(
+            ops.swapaxes(rotation, 1, 2), ops.reshape(output_kernel, shape)
         )
-        real, imag = (
-            ops.reshape(ops.transpose(part, (0, 2, 1)), (-1, self.output_units))
-            for part in complex_from_pairs(kernel)
-        )
-        return real, -imag
+        kernel = self._with_partners(kernel, axis=1)
+        kernel = ops.reshape(kernel, (-1, 2, self.output_units))
+        return kernel[:, 0], -kernel[:, 1]
+
+    def _with_partners(self, kernel, axis=2):
+        """Zeros beside the last states of heads of an odd size."""
+        if self.head_size % 2 == 0:
+            return kernel
+        padding = [[0, 0]] * 3
+        padding[axis] = [0, 1]
+        return ops.pad(kernel, padding)
 
     def to_channels(self, states, rotation):
         shape = (-1, self.num_heads, self.head_size)
@@ -345,51 +336,13 @@ number | D |
         heads = precision.einsum("bhj,hkj->bhk", rotated, rotation)
         return [ops.reshape(heads, (-1, self.state_size))]
 
-    # Both ways.
-
-    def run(self, steps, states, wanted):
-        if not self.bidirectional:
-            return super().run(steps, states, wanted)
-        forward = self.diagonal_system()
-        # Zeros behind a row's end leave a state of zero as it is.
-        if states is not None or wanted.states:
-            self._require_one_kind(steps)
-            forward = forward.stopping_after(steps)
-        rotation = forward.basis
-        backward = forward._replace(
+    def backward_system(self, forward):
+        return forward._replace(
             output_kernel=self._output_projection(
-                rotation, self.backward_output_kernel
+                forward.basis, self.backward_output_kernel
             ),
             feedthrough=None,
         )
-        outputs, final_states = [], []
-        for index, system in enumerate((forward, backward)):
-            partial, channels = system.run(
-                steps,
-                states
-                and self.to_channels(states[index : index + 1], rotation),
-                wanted.all_outputs,
-                reverse=system is backward,
-            )
-            outputs.append(partial)
-            final_states += self.from_channels(channels, rotation)
-        return self.finished(sum(outputs)), final_states
-
-    def _require_one_kind(self, steps):
-        if steps.lengths is not None and steps.reset_mask is not None:
-            raise ValueError(
-                "A layer that reads both ways takes a mask or a reset_mask, "
-                "not both, where its states are given or returned. Received: "
-                f"both in layer '{self.name}'"
-            )
-
-    def require_streaming(self, part=False):
-        if self.bidirectional:
-            raise ValueError(
-                "A layer that reads both ways cannot stream. Received: "
-                f"bidirectional=True in layer '{self.name}'"
-            )
-        super().require_streaming(part)
 
     # A single step runs in the states' own coordinates: rotating into complex
     # numbers and back would cost more. In float32, 100,000 steps are off by
@@ -431,7 +384,6 @@ number | D |
             "gamma_max": self.gamma_max,
             "theta_max": self.theta_max,
             "even_memories": self.even_memories,
-            "bidirectional": self.bidirectional,
             **serialized(self, "rotation_initializer"),
         }
 
@@ -450,20 +402,3 @@ def _side_by_side(heads):
     """(heads, rows, columns) as (rows, heads * columns)."""
     columns = ops.transpose(heads, (1, 0, 2))
     return ops.reshape(columns, (heads.shape[1], -1))
-
-
-def _require_both_ways(stateful, return_sequences):
-    """Raise for what a layer that reads both ways cannot be."""
-    if stateful:
-        raise ValueError(
-            "A layer that reads both ways cannot be stateful: the second "
-            "direction starts at the end of the sequence. Received: "
-            "bidirectional=True, stateful=True"
-        )
-    if not return_sequences:
-        raise ValueError(
-            "No single step of a layer that reads both ways has seen the "
-            "whole sequence: pool its outputs, or wrap a layer in "
-            "`keras.layers.Bidirectional`. Received: bidirectional=True, "
-            "return_sequences=False"
-        )

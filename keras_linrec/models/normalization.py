@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_linrec.ops.packing import zero_masked
+from keras_linrec.ops.masks.packing import zero_masked
 from keras_linrec.validation import require_choice
 
 NORMALIZATIONS = ("layer", "rms", "batch")

@@ -12,7 +12,7 @@ from keras import ops
 from keras_linrec.double_precision import cumulative_sum
 from keras_linrec.double_precision import maximum
 from keras_linrec.double_precision import mean
-from keras_linrec.ops import packing
+from keras_linrec.ops.masks import packing
 
 # Over the steps that count.
 OF_MASKED = {

@@ -6,11 +6,11 @@ import keras
 
 from keras_linrec import activations
 from keras_linrec.double_precision import activate
-from keras_linrec.layers.kept_masks import keep_masks
-from keras_linrec.layers.set_later import SetLater
-from keras_linrec.layers.set_later import accepted_share
-from keras_linrec.layers.streaming import Streaming
-from keras_linrec.layers.torch_module import LoadsAnyName
+from keras_linrec.layers.base.kept_masks import keep_masks
+from keras_linrec.layers.base.set_later import SetLater
+from keras_linrec.layers.base.set_later import accepted_share
+from keras_linrec.layers.base.streaming import Streaming
+from keras_linrec.layers.base.torch_module import LoadsAnyName
 from keras_linrec.models.dense_parts import build_dense
 from keras_linrec.models.dense_parts import dense_config
 from keras_linrec.models.dense_parts import pop_entries
@@ -26,8 +26,8 @@ from keras_linrec.models.units import is_linear
 from keras_linrec.models.units import make_unit
 from keras_linrec.models.units import serialize_unbuilt
 from keras_linrec.models.units import with_unit
-from keras_linrec.ops.packing import zero_masked
-from keras_linrec.ops.steps import require_arrays
+from keras_linrec.ops.masks.packing import zero_masked
+from keras_linrec.ops.masks.steps import require_arrays
 from keras_linrec.validation import by_name
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import in_any_byte_order
@@ -52,7 +52,8 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
     With `norm_first=False` the norm follows the sum: y = norm(x + h) and
     h = dropout(activation(unit(x))).
 
-    A linear unit (RotRNN, LRU, LinearDynamicalSystem without an `activation`)
+    A linear unit (RotRNN, LRU, S5, LinOSS, LinearDynamicalSystem without an
+    `activation`)
     needs the activation and the gate: without them only the norm makes the
     block nonlinear, and a stack of such blocks learns little. Outside training
     batch normalization is linear too. Activation and gate are what the blocks
@@ -61,10 +62,11 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
     activation and the mixing of its paper's deep models.
 
     Args:
-        unit: `"lssl"`, `"rotrnn"`, `"lru"`, `"linear_dynamical_system"`,
-            `"ldstack"`, `"orthogonal_rnn"`, `"lipschitz_rnn"` or
-            `"antisymmetric_rnn"`, or any layer from (batch, time, features)
-            to the same shape; the block owns that layer from then on. A
+        unit: `"lssl"`, `"rotrnn"`, `"lru"`, `"s5"`, `"s4d"`, `"linoss"`,
+            `"linear_dynamical_system"`, `"ldstack"`, `"orthogonal_rnn"`,
+            `"lipschitz_rnn"`, `"antisymmetric_rnn"`, `"min_gru"`, `"min_lstm"`
+            or `"rglru"`, or any layer from (batch, time, features) to the same
+            shape; the block owns that layer from then on. A
             `keras_linrec.layers.Bidirectional`, or Keras', fits with
             `merge_mode="sum"`. Defaults to `"lssl"`.
         unit_arguments: dictionary of constructor arguments for a unit given by

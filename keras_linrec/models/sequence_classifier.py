@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_linrec.layers.set_later import for_bases
+from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.models.sequence_model import SequenceModel
 from keras_linrec.validation import require_count
 
@@ -29,12 +29,10 @@ class SequenceClassifier(SequenceModel):
         num_classes: integer, the number of classes.
         num_layers: integer, the number of blocks. Defaults to 6.
         units: integer, the features of every block. Defaults to 128.
-        unit: `"lssl"`, `"rotrnn"`, `"lru"`, `"linear_dynamical_system"`,
-            `"ldstack"`, `"orthogonal_rnn"`, `"lipschitz_rnn"` or
-            `"antisymmetric_rnn"`, or any layer from (batch, time, units) to
-            the same shape. Every block gets a copy, with weights of its own
-            (equal at the start if its initializers have seeds). Or a list of
-            one for each block. Defaults to `"lssl"`.
+        unit: a name that `ResidualBlock` takes, or any layer from (batch,
+            time, units) to the same shape. Every block gets a copy, with
+            weights of its own (equal at the start if its initializers have
+            seeds). Or a list of one for each block. Defaults to `"lssl"`.
         unit_arguments: dictionary of constructor arguments for a unit given by
             name, such as `{"state_size": 64}`. For LSSL the paper chooses
             `dt_min` and `dt_max` a factor of 100 apart, with 1 / L between
@@ -204,7 +202,7 @@ class SequenceClassifier(SequenceModel):
             highest_frequency: float, in hertz, at most half the sampling rate.
                 Defaults to `None`, half the rate of each block.
             **arguments: other arguments of the constructor; `unit` is
-                `"lssl"`, the default, `"rotrnn"` or `"lru"`.
+                `"lssl"`, the default, `"rotrnn"`, `"lru"`, `"s5"` or `"s4d"`.
 
         Returns:
             A model.

@@ -7,12 +7,12 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
-from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.layers.set_later import SetLater
-from keras_linrec.layers.set_later import set_all
-from keras_linrec.layers.set_later import settings_of
-from keras_linrec.layers.streaming import Streaming
-from keras_linrec.layers.torch_module import LoadsAnyName
+from keras_linrec.layers.base.sequence_layer import SequenceLayer
+from keras_linrec.layers.base.set_later import SetLater
+from keras_linrec.layers.base.set_later import set_all
+from keras_linrec.layers.base.set_later import settings_of
+from keras_linrec.layers.base.streaming import Streaming
+from keras_linrec.layers.base.torch_module import LoadsAnyName
 from keras_linrec.models import pooling as pooling_over_time
 from keras_linrec.models import step_averages
 from keras_linrec.models.dense_parts import build_dense
@@ -34,10 +34,10 @@ from keras_linrec.models.units import seed_of_copy
 from keras_linrec.models.units import serialize_units
 from keras_linrec.models.units import units_of_blocks
 from keras_linrec.models.units import with_unit
-from keras_linrec.ops import packing
-from keras_linrec.ops.moves import to_places
-from keras_linrec.ops.steps import Steps
-from keras_linrec.ops.steps import require_arrays
+from keras_linrec.ops.masks import packing
+from keras_linrec.ops.masks.moves import to_places
+from keras_linrec.ops.masks.steps import Steps
+from keras_linrec.ops.masks.steps import require_arrays
 from keras_linrec.validation import by_name
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import in_any_byte_order

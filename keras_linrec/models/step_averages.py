@@ -11,8 +11,8 @@ The states of a stream are the sum over the window that is not full yet,
 
 from keras import ops
 
-from keras_linrec.ops import packing
-from keras_linrec.ops.moves import to_front
+from keras_linrec.ops.masks import packing
+from keras_linrec.ops.masks.moves import to_front
 from keras_linrec.ops.precision import accumulation_dtype
 
 

@@ -9,11 +9,19 @@ UNITS = {
     "lssl": layers.LSSL,
     "rotrnn": layers.RotRNN,
     "lru": layers.LRU,
+    "s5": layers.S5,
+    "s4d": layers.S4D,
+    "linoss": layers.LinOSS,
     "linear_dynamical_system": layers.LinearDynamicalSystem,
     "ldstack": layers.LDStack,
     "orthogonal_rnn": layers.OrthogonalRNN,
     "lipschitz_rnn": layers.LipschitzRNN,
     "antisymmetric_rnn": layers.AntisymmetricRNN,
+    "min_gru": layers.MinGRU,
+    "min_lstm": layers.MinLSTM,
+    "rglru": layers.RGLRU,
+    "delta_net": layers.DeltaNet,
+    "mamba2": layers.Mamba2,
 }
 
 

@@ -4,8 +4,8 @@ import keras
 from keras_hub.layers import ReversibleEmbedding
 from keras_hub.models import Backbone
 
-from keras_linrec.layers.set_later import SetLater
-from keras_linrec.layers.streaming import Streaming
+from keras_linrec.layers.base.set_later import SetLater
+from keras_linrec.layers.base.streaming import Streaming
 from keras_linrec.models.frozen_parts import freeze
 from keras_linrec.models.frozen_parts import freeze_all
 from keras_linrec.models.frozen_parts import frozen_config

@@ -4,9 +4,9 @@ import keras
 
 from keras_linrec import activations
 from keras_linrec.double_precision import activate
-from keras_linrec.layers.precise_layer import drawn_apart
-from keras_linrec.layers.set_later import SetLater
-from keras_linrec.layers.streaming import Streaming
+from keras_linrec.layers.base.precise_layer import drawn_apart
+from keras_linrec.layers.base.set_later import SetLater
+from keras_linrec.layers.base.streaming import Streaming
 from keras_linrec.validation import require_count
 
 

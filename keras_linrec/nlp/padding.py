@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from keras_linrec.ops import packing
-from keras_linrec.ops.moves import to_places
+from keras_linrec.ops.masks import packing
+from keras_linrec.ops.masks.moves import to_places
 
 
 class PaddingLast(keras.layers.Layer):

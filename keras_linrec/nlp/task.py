@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_linrec.layers.set_later import SetLater
+from keras_linrec.layers.base.set_later import SetLater
 from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.preset import NamedPreset

@@ -6,8 +6,8 @@ from keras_hub.models import TextClassifier
 
 from keras_linrec import activations
 from keras_linrec.files import replacing
-from keras_linrec.layers.set_later import SetLater
-from keras_linrec.layers.set_later import accepted_share
+from keras_linrec.layers.base.set_later import SetLater
+from keras_linrec.layers.base.set_later import accepted_share
 from keras_linrec.models.pooling import OF_MASKED
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.task import LinRecTask
@@ -15,7 +15,7 @@ from keras_linrec.nlp.task import require_parts
 from keras_linrec.nlp.text_classifier_preprocessor import (
     LinRecTextClassifierPreprocessor,
 )
-from keras_linrec.ops import packing
+from keras_linrec.ops.masks import packing
 from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count

@@ -9,6 +9,7 @@ from keras_linrec.ops.householder import (
     reflection_product as reflection_product,
 )
 from keras_linrec.ops.householder import unitary_matrix as unitary_matrix
+from keras_linrec.ops.matrix_scan import matrix_scan as matrix_scan
 from keras_linrec.ops.rotation import rotation_matrix as rotation_matrix
 from keras_linrec.ops.scan import complex_linear_scan as complex_linear_scan
 from keras_linrec.ops.scan import linear_scan as linear_scan

@@ -14,7 +14,7 @@ def kernel_for(operation, sequences, decay=None, **facts):
 
     Args:
         operation: a name that `keras_linrec.kernels.explain` takes.
-        sequences: tensor (batch, time, features), the inputs of a scan.
+        sequences: tensor (batch, time, ...), the inputs of a scan.
         decay: tuple of tensors, the decay of a linear or projected scan.
             Defaults to `None`.
         **facts: other fields of `keras_linrec.kernels.resolver.Case`.
@@ -22,7 +22,7 @@ def kernel_for(operation, sequences, decay=None, **facts):
     if decay is not None:
         facts["channels"] = len(decay) * decay[0].shape[-1]
         facts["per_step"] = len(decay[0].shape) == 3
-    batch, time, _ = sequences.shape
+    batch, time = sequences.shape[:2]
     case = Case(
         operation,
         dtype=keras.backend.standardize_dtype(sequences.dtype),

@@ -9,8 +9,8 @@ from keras_linrec.double_precision import product
 _FEATURES_MAX = 32
 
 
-def feed_through(projected_scan, feedthrough, arguments, options):
-    """Run `projected_scan` and add inputs[..., :count] @ feedthrough.
+def feed_through(run, feedthrough, arguments, options):
+    """Run a projected scan and add inputs[..., :count] @ feedthrough.
 
     If the system is complex and time-invariant and `count` is small, these
     inputs become additional channels of decay 0, two inputs per complex
@@ -20,7 +20,7 @@ def feed_through(projected_scan, feedthrough, arguments, options):
     gradient XLA computes from a transposed copy of all cotangents.
 
     Args:
-        projected_scan: a kernel's function.
+        run: a kernel's function.
         feedthrough: tensor (count, units).
         arguments: tuple of decay, inputs, input_kernel, output_kernel and
             initial_state; all but the inputs are tuples of tensors.
@@ -30,7 +30,7 @@ def feed_through(projected_scan, feedthrough, arguments, options):
     count, features = feedthrough.shape[0], inputs.shape[2]
     is_fixed = len(decay[0].shape) == 1
     if len(decay) == 1 or not is_fixed or count > _FEATURES_MAX:
-        outputs, state = projected_scan(*arguments, *options)
+        outputs, state = run(*arguments, *options)
         direct = product(inputs[..., :count], feedthrough)
         return outputs + direct, state
     channels = input_kernel[0].shape[1]
@@ -49,7 +49,7 @@ def feed_through(projected_scan, feedthrough, arguments, options):
     zero_decay = ops.zeros_like(into[0][0])
     rows = ops.shape(initial_state[0])[0]
     zero_state = ops.zeros((rows, zero_decay.shape[0]), inputs.dtype)
-    outputs, state = projected_scan(
+    outputs, state = run(
         concatenate(decay, (zero_decay, zero_decay), 0),
         inputs,
         concatenate(input_kernel, into, 1),

@@ -152,7 +152,8 @@ def _matmul(a, b):
 def _inverse_of_triangle(unit):
     """T^-1 = 2 (I + N)^-1, N = 2 striu(U* U), for columns of length 1.
 
-    By products alone and without a solver, for the reason in `ops/inverse.py`.
+    By products alone and without a solver, for the reason in
+    `ops/algebra/inverse.py`.
     """
     place = ops.arange(unit[0].shape[1])
     above = place[:, None] < place

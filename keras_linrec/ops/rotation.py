@@ -3,6 +3,7 @@
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_linrec.ops.concrete_values import values_of
@@ -66,10 +67,13 @@ def rotation_matrix(matrix):
     squarings = ops.ceil(ops.log2(ops.where(norm > _NORM, norm / _NORM, 1.0)))
     squarings = ops.cast(squarings, skew.dtype)
     result = _taylor(skew * ops.power(2.0, -squarings))
-    for count in range(_most(squarings)):
+    most = _most(squarings)
+    for count in range(most):
         square = matmul(result, result)
         result = ops.where(count < squarings, square, result)
     result = _orthonormalise(result)
+    if most < _SQUARINGS:
+        return result
     return ops.where(squarings <= _SQUARINGS, result, math.nan)
 
 
@@ -86,21 +90,40 @@ def _most(squarings):
 
 def _taylor(matrix):
     """sum_k matrix^k / k!, by Horner's scheme in matrix^4."""
-    size = matrix.shape[-1]
-    identity = ops.eye(size, dtype=matrix.dtype)
+    identity = ops.broadcast_to(
+        ops.eye(matrix.shape[-1], dtype=matrix.dtype), ops.shape(matrix)
+    )
     square = matmul(matrix, matrix)
     cube = matmul(square, matrix)
     fourth = matmul(square, square)
-    is_float64 = keras.backend.standardize_dtype(matrix.dtype) == "float64"
-    degree = _DEGREE_FOR_FLOAT64 if is_float64 else _DEGREE
-    total = identity * (1.0 / math.factorial(degree))
-    for low in range(degree - 4, -1, -4):
-        digits = sum(
-            power * (1.0 / math.factorial(low + offset))
-            for offset, power in enumerate((identity, matrix, square, cube))
-        )
-        total = digits + matmul(fourth, total)
+    digits = _digits([identity, matrix, square, cube, fourth])
+    total = digits[0]
+    for digit in digits[1:]:
+        total = digit + matmul(fourth, total)
     return total
+
+
+def _digits(powers):
+    """The coefficients of Horner's scheme, from the highest to the lowest.
+
+    By one product: to scale and add the powers one by one takes 80 operations
+    more in an eager pass of a `RotRNN`, of some 300.
+    """
+    dtype = keras.backend.standardize_dtype(powers[0].dtype)
+    degree = _DEGREE_FOR_FLOAT64 if dtype == "float64" else _DEGREE
+    shares = np.array(
+        [
+            [1.0 / math.factorial(low + offset) for offset in range(5)]
+            for low in range(degree - 4, -1, -4)
+        ]
+    )
+    # Only the first digit has the fourth power, the others multiply by it.
+    shares[1:, 4] = 0.0
+    shares = ops.convert_to_tensor(shares, dtype)
+    powers = ops.stack(powers)
+    shape = ops.shape(powers)
+    digits = matmul(shares, ops.reshape(powers, (shape[0], -1)))
+    return ops.unstack(ops.reshape(digits, (shares.shape[0], *shape[1:])))
 
 
 def _orthonormalise(matrix):
@@ -128,7 +151,11 @@ def complex_from_pairs(vectors):
     if vectors.shape[-1] % 2:
         padding = [[0, 0]] * (len(vectors.shape) - 1) + [[0, 1]]
         vectors = ops.pad(vectors, padding)
-    return vectors[..., 0::2], vectors[..., 1::2]
+    # Not `vectors[..., 0::2]`, whose gradient XLA compiles to wrong shapes
+    # where the last axis is sharded.
+    shape = (*ops.shape(vectors)[:-1], vectors.shape[-1] // 2, 2)
+    pairs = ops.reshape(vectors, shape)
+    return pairs[..., 0], pairs[..., 1]
 
 
 def pairs_from_complex(numbers, size):

@@ -8,9 +8,9 @@ from keras_linrec import activations
 from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
-from keras_linrec.ops import packing
 from keras_linrec.ops.dispatch import kernel_for
 from keras_linrec.ops.feed_through import feed_through
+from keras_linrec.ops.masks import packing
 from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.ops.scan_checks import require_alike
 from keras_linrec.ops.scan_checks import require_decay
@@ -242,7 +242,7 @@ def projected_scan(
     batch, time, _ = inputs.shape
     channels = input_kernel[0].shape[1]
     require_decay(decay, (batch, time, channels))
-    resets = _resets_of_scan(reset_mask, (batch, time), reverse, dtype)
+    resets = resets_of_scan(reset_mask, (batch, time), reverse, dtype)
     if initial_state is None:
         shape = (ops.shape(inputs)[0], channels)
         initial_state = tuple(ops.zeros(shape, dtype) for _ in decay)
@@ -407,7 +407,7 @@ def nonlinear_scan(
         expansion,
         _step_sizes(step_size, dtype),
         cast(modulus_bias, 0),
-        _resets(reset_mask, inputs.shape[:2], dtype),
+        resets_of(reset_mask, inputs.shape[:2], dtype),
         cast(initial_state, ops.shape(inputs)[0], units),
     )
     require_operands(operands, units, gated)
@@ -444,7 +444,7 @@ def _scan(decay, inputs, initial_state, reverse, reset_mask):
     require_alike("inputs", inputs)
     shape = tuple(inputs[0].shape)
     require_decay(decay, shape)
-    resets = _resets_of_scan(reset_mask, shape[:2], reverse, dtype)
+    resets = resets_of_scan(reset_mask, shape[:2], reverse, dtype)
     if initial_state is None:
         zeros = ops.zeros_like(inputs[0][:, 0])
         initial_state = tuple(zeros for _ in inputs)
@@ -465,15 +465,15 @@ def _nonlinear_kernel(dynamics, operands):
     )
 
 
-def _resets_of_scan(reset_mask, shape, reverse, dtype):
+def resets_of_scan(reset_mask, shape, reverse, dtype):
     """The resets as a kernel's last arguments: one tensor, or none."""
     if reset_mask is None:
         return ()
-    resets = _resets(reset_mask, shape, dtype)
+    resets = resets_of(reset_mask, shape, dtype)
     return (packing.backward_resets(resets) if reverse else resets,)
 
 
-def _resets(reset_mask, shape, dtype):
+def resets_of(reset_mask, shape, dtype):
     """Numbers (batch, time), 1 at resets; (0, 0) if there is no mask."""
     if reset_mask is None:
         return ops.zeros((0, 0), dtype)

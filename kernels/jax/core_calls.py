@@ -21,10 +21,11 @@ from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native.gradients import plain_gradient
 from keras_linrec.kernels.native.gradients import plain_results
 from keras_linrec.kernels.native.table import Call
+from keras_linrec.kernels.native.table import each_tensor
 from keras_linrec.kernels.native.table import operations
 from keras_linrec.kernels.native.table import result_shapes
 from keras_linrec.kernels.native.table import sizes_of
-from keras_linrec.kernels.operations.projected_scan import with_final_state
+from keras_linrec.kernels.operations.final_state import with_final_state
 
 
 def _register(path):
@@ -93,33 +94,24 @@ def run_call(call, arrays, wanted=None, in_place=False):
 
 def _aliases(call):
     """Pairs of indices: an argument, and the result that may overwrite it."""
-    places = {}
-    for argument in call.operation.arguments:
-        first = sum(map(len, places.values()))
-        count = argument.parts(call.flags)
-        places[argument.name] = range(first, first + count)
-    results = [
-        (result, part)
-        for result in call.operation.results
-        for part in range(result.parts(call.flags))
+    arguments = [
+        one.name for one in each_tensor(call.operation.arguments, call.flags)
     ]
+    results = each_tensor(call.operation.results, call.flags)
     return tuple(
-        (places[result.reuses][part], place)
-        for place, (result, part) in enumerate(results)
-        if result.reuses
+        # The same part of the argument.
+        (arguments.index(one.reuses) + place - results.index(one), place)
+        for place, one in enumerate(results)
+        if one.reuses
     )
 
 
 def _rows(call, wanted):
     """Which arguments and results have the rows of a batch, or `None`."""
-    sides = call.operation.arguments, call.operation.results
+    flags = call.flags
     takes, gives = (
-        tuple(
-            one.has_rows(call.flags)
-            for one in side
-            for _ in range(one.parts(call.flags))
-        )
-        for side in sides
+        tuple(one.has_rows(flags) for one in each_tensor(side, flags))
+        for side in (call.operation.arguments, call.operation.results)
     )
     if not any(takes):
         return None

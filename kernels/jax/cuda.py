@@ -6,7 +6,6 @@ where it does not run.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +43,7 @@ class _NonlinearScan:
             "cuda_nonlinear_scan",
             results,
             recurrence.drive_of(operands),
-            jnp.concatenate(recurrence.matrices_of(operands), axis=1),
+            recurrence.matrix_of(operands),
             operands.step_size,
             operands.resets,
             operands.initial_state,
@@ -62,10 +61,10 @@ class _NonlinearScanBackward:
         operands = Operands(*operands)
         dynamics = recurrence.dynamics_of(self.call.call)
         state = operands.initial_state
-        before = recurrence.states_before(operands, outputs)
-        factors = recurrence.factors_of(dynamics, operands, before, _slopes_of)
-        batch, stages, time, _ = factors.shape
-        shape = batch, stages, time, state.shape[1]
+        stages = recurrence.stages_of(dynamics, operands, outputs, _slopes_of)
+        factors = recurrence.factors_of(stages)
+        batch, count, time, _ = factors.shape
+        shape = batch, count, time, state.shape[1]
         d_slopes, d_initial_state = _queue(
             self.call,
             "cuda_nonlinear_scan_backward",
@@ -74,15 +73,14 @@ class _NonlinearScanBackward:
                 jax.ShapeDtypeStruct(state.shape, outputs.dtype),
             ],
             factors,
-            jnp.concatenate(recurrence.matrices_of(operands), axis=1).T,
+            recurrence.matrix_of(operands).T,
             operands.resets,
             d_outputs,
             d_final_state,
         )
-        steps = partial(recurrence.all_steps, dynamics, before=before)
-        _, pull_back = jax.vjp(steps, operands)
-        d_states = recurrence.state_cotangents(dynamics, d_slopes)
-        ((*gradients, _),) = pull_back(d_states)
+        gradients = recurrence.gradients_of(
+            dynamics, operands, stages, d_slopes
+        )
         return [*gradients, d_initial_state]
 
 

@@ -21,7 +21,7 @@ from keras_linrec.kernels.native.gradients import of_all_arguments
 from keras_linrec.kernels.native.gradients import plain_gradient
 from keras_linrec.kernels.native.table import flatten
 from keras_linrec.kernels.native.table import with_cotangents
-from keras_linrec.kernels.operations import OPERATIONS
+from keras_linrec.kernels.operations import native_functions
 
 
 def run(call, *quantities):
@@ -33,8 +33,6 @@ def run(call, *quantities):
         for part in arrays
     ]
     backward = call.operation.backward
-    if call.name == "move_steps":
-        arrays = [part.astype(like.dtype) for part in arrays]
     function = _by_need if backward.wanted else _plainly
     return with_cotangents(call, function(call, *arrays))
 
@@ -54,7 +52,7 @@ def _remember(call, *arrays):
     It calls the function that it belongs to, because that may be
     differentiated once more.
     """
-    results = _plainly(_with_all_steps(call), *arrays)
+    results = _plainly(call.with_all_steps(), *arrays)
     kept = _kept(call, arrays, results)
     if "keep" in call.operation.attributes and not call.number("keep"):
         outputs, *others = results
@@ -65,11 +63,6 @@ def _remember(call, *arrays):
 def _kept(call, arrays, results):
     everything = [*arrays, *results]
     return tuple(everything[place] for place in kept_places(call))
-
-
-def _with_all_steps(call):
-    keeps = "keep" in call.operation.attributes
-    return call.replace(keep=1) if keeps else call
 
 
 def _pull_back(call, kept, cotangents, wanted=None):
@@ -132,17 +125,12 @@ def _remember_gradient(call, wanted, *given):
 
 
 def _pull_back_gradient(call, wanted, given, cotangents):
-    def function(given):
-        kernel = registry.load("native")
-        return plain_gradient(pull_back, kernel, call, given, wanted)
-
-    return tuple(pull_back(function, given, cotangents))
+    kernel = registry.load("native")
+    plain = partial(plain_gradient, pull_back, kernel, call, wanted=wanted)
+    return tuple(pull_back(plain, given, cotangents))
 
 
 _gradient.defvjp(_remember_gradient, _pull_back_gradient)
 
 
-FUNCTIONS = {
-    operation.function: partial(operation.call_native, run)
-    for operation in OPERATIONS.values()
-}
+FUNCTIONS = native_functions(run)

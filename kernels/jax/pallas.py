@@ -30,7 +30,7 @@ from keras_linrec.kernels.jax.float64_scope import float64_scope
 from keras_linrec.kernels.jax.scan import associative
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.operations.adjoint import adjoint
-from keras_linrec.kernels.operations.projected_scan import with_final_state
+from keras_linrec.kernels.operations.final_state import with_final_state
 from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.resets import or_none
 

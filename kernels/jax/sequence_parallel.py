@@ -23,6 +23,7 @@ from keras_linrec.kernels.operations import projected_scan as projection
 from keras_linrec.kernels.operations.final_state import (
     final_state as final_state_of,
 )
+from keras_linrec.kernels.operations.gated_scan import gated_scan
 from keras_linrec.kernels.resets import unused_at
 
 
@@ -70,9 +71,11 @@ def devices_of(mesh, time_axis, batch_axis):
 
 def over_devices(kernel, devices):
     """A `Kernel` that is split over time among devices."""
+    scan = partial(_scan, kernel, devices)
     return kernel._replace(
-        scan=partial(_scan, kernel, devices),
+        scan=scan,
         projected_scan=partial(_projected_scan, kernel, devices),
+        gated_scan=partial(gated_scan, scan),
     )
 
 

@@ -27,7 +27,7 @@ def checkpoint_count(time, block):
     return time // block + 2
 
 
-def varying_block(time, state):
+def irregular_block(time, state):
     """Steps in a block of a response whose steps differ in length.
 
     A block's quantities take 512 KiB, so that they stay in the cache: with 64

@@ -10,6 +10,8 @@ from keras_linrec import double_precision
 from keras_linrec.kernels.resets import are_given
 
 COMPLEX, PER_STEP, REVERSE, FLOAT64, RESETS = 1, 2, 4, 8, 128
+# Of structured scans.
+FROM_ZEROS = 16
 
 
 def flags_of(decay, reverse, resets):
@@ -41,11 +43,16 @@ def move_flags(to_places, with_masked):
     return TO_PLACES * bool(to_places) + WITH_MASKED * bool(with_masked)
 
 
+# A flag of scans of matrix states.
+LOGARITHMIC = 16
+
+# Flags of gated scans: see `source/base/core.h`.
+TWO_GATES, RATES, POSITIVE = 16, 32, 64
+
 # Flags of activations and of nonlinear scans: see `source/base/core.h`.
 LINEAR, GATED, STEP_GRADIENT = 16, 32, 64
 SOLVER_BIT, ACTIVATION_BIT = 8, 12
 _SOLVERS = (None, "euler", "rk2", "rk4")
-_LEAKY_RELU = 2
 # In the order of `Activation` in `source/base/activation_kernels.h`.
 ACTIVATIONS = (
     keras.activations.linear,
@@ -75,14 +82,14 @@ def activation_flags(activation):
     """The flags and the leak of an activation, or None if the core lacks it."""
     leak = 0.0
     if isinstance(activation, keras.layers.LeakyReLU):
-        code, leak = _LEAKY_RELU, float(activation.negative_slope)
+        leak = float(activation.negative_slope)
+        activation = keras.activations.leaky_relu
     elif activation in _LEAKS:
-        code, leak = _LEAKY_RELU, _LEAKS[activation]
-    elif activation in ACTIVATIONS:
-        code = ACTIVATIONS.index(activation)
-    else:
+        leak = _LEAKS[activation]
+        activation = keras.activations.leaky_relu
+    if activation not in ACTIVATIONS:
         return None
-    return code << ACTIVATION_BIT, leak
+    return ACTIVATIONS.index(activation) << ACTIVATION_BIT, leak
 
 
 def activation_of(flags, leak):

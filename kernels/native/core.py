@@ -21,7 +21,7 @@ def call(name, flags, sizes, arrays, results):
     """
     status = getattr(build.core(), name)(
         ctypes.c_int(flags),
-        (ctypes.c_int64 * len(sizes))(*sizes),
+        as_sizes(sizes),
         (ctypes.c_void_p * len(arrays))(*arrays),
         (ctypes.c_void_p * len(results))(*results),
     )
@@ -34,6 +34,13 @@ def call(name, flags, sizes, arrays, results):
             f"{name} expects sizes that fit together. Received: "
             f"sizes={tuple(sizes)}"
         )
+
+
+def as_sizes(sizes):
+    """Integers as the core takes them; those of a table's call are already."""
+    if isinstance(sizes, ctypes.Array):
+        return sizes
+    return (ctypes.c_int64 * len(sizes))(*sizes)
 
 
 def description():

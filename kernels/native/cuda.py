@@ -13,6 +13,7 @@ from pathlib import Path
 
 from keras_linrec.kernels.native import UnsupportedPlatform
 from keras_linrec.kernels.native import build
+from keras_linrec.kernels.native.core import as_sizes
 from keras_linrec.kernels.native.table import operations
 
 # The driver library and the file of kernels, if not the usual ones. Tests set
@@ -81,7 +82,7 @@ def scratch_bytes(name, flags, sizes):
     function = getattr(core(), name_of(name, "_scratch"), None)
     if function is None:
         return 0
-    return function(ctypes.c_int(flags), _numbers(sizes))
+    return function(ctypes.c_int(flags), as_sizes(sizes))
 
 
 def call(name, flags, sizes, arrays, results, scratch, stream):
@@ -93,7 +94,7 @@ def call(name, flags, sizes, arrays, results, scratch, stream):
     """
     status = getattr(core(), name_of(name))(
         ctypes.c_int(flags),
-        _numbers(sizes),
+        as_sizes(sizes),
         (ctypes.c_void_p * len(arrays))(*arrays),
         (ctypes.c_void_p * len(results))(*results),
         ctypes.c_void_p(scratch),
@@ -108,7 +109,3 @@ def call(name, flags, sizes, arrays, results, scratch, stream):
         raise RuntimeError(
             f"{name} did not start on the GPU: {_message(core())}"
         )
-
-
-def _numbers(sizes):
-    return (ctypes.c_int64 * len(sizes))(*sizes)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from keras import ops
 
 from keras_linrec.kernels.native.table import by_name
+from keras_linrec.kernels.native.table import each_tensor
 from keras_linrec.kernels.native.table import flatten
 from keras_linrec.kernels.operations import OPERATIONS
 
@@ -37,29 +38,30 @@ def gradient_arguments(call, arguments, results, cotangents):
 @lru_cache(maxsize=256)
 def kept_places(call):
     """What a gradient reads of its call: indices of arguments, then results."""
-    operation = call.operation
-    sides = [
-        sum(one.parts(call.flags) for one in side)
-        for side in (operation.arguments, operation.results)
-    ]
-    places = list(range(sum(sides)))
-    arguments, results = places[: sides[0]], places[sides[0] :]
-    nothing = [None] * len(results)
-    read = gradient_arguments(call, arguments, results, nothing)
+    arguments, results = _counts(call)
+    places = list(range(arguments + results))
+    read = gradient_arguments(
+        call, places[:arguments], places[arguments:], [None] * results
+    )
     return tuple(place for place in read if place is not None)
 
 
 def from_kept(call, kept):
     """Flat lists of a call's arguments and results, as far as they are kept."""
-    operation = call.operation
-    sides = [
-        sum(one.parts(call.flags) for one in side)
-        for side in (operation.arguments, operation.results)
-    ]
-    everything = [None] * sum(sides)
+    arguments, results = _counts(call)
+    everything = [None] * (arguments + results)
     for place, tensor in zip(kept_places(call), kept):
         everything[place] = tensor
-    return everything[: sides[0]], everything[sides[0] :]
+    return everything[:arguments], everything[arguments:]
+
+
+def _counts(call):
+    """The numbers of tensors of a call's arguments and results."""
+    operation = call.operation
+    return (
+        len(each_tensor(operation.arguments, call.flags)),
+        len(each_tensor(operation.results, call.flags)),
+    )
 
 
 def dense_cotangents(call, results, cotangents, zeros_like):
@@ -74,16 +76,19 @@ def dense_cotangents(call, results, cotangents, zeros_like):
         cotangents: flat list, with `None` for results that are not used.
         zeros_like: makes zeros of a result's shape.
     """
-    given, found = list(zip(results, cotangents, strict=True)), []
-    for one in call.operation.results:
-        for _ in range(one.parts(call.flags)):
-            result, cotangent = given.pop(0)
-            if cotangent is None and one in call.operation.differentiated:
-                if "z" in one.axes:
-                    # Time is the last axis but one.
-                    result = result[..., :0, :]
-                cotangent = zeros_like(result)
-            found.append(cotangent)
+    operation, found = call.operation, []
+    for one, result, cotangent in zip(
+        each_tensor(operation.results, call.flags),
+        results,
+        cotangents,
+        strict=True,
+    ):
+        if cotangent is None and one in operation.differentiated:
+            if "z" in one.axes:
+                # Time is the last axis but one.
+                result = result[..., :0, :]
+            cotangent = zeros_like(result)
+        found.append(cotangent)
     return found
 
 
@@ -132,24 +137,23 @@ def plain_gradient(pull_back, kernel, call, given, wanted=None):
     define = _OPERATIONS[call.name].call_plain_gradient
     if define:
         return flatten(define(kernel, call, named))
-    moving = [
-        a
-        for a in operation.arguments
-        if f"d_{a.name}" in {one.name for one in backward.results}
-    ]
+    returned = {one.name for one in backward.results}
+    moving = [one for one in operation.arguments if f"d_{one.name}" in returned]
     results = operation.differentiated
     cotangents = flatten(named[f"d_{result.name}"] for result in results)
 
     def function(tensors):
         values = {**named, **by_name(operation, moving, flags, tensors)}
         arguments = flatten(values[one.name] for one in operation.arguments)
-        found = iter(plain_results(kernel, call, arguments))
         return [
-            _as_many_steps(next(found), named[f"d_{result.name}"])
+            _as_many_steps(found, named[f"d_{result.name}"])
             if "z" in result.axes
-            else next(found)
-            for result in results
-            for _ in range(result.parts(flags))
+            else found
+            for result, found in zip(
+                each_tensor(results, flags),
+                plain_results(kernel, call, arguments),
+                strict=True,
+            )
         ]
 
     tensors = flatten(named[one.name] for one in moving)

@@ -66,6 +66,10 @@ class NativeOperation:
         self.backward = None
         self.differentiated = self.results
 
+    def has_parts(self, quantity):
+        """Whether a quantity may be complex, which is two tensors."""
+        return self.is_complex and not quantity.real
+
     def differentiate_by(self, backward):
         """Set the operation of the gradient."""
         self.backward = backward
@@ -128,6 +132,11 @@ class Call(NamedTuple):
         names = self.operation.attributes
         values = {**dict(zip(names, self.attributes)), **numbers}
         return self._replace(attributes=tuple(values[name] for name in names))
+
+    def with_all_steps(self):
+        """This call, with the outputs of all steps where it has a choice."""
+        has_choice = "keep" in self.operation.attributes
+        return self.replace(keep=1) if has_choice else self
 
     @property
     def backward(self):
@@ -213,13 +222,10 @@ def result_shapes(call, shapes, wanted=None):
     """
     operation, flags = call.operation, call.flags
     sizes = {"p": 2 if flags & COMPLEX else 1}
-    shapes = iter(shapes)
-    for argument in operation.arguments:
+    for argument, shape in zip(each_tensor(operation.arguments, flags), shapes):
         letters = argument.letters(flags)
-        for _ in range(argument.parts(flags)):
-            shape = next(shapes)
-            leading = shape[: len(shape) - len(letters)]
-            sizes.update(zip(letters, shape[len(leading) :]))
+        leading = shape[: len(shape) - len(letters)]
+        sizes.update(zip(letters, shape[len(leading) :]))
     if "time" in operation.attributes:
         sizes["t"] = call.number("time")
     if "block" in operation.attributes:
@@ -228,8 +234,7 @@ def result_shapes(call, shapes, wanted=None):
         sizes["z"] = sizes["t"] if call.number("keep") else 0
     found = [
         (*leading, *(sizes[letter] for letter in result.letters(flags)))
-        for result in operation.results
-        for _ in range(result.parts(flags))
+        for result in each_tensor(operation.results, flags)
     ]
     if wanted is None:
         return found
@@ -237,6 +242,11 @@ def result_shapes(call, shapes, wanted=None):
     return [
         shape if one else (*leading, 0) for shape, one in zip(found, wanted)
     ]
+
+
+def each_tensor(side, flags):
+    """The quantity of each tensor of a call's arguments or results, a list."""
+    return [one for one in side for _ in range(one.parts(flags))]
 
 
 def by_name(operation, side, flags, tensors):
@@ -256,9 +266,27 @@ def by_name(operation, side, flags, tensors):
     for quantity in side:
         count = quantity.parts(flags)
         parts, tensors = tuple(tensors[:count]), tensors[count:]
-        one = quantity.real or not operation.is_complex
-        named[quantity.name] = parts[0] if one else parts
+        has_parts = operation.has_parts(quantity)
+        named[quantity.name] = parts if has_parts else parts[0]
     return named
+
+
+def nested(call, tensors):
+    """The arguments of a call as frameworks' operations take them.
+
+    Args:
+        call: `Call`.
+        tensors: flat list.
+
+    Returns:
+        A list, with a list of tensors for each quantity that may have parts.
+    """
+    operation = call.operation
+    named = by_name(operation, operation.arguments, call.flags, tensors)
+    return [
+        list(parts) if isinstance(parts, tuple) else parts
+        for parts in named.values()
+    ]
 
 
 def flatten(quantities):

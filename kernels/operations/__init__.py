@@ -6,22 +6,40 @@ called in native code. To add an operation is to add its file here and its name
 below; CONTRIBUTING.md says what native code needs.
 """
 
-from keras_linrec.kernels.operations import carried_response
+from functools import partial
+
 from keras_linrec.kernels.operations import causal_convolution
-from keras_linrec.kernels.operations import impulse_response
+from keras_linrec.kernels.operations import gated_scan
+from keras_linrec.kernels.operations import matrix_scan
 from keras_linrec.kernels.operations import move_steps
 from keras_linrec.kernels.operations import nonlinear_recurrence
 from keras_linrec.kernels.operations import projected_scan
 from keras_linrec.kernels.operations import scan
-from keras_linrec.kernels.operations import varying_response
+from keras_linrec.kernels.operations.structured import impulse_response
+from keras_linrec.kernels.operations.structured import irregular_scan
+from keras_linrec.kernels.operations.structured import scan as structured_scan
 
 OPERATIONS = {
     "linear_scan": scan.OPERATION,
+    "gated_scan": gated_scan.OPERATION,
     "projected_scan": projected_scan.OPERATION,
     "nonlinear_scan": nonlinear_recurrence.OPERATION,
     "causal_convolution": causal_convolution.OPERATION,
     "move_steps": move_steps.OPERATION,
-    "varying_response": varying_response.OPERATION,
-    "carried_response": carried_response.OPERATION,
+    "matrix_scan": matrix_scan.OPERATION,
+    "structured_scan_irregular": irregular_scan.OPERATION,
+    "structured_scan": structured_scan.OPERATION,
     "impulse_response": impulse_response.OPERATION,
 }
+
+
+def native_functions(run):
+    """The functions of a native `Kernel`, a dict by name.
+
+    Args:
+        run: `run(call, *quantities)` of a framework, see `record.py`.
+    """
+    return {
+        operation.function: partial(operation.call_native, run)
+        for operation in OPERATIONS.values()
+    }

@@ -316,5 +316,7 @@ OPERATION = Operation(
     call_native=_call_native,
     call_plain=_call_plain,
     self_tests=(_causal_convolution_case,),
+    # batch, time, features, channels, taps
+    odd_sizes=(3, 601, 5, 2, 577),
     along_time=False,
 )

@@ -1,4 +1,4 @@
-"""The state after the last step, without computing those of earlier steps."""
+"""The state after the last step."""
 
 import keras
 from keras import ops
@@ -14,10 +14,21 @@ _BLOCK = 64
 _LARGEST = 2.0
 
 
+def with_final_state(scan):
+    """Wrap a scan that returns outputs, to return the final state too."""
+
+    def both(decay, inputs, initial_state, reverse=False, resets=None):
+        outputs = scan(decay, inputs, initial_state, reverse, resets)
+        last = 0 if reverse else -1
+        return outputs, tuple(part[:, last] for part in outputs)
+
+    return both
+
+
 def final_state(
     kernel, decay, inputs, input_kernel, initial_state, reverse, resets=None
 ):
-    """The final state of `projected_scan` for a time-invariant decay.
+    """The final state for a time-invariant decay, without those of all steps.
 
     Args:
         kernel: `keras_linrec.kernels.registry.Kernel`.

@@ -11,6 +11,8 @@ from keras_linrec.kernels.native.call_encoding import TO_PLACES
 from keras_linrec.kernels.native.call_encoding import WITH_MASKED
 from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.table import Call
+from keras_linrec.kernels.operations.gathers import order
+from keras_linrec.kernels.operations.gathers import take
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import fused
 from keras_linrec.kernels.operations.tiny_cases import numbers
@@ -59,44 +61,6 @@ def _sums(sequences, counts):
     return ops.reshape(sums, (batch, time + 1, features))[:, 1:]
 
 
-def order(mask):
-    """The indices (batch, time) that put steps with a true mask first."""
-    batch, time = ops.shape(mask)
-    counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
-    step = ops.arange(time, dtype="int32")[None]
-    # Masked steps come after all others.
-    place = ops.where(mask, counts - 1, step - counts + counts[:, -1:])
-    place = place + ops.arange(batch, dtype="int32")[:, None] * time
-    step = ops.broadcast_to(step, (batch, time))
-    place = ops.reshape(place, (-1, 1))
-    # Not `ops.scatter`, which is a loop on PyTorch.
-    ordered = ops.scatter_update(
-        ops.zeros_like(place[:, 0]), place, ops.reshape(step, (-1,))
-    )
-    return ops.reshape(ordered, (batch, time))
-
-
-def take(sequences, index):
-    """Gather the steps `index` of each row.
-
-    Args:
-        sequences: (batch, time, ...).
-        index: integers (batch, count).
-
-    Returns:
-        A tensor (batch, count, ...).
-    """
-    shape = ops.shape(sequences)
-    if 0 in sequences.shape[:2]:
-        # JAX cannot gather from an empty tensor.
-        return ops.zeros(
-            (*ops.shape(index), *sequences.shape[2:]), sequences.dtype
-        )
-    rows = ops.arange(shape[0], dtype="int32")[:, None] * shape[1]
-    flat = ops.reshape(sequences, (shape[0] * shape[1], *sequences.shape[2:]))
-    return ops.take(flat, rows + ops.cast(index, "int32"), axis=0)
-
-
 # How it runs.
 
 
@@ -134,7 +98,7 @@ def _move_steps_case(kernel):
 
 def _call_native(run, sequences, mask, to_places, with_masked):
     call = Call("move_steps", move_flags(to_places, with_masked))
-    (moved,) = run(call, sequences, mask)
+    (moved,) = run(call, sequences, ops.cast(mask, sequences.dtype))
     return moved
 
 

@@ -181,10 +181,115 @@ def slope_of(dynamics, drives, products, modulus_bias=None):
     return ops.sigmoid(product + drives[1]) * change
 
 
-# For gradients that compute all steps at once, since their states are known.
+def drive_of(operands):
+    product = double_precision.product(operands.inputs, operands.input_kernel)
+    return product + operands.bias
 
 
-def states_before(operands, outputs):
+# What the CUDA core, which has the sequential part, leaves to the frameworks:
+# large products, and elementwise functions of all steps at once, since a
+# gradient knows all states.
+
+
+def matrix_of(operands):
+    """A, if there is one, and W beside it, for products with rows of states."""
+    kernel, expansion = operands.recurrent_kernel, operands.expansion
+    if not expansion.shape[0]:
+        return kernel
+    product = matmul(kernel, expansion)
+    return ops.eye(expansion.shape[1], dtype=product.dtype) - product
+
+
+class Stage(NamedTuple):
+    """A stage of the solver in all steps, as the gradient needs it."""
+
+    start: object  # the states at its start, (batch, time, units)
+    slope: object  # the derivative of the state by time
+    by_products: list  # derivatives of the slope by h A and W h, times the step
+    by_drives: list  # those by each part of the drive, times the step
+
+
+def stages_of(dynamics, operands, outputs, slopes_of):
+    """The stages of the solver, a list.
+
+    Args:
+        dynamics: `Dynamics`.
+        operands: `Operands`.
+        outputs: the states after all steps, (batch, time, units).
+        slopes_of: from an elementwise function of several tensors and a list
+            of them, its value, and its derivative by each.
+    """
+    before, matrix = _states_before(operands, outputs), matrix_of(operands)
+    drives = ops.split(drive_of(operands), 1 + dynamics.gated, axis=-1)
+    parts = matrix.shape[1] // matrix.shape[0]
+    step_size = operands.step_size[..., None] if dynamics.solver else 1.0
+
+    def function(*given):
+        return slope_of(dynamics, given[parts:], given[:parts])
+
+    stages = []
+    for shift in METHODS[dynamics.solver or "euler"][0]:
+        start = before
+        if shift:
+            start = before + shift * step_size * stages[-1].slope
+        products = ops.split(matmul(start, matrix), parts, axis=-1)
+        slope, slopes = slopes_of(function, [*products, *drives])
+        slopes = [step_size * part for part in slopes]
+        stages.append(Stage(start, slope, slopes[:parts], slopes[parts:]))
+    return stages
+
+
+def factors_of(stages):
+    """What the core multiplies by, (batch, stages, time, parts times units)."""
+    factors = [ops.concatenate(one.by_products, axis=-1) for one in stages]
+    return ops.stack(factors, axis=1)
+
+
+def gradients_of(dynamics, operands, stages, d_slopes):
+    """Cotangents of all operands but the initial state.
+
+    Args:
+        dynamics: `Dynamics`.
+        operands: `Operands`.
+        stages: the result of `stages_of`.
+        d_slopes: the cotangents of their slopes, over the step, (batch, stages,
+            time, units).
+    """
+    d_drive, d_matrix, d_step_size = 0.0, 0.0, 0.0
+    for place, stage in enumerate(stages):
+        d_slope = d_slopes[:, place]
+        d_products = _times(d_slope, stage.by_products)
+        d_matrix = d_matrix + matmul(_columns(stage.start), _rows(d_products))
+        d_drive = d_drive + _times(d_slope, stage.by_drives)
+        d_step_size = d_step_size + ops.sum(d_slope * stage.slope, axis=-1)
+    if not dynamics.trained_steps:
+        d_step_size = ops.zeros_like(operands.step_size)
+    elif tuple(operands.step_size.shape) == (1, 1):
+        d_step_size = ops.reshape(ops.sum(d_step_size), (1, 1))
+    kernel = ops.transpose(operands.input_kernel)
+    return [
+        double_precision.product(d_drive, kernel),
+        _columns(operands.inputs) @ _rows(d_drive),
+        ops.sum(d_drive, axis=(0, 1)),
+        *_gradients_of_factors(operands, d_matrix),
+        d_step_size,
+        ops.zeros_like(operands.modulus_bias),
+        ops.zeros_like(operands.resets),
+    ]
+
+
+def _gradients_of_factors(operands, d_matrix):
+    """Cotangents of the recurrent kernel and of the expansion."""
+    kernel, expansion = operands.recurrent_kernel, operands.expansion
+    if not expansion.shape[0]:
+        return d_matrix, ops.zeros_like(expansion)
+    return (
+        -matmul(d_matrix, ops.transpose(expansion)),
+        -matmul(ops.transpose(kernel), d_matrix),
+    )
+
+
+def _states_before(operands, outputs):
     """The state from which each step starts, (batch, time, units)."""
     start = ops.expand_dims(operands.initial_state, 1)
     before = ops.concatenate([start, outputs[:, :-1]], axis=1)
@@ -194,77 +299,17 @@ def states_before(operands, outputs):
     return ops.where(is_reset, ops.zeros_like(before), before)
 
 
-def drive_of(operands):
-    product = double_precision.product(operands.inputs, operands.input_kernel)
-    return product + operands.bias
+def _times(d_slope, derivatives):
+    return ops.concatenate([d_slope * part for part in derivatives], axis=-1)
 
 
-def matrices_of(operands):
-    """A, if there is one, and W, each of which a row of states multiplies."""
-    kernel, expansion = operands.recurrent_kernel, operands.expansion
-    if expansion.shape[0]:
-        product = matmul(kernel, expansion)
-        return [ops.eye(expansion.shape[1], dtype=product.dtype) - product]
-    units = operands.initial_state.shape[1]
-    return ops.split(kernel, kernel.shape[1] // units, axis=1)
+def _rows(sequences):
+    """(batch, time, n) as (batch times time, n)."""
+    return ops.reshape(sequences, (-1, sequences.shape[-1]))
 
 
-def all_steps(dynamics, operands, before):
-    """The states after all steps, which do not depend on one another.
-
-    Args:
-        dynamics: `Dynamics`.
-        operands: those of `Operands`, in any sequence.
-        before: the result of `states_before`.
-    """
-    operands = Operands(*operands)
-    states, drive = (
-        ops.reshape(part, (-1, part.shape[-1]))
-        for part in (before, drive_of(operands))
-    )
-    states = next_state(
-        dynamics,
-        states,
-        drive,
-        weights=(operands.recurrent_kernel, operands.expansion),
-        step_size=ops.reshape(operands.step_size, (-1, 1)),
-        modulus_bias=operands.modulus_bias,
-    )
-    return ops.reshape(states, ops.shape(before))
-
-
-def factors_of(dynamics, operands, before, slopes_of):
-    """Derivatives of the slopes with respect to A h and W h, times the step.
-
-    Args:
-        dynamics, operands, before: see `all_steps`.
-        slopes_of: from an elementwise function of several tensors and a list
-            of them, its value, and its derivative by each.
-
-    Returns:
-        A tensor (batch, stages, time, parts times units).
-    """
-    matrices = matrices_of(operands)
-    drive = ops.split(drive_of(operands), 1 + dynamics.gated, axis=-1)
-    step_size = operands.step_size[..., None] if dynamics.solver else 1.0
-    slope, factors = 0.0, []
-    for shift in METHODS[dynamics.solver or "euler"][0]:
-        start = before + shift * step_size * slope
-        slope, slopes = slopes_of(
-            lambda *products: slope_of(dynamics, drive, products),
-            [matmul(start, matrix) for matrix in matrices],
-        )
-        parts = [step_size * part for part in slopes]
-        factors.append(ops.concatenate(parts, axis=-1))
-    return ops.stack(factors, axis=1)
-
-
-def state_cotangents(dynamics, d_slopes):
-    """Cotangents of the states, from those of each stage's slopes.
-
-    A state is the sum of the slopes, the last of which no other stage reads.
-    """
-    return d_slopes[:, -1] / METHODS[dynamics.solver or "euler"][1][-1]
+def _columns(sequences):
+    return ops.transpose(_rows(sequences))
 
 
 # How it runs.

@@ -26,17 +26,6 @@ from keras_linrec.kernels.operations.tiny_cases import recurrence
 from keras_linrec.kernels.resets import or_none
 
 
-def with_final_state(scan):
-    """Wrap a scan that returns outputs, to return the final state too."""
-
-    def both(decay, inputs, initial_state, reverse=False, resets=None):
-        outputs = scan(decay, inputs, initial_state, reverse, resets)
-        last = 0 if reverse else -1
-        return outputs, tuple(part[:, last] for part in outputs)
-
-    return both
-
-
 def projected_scan(
     scan,
     decay,

@@ -25,6 +25,8 @@ class Case(NamedTuple):
     keep_all: bool = True
     # Whether the decay varies over time.
     per_step: bool = False
+    # Whether the states are dropped before some steps.
+    resets: bool = False
     # For nonlinear scans: whether the native kernels have the activation, and
     # whether it acts on pairs.
     known_activation: bool = True
@@ -46,8 +48,7 @@ class Operation(NamedTuple):
     # From a `Case` and a `Kernel`, `(form, reason)`; the reason is empty for
     # the kernel's own form.
     choose: Callable
-    # By form, from a `Kernel` the function that computes the operation; or
-    # `None`, where the caller has another algorithm.
+    # By form, from a `Kernel` the function that computes the operation.
     forms: dict
     # From a `Kernel`, the plain form.
     plain: Callable
@@ -65,6 +66,11 @@ class Operation(NamedTuple):
     # `call_plain_gradient(kernel, call, quantities)`, by name: the gradient in
     # such operations. Defaults to `None`, that of `call_plain`.
     call_plain_gradient: Callable | None = None
+    # The function of the reference kernel, in `keras.ops`. Defaults to `None`:
+    # its scan in the plain form.
+    reference: Callable | None = None
+    # Odd sizes of the first case, for the check of a device.
+    odd_sizes: tuple = ()
     # Further tests, of what only CPUs run.
     self_tests_on_cpu: tuple = ()
     # Whether it runs along time, which devices may share.

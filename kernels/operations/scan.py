@@ -83,4 +83,5 @@ OPERATION = Operation(
     call_plain=_call_plain,
     call_plain_gradient=_call_plain_gradient,
     self_tests=(_scan_case,),
+    odd_sizes=(3, 601, 37),  # batch, time, channels
 )

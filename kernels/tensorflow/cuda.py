@@ -32,7 +32,7 @@ def nonlinear_scan(call, operands):
         outputs, final_state = _sequential(
             call,
             recurrence.drive_of(given),
-            tf.concat(recurrence.matrices_of(given), axis=1),
+            recurrence.matrix_of(given),
             given.step_size,
             given.resets,
             given.initial_state,
@@ -48,7 +48,7 @@ def nonlinear_scan(call, operands):
 
 def _sequential(call, *tensors):
     """The results of the CUDA core's part of a call."""
-    return run_call(call._replace(name=f"cuda_{call.name}"), tensors).values()
+    return run_call(call._replace(name=f"cuda_{call.name}"), tensors)
 
 
 def _gradient(call, operands, outputs, cotangents):
@@ -72,18 +72,16 @@ def _gradients(call, *given):
     """The cotangents of the operands; only those of states are sequential."""
     *operands, outputs, d_outputs, d_final_state = given
     operands, dynamics = Operands(*operands), recurrence.dynamics_of(call)
-    before = recurrence.states_before(operands, outputs)
+    stages = recurrence.stages_of(dynamics, operands, outputs, _slopes_of)
     d_slopes, d_initial_state = _sequential(
         call,
-        recurrence.factors_of(dynamics, operands, before, _slopes_of),
-        tf.transpose(tf.concat(recurrence.matrices_of(operands), axis=1)),
+        recurrence.factors_of(stages),
+        tf.transpose(recurrence.matrix_of(operands)),
         operands.resets,
         d_outputs,
         d_final_state,
     )
-    steps = partial(recurrence.all_steps, dynamics, before=before)
-    d_states = recurrence.state_cotangents(dynamics, d_slopes)
-    *gradients, _ = pull_back(steps, operands, d_states)
+    gradients = recurrence.gradients_of(dynamics, operands, stages, d_slopes)
     return *gradients, d_initial_state
 
 

@@ -20,7 +20,8 @@ from keras_linrec.kernels.native.table import REAL
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.native.table import flatten
 from keras_linrec.kernels.native.table import operations
-from keras_linrec.kernels.operations import OPERATIONS
+from keras_linrec.kernels.native.table import with_cotangents
+from keras_linrec.kernels.operations import native_functions
 from keras_linrec.kernels.tensorflow import cuda
 from keras_linrec.kernels.tensorflow.operations import run_call
 from keras_linrec.kernels.tensorflow.operations import runs_on_cuda
@@ -35,14 +36,13 @@ def run(call, *quantities):
         tf.zeros((0, 0), like) if part is None else tf.cast(part, like)
         for part in tensors
     ]
+    # A gradient may be asked for.
+    call = call.with_all_steps()
     on_cuda = _is_on_cuda(call, quantities)
-    if "keep" in call.operation.attributes:
-        # A gradient may be asked for.
-        call = call.replace(keep=1)
-        if on_cuda:
-            return cuda.nonlinear_scan(call, tensors)
-    named = run_call(call, tensors, on_cuda=on_cuda)
-    return tuple(named[one.name] for one in call.operation.differentiated)
+    if on_cuda and not call.operation.on_cuda:
+        # The CUDA core has the sequential part alone.
+        return cuda.nonlinear_scan(call, tensors)
+    return with_cotangents(call, run_call(call, tensors, on_cuda=on_cuda))
 
 
 def _is_on_cuda(call, quantities):
@@ -81,7 +81,6 @@ def _gradient(name, on_cuda, operation, *cotangents):
         wanted = backward.operation.wanted_for(_needed(operation))
     given = gradient_arguments(call, operation.inputs, results, cotangents)
     gradients = run_call(backward, given, wanted, on_cuda)
-    gradients = flatten(gradients.values())
     return of_all_arguments(call, gradients, wanted)
 
 
@@ -110,11 +109,14 @@ def _second_gradient(name, _, operation, *cotangents):
         for cotangent, result in zip(cotangents, operation.outputs, strict=True)
     ]
 
-    def function(tensors):
-        kernel = registry.load("native")
-        return plain_gradient(pull_back, kernel, call.forward, tensors, wanted)
-
-    return pull_back(function, operation.inputs, cotangents, unconnected="none")
+    plain = partial(
+        plain_gradient,
+        pull_back,
+        registry.load("native"),
+        call.forward,
+        wanted=wanted,
+    )
+    return pull_back(plain, operation.inputs, cotangents, unconnected="none")
 
 
 def _register_gradients():
@@ -130,7 +132,4 @@ def _register_gradients():
 _register_gradients()
 
 
-FUNCTIONS = {
-    operation.function: partial(operation.call_native, run)
-    for operation in OPERATIONS.values()
-}
+FUNCTIONS = native_functions(run)

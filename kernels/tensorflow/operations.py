@@ -7,13 +7,14 @@ import tensorflow as tf
 
 from keras_linrec.kernels import backends
 from keras_linrec.kernels.native import build
-from keras_linrec.kernels.native.table import by_name
+from keras_linrec.kernels.native.table import flatten
+from keras_linrec.kernels.native.table import nested
 
 library = build.load("tensorflow", tf.load_op_library)
 
 
 def run_call(call, tensors, wanted=None, on_cuda=False):
-    """The results of a call, a dict by name: tensors, or tuples of parts.
+    """The results of a call, a flat list.
 
     Args:
         call: `Call`.
@@ -29,20 +30,12 @@ def run_call(call, tensors, wanted=None, on_cuda=False):
     # The generated wrappers accept a list of tensors only as a `list`, and
     # without variables in it.
     tensors = map(tf.convert_to_tensor, tensors)
-    named = by_name(operation, operation.arguments, call.flags, tensors)
     core = "cuda_" if on_cuda else ""
     results = getattr(library, f"keras_linrec_{core}{call.name}")(
-        *(list(p) if isinstance(p, tuple) else p for p in named.values()),
-        flags=call.flags,
-        **attributes,
+        *nested(call, tensors), flags=call.flags, **attributes
     )
-    if len(operation.results) == 1:
-        results = [results]
-    names = [result.name for result in operation.results]
-    return {
-        name: tuple(parts) if isinstance(parts, list) else parts
-        for name, parts in zip(names, results, strict=True)
-    }
+    # A single result is not in a tuple.
+    return flatten(results if len(operation.results) > 1 else [results])
 
 
 def runs_on_cuda(tensor):

@@ -10,6 +10,7 @@ are told apart by a dispatch key, and our operators take leading axes anyway.
 import torch
 from torch import Tensor
 
+from keras_linrec.kernels.native.table import nested
 from keras_linrec.kernels.torch.operators import library
 
 
@@ -19,7 +20,7 @@ def register(operator):
     def run(*given):
         call, _, tensors = operator.read(given)
         level = _level()
-        unmapped = operator.nest(call, _unmapped(tensors, level))
+        unmapped = nested(call, _unmapped(tensors, level))
         results = operator(*given[: operator.settings], *unmapped)
         return [torch._add_batch_dim(part, 0, level) for part in results]
 

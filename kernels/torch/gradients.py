@@ -16,6 +16,7 @@ from keras_linrec.kernels.native.gradients import gradient_arguments
 from keras_linrec.kernels.native.gradients import kept_places
 from keras_linrec.kernels.native.gradients import of_all_arguments
 from keras_linrec.kernels.native.gradients import plain_gradient
+from keras_linrec.kernels.native.table import nested
 from keras_linrec.kernels.torch import batched_gradients
 from keras_linrec.kernels.torch.operators import OPERATORS
 from keras_linrec.kernels.torch.operators import library
@@ -23,8 +24,9 @@ from keras_linrec.kernels.torch.operators import library
 
 def register(operator):
     """Registers an operator's gradient and its rules for mapped functions."""
-    make = _Gradient if operator.operation.backward else _SecondGradient
-    _register_gradient(operator, make(operator))
+    is_gradient = operator.operation.is_gradient
+    gradient = _SecondGradient() if is_gradient else _Gradient(operator)
+    _register_gradient(operator, gradient)
     torch.library.register_vmap(
         f"keras_linrec::{operator.name}",
         partial(_run_mapped, operator),
@@ -48,19 +50,21 @@ def _register_gradient(operator, gradient):
 
     class Recorded(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, keyset, given, *tensors):
+        def forward(ctx, keyset, given, settings, *tensors):
             results = run_below(keyset, given)
-            gradient.keep(ctx, given, results)
+            ctx.call, ctx.wanted = settings
+            gradient.keep(ctx, tensors, results)
             return tuple(results)
 
         @staticmethod
         def backward(ctx, *cotangents):
-            return None, None, *gradient.run(ctx, cotangents)
+            first, needs = [None] * 3, ctx.needs_input_grad[3:]
+            return *first, *gradient.run(ctx, needs, cotangents)
 
     def run(keyset, *given):
-        _, _, tensors = operator.read(given)
+        *settings, tensors = operator.read(given)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return list(Recorded.apply(keyset, given, *tensors))
+            return list(Recorded.apply(keyset, given, settings, *tensors))
         return run_below(keyset, given)
 
     library.impl(operator.name, run, "Autograd", with_keyset=True)
@@ -70,20 +74,18 @@ class _Gradient:
     """The gradient of an operator, by another one."""
 
     def __init__(self, operator):
-        self.operator = operator
         self.backward = OPERATORS[operator.operation.backward.name]
 
-    def keep(self, ctx, inputs, output):
+    def keep(self, ctx, tensors, results):
         """Keeps what the gradient reads of arguments and results."""
         # Cotangents of zeros may be large, and the core needs none of them.
         ctx.set_materialize_grads(False)
-        ctx.call, _, tensors = self.operator.read(inputs)
-        ctx.shapes = [part.shape for part in output]
-        everything = [*tensors, *output]
+        ctx.shapes = [part.shape for part in results]
+        everything = [*tensors, *results]
         places = kept_places(ctx.call)
         ctx.save_for_backward(*[everything[place] for place in places])
 
-    def run(self, ctx, cotangents):
+    def run(self, ctx, needs, cotangents):
         call, saved = ctx.call, ctx.saved_tensors
         # Of the shapes of the results, without memory.
         shapes = [saved[0].new_empty(()).expand(shape) for shape in ctx.shapes]
@@ -94,10 +96,9 @@ class _Gradient:
         backward, wanted = call.backward, None
         settings = [backward.flags, *backward.attributes]
         if backward.operation.wanted:
-            needed = ctx.needs_input_grad[2:]
-            wanted = backward.operation.wanted_for(needed)
+            wanted = backward.operation.wanted_for(needs)
             settings.insert(0, list(wanted))
-        results = self.backward(*settings, *self.backward.nest(call, given))
+        results = self.backward(*settings, *nested(backward, given))
         return of_all_arguments(call, results, wanted)
 
 
@@ -107,24 +108,19 @@ class _SecondGradient:
     In operations that PyTorch differentiates as often as it has to.
     """
 
-    def __init__(self, operator):
-        self.operator = operator
-
-    def keep(self, ctx, inputs, output):
-        ctx.call, ctx.wanted, tensors = self.operator.read(inputs)
+    def keep(self, ctx, tensors, results):
         ctx.save_for_backward(*tensors)
 
-    def run(self, ctx, cotangents):
-        forward = ctx.call.forward
-
-        def function(tensors):
-            kernel = registry.load("native")
-            return plain_gradient(
-                pull_back, kernel, forward, tensors, ctx.wanted
-            )
-
+    def run(self, ctx, needs, cotangents):
+        plain = partial(
+            plain_gradient,
+            pull_back,
+            registry.load("native"),
+            ctx.call.forward,
+            wanted=ctx.wanted,
+        )
         return pull_back(
-            function,
+            plain,
             ctx.saved_tensors,
             cotangents,
             create_graph=torch.is_grad_enabled(),

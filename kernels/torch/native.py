@@ -3,13 +3,12 @@
 Importing this module builds and loads the library.
 """
 
-from functools import partial
-
 import torch
 
 from keras_linrec.kernels.native.table import flatten
+from keras_linrec.kernels.native.table import nested
 from keras_linrec.kernels.native.table import with_cotangents
-from keras_linrec.kernels.operations import OPERATIONS
+from keras_linrec.kernels.operations import native_functions
 from keras_linrec.kernels.torch import gradients as gradients
 from keras_linrec.kernels.torch import is_recorded
 from keras_linrec.kernels.torch import is_transformed
@@ -21,16 +20,14 @@ def run(call, *quantities):
     operator = OPERATORS[call.name]
     tensors = flatten(quantities)
     if "keep" in operator.operation.attributes and _may_need(tensors):
-        call = call.replace(keep=1)
+        call = call.with_all_steps()
     # `torch.autocast` may have changed some dtypes.
     like = tensors[0]
     tensors = [
         like.new_empty((0, 0)) if part is None else part.to(like.dtype)
         for part in tensors
     ]
-    results = operator(
-        call.flags, *call.attributes, *operator.nest(call, tensors)
-    )
+    results = operator(call.flags, *call.attributes, *nested(call, tensors))
     return with_cotangents(call, results)
 
 
@@ -42,13 +39,6 @@ def _may_need(tensors):
     )
 
 
-def _move_steps(sequences, mask, to_places, with_masked):
-    if _is_whole(mask):
-        return sequences
-    move = OPERATIONS["move_steps"].call_native
-    return move(run, sequences, mask, to_places, with_masked)
-
-
 def _is_whole(mask):
     """Whether no step is masked, if that can be read now.
 
@@ -58,7 +48,13 @@ def _is_whole(mask):
     return not is_recorded() and mask.device.type == "cpu" and bool(mask.all())
 
 
-FUNCTIONS = {
-    operation.function: partial(operation.call_native, run)
-    for operation in OPERATIONS.values()
-} | {"move_steps": _move_steps}
+_functions = native_functions(run)
+
+
+def _move_steps(sequences, mask, to_places, with_masked):
+    if _is_whole(mask):
+        return sequences
+    return _functions["move_steps"](sequences, mask, to_places, with_masked)
+
+
+FUNCTIONS = {**_functions, "move_steps": _move_steps}

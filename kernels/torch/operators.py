@@ -88,14 +88,10 @@ class Operator:
         if operation.wanted:
             settings.insert(0, "bool[] wanted")
         quantities = [
-            f"Tensor{'[]' * self.has_parts(one)} {one.name}"
+            f"Tensor{'[]' * operation.has_parts(one)} {one.name}"
             for one in operation.arguments
         ]
         return f"({', '.join([*settings, *quantities])}) -> Tensor[]"
-
-    def has_parts(self, quantity):
-        """Whether a quantity is a list of tensors."""
-        return self.operation.is_complex and not quantity.real
 
     def read(self, given):
         """The `Call`, which results are wanted, and the flat tensors."""
@@ -107,15 +103,6 @@ class Operator:
         flags, *attributes = settings
         call = Call(self.name, flags, tuple(attributes))
         return call, wanted, flatten(quantities)
-
-    def nest(self, call, tensors):
-        """A flat list as quantities: lists where they may have parts."""
-        tensors, nested = list(tensors), []
-        for one in self.operation.arguments:
-            count = one.parts(call.flags)
-            parts, tensors = tensors[:count], tensors[count:]
-            nested.append(parts if self.has_parts(one) else parts[0])
-        return nested
 
     def _fake(self, *given):
         call, wanted, tensors = self.read(given)
@@ -148,7 +135,7 @@ class Operator:
         """Raise if a list of tensors has another length than it should."""
         for one, given in zip(self.operation.arguments, quantities):
             count = one.parts(call.flags)
-            if self.has_parts(one) and len(given) != count:
+            if self.operation.has_parts(one) and len(given) != count:
                 raise ValueError(
                     f"`{self.name}`: `{one.name}` should have {count} parts. "
                     f"Received: {len(given)}"

@@ -24,8 +24,8 @@ from support.rounded_products import rounded
 from keras_linrec import config
 from keras_linrec import ops as linrec
 from keras_linrec.kernels import backends
-from keras_linrec.ops.hippo import hippo
-from keras_linrec.ops.impulse_response import impulse_response
+from keras_linrec.ops.structured.hippo import hippo
+from keras_linrec.ops.structured.impulse_response import impulse_response
 
 BATCH, TIME, FEATURES, STATES = 4, 784, 32, 64
 

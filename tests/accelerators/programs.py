@@ -154,6 +154,21 @@ program(
     pairs(4, 64),
 )
 
+steps = 4, 2048, 8
+program(
+    "matrix_scan (4, 2048, 8, 64, 64)",
+    lambda queries, keys, values, log_decay, strength: ops.matrix_scan(
+        queries,
+        keys,
+        values,
+        log_decay=log_decay,
+        erase=strength,
+        write=strength,
+    ),
+    *(shape(*steps, 64) for _ in range(3)),
+    *(shape(*steps) for _ in range(2)),
+)
+
 
 # Layers and models.
 
@@ -182,6 +197,14 @@ UNITS = {
     "LSSL": lambda **given: layers.LSSL(state_size=64, **given),
     "RotRNN": layers.RotRNN,
     "LRU": layers.LRU,
+    "S5": layers.S5,
+    "S4D": layers.S4D,
+    "LinOSS": layers.LinOSS,
+    "MinGRU": layers.MinGRU,
+    "MinLSTM": layers.MinLSTM,
+    "RGLRU": layers.RGLRU,
+    "DeltaNet": layers.DeltaNet,
+    "Mamba2": layers.Mamba2,
     "LinearDynamicalSystem": layers.LinearDynamicalSystem,
     "LDStack": layers.LDStack,
     "OrthogonalRNN": lambda **given: layers.OrthogonalRNN(

@@ -177,3 +177,30 @@ def test_a_text_that_is_too_short_is_named():
     options = Namespace(length=100, data="short.txt")
     with pytest.raises(SystemExit, match=r"more than 100 bytes.* 50 bytes"):
         example.split(np.arange(50), options)
+
+
+def test_the_delta_rule_of_qwen_is_a_matrix_scan(capsys):
+    example = import_module("qwen_delta_rule")
+    tiny = ["--steps", "70", "--heads", "2", "--head-size", "8"]
+    found = example.main([*tiny, "--repeats", "1"])
+    assert found["difference"] < 1e-5
+    assert "by ops.matrix_scan" in capsys.readouterr().out
+
+
+def test_a_delta_rule_continues_from_a_state_as_that_of_qwen():
+    example = import_module("qwen_delta_rule")
+    generator = np.random.default_rng(0)
+    query, key, value = (
+        generator.standard_normal((2, 9, 2, size)) for size in (4, 4, 5)
+    )
+    decay, strength = generator.uniform(0.1, 2, (2, 2, 9, 2))
+    state = generator.standard_normal((2, 2, 4, 5))
+    *arguments, state = (
+        example.ops.convert_to_tensor(part, "float32")
+        for part in (query, key, value, -decay, strength, state)
+    )
+    options = {"initial_state": state, "output_final_state": True}
+    expected = example.qwen._chunk_gated_delta_rule(*arguments, **options)
+    for one, other in zip(example.delta_rule(*arguments, **options), expected):
+        one, other = map(example.ops.convert_to_numpy, (one, other))
+        np.testing.assert_allclose(one, other, atol=1e-5)

@@ -698,7 +698,9 @@ def test_no_onnx_file_is_written_that_would_be_wrong(name, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not TORCH, reason="a format of PyTorch")
-@pytest.mark.parametrize("name", ["lssl", "lipschitz_rnn"])
+@pytest.mark.parametrize(
+    "name", ["lssl", "lipschitz_rnn", "delta_net", "mamba2"]
+)
 def test_a_length_that_pytorch_would_fix_is_refused(name, tmp_path):
     import torch
 

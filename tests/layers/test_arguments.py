@@ -10,7 +10,7 @@ from support.units import array
 from support.units import sequences
 
 from keras_linrec import layers
-from keras_linrec.layers.sequence_layer import SequenceLayer
+from keras_linrec.layers.base.sequence_layer import SequenceLayer
 
 pytestmark = pytest.mark.weekly("jax", "tensorflow")
 

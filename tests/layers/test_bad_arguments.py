@@ -116,6 +116,7 @@ PUBLIC = [
         )
     ),
     of_layer(models.ResidualBlock, **SMALL),
+    of_layer(models.RecurrentBlock, **SMALL),
     of_layer(
         models.SequenceClassifier,
         **{"num_classes": 2, "num_layers": 2, "units": 4, **SMALL},
@@ -140,6 +141,13 @@ PUBLIC = [
         inputs=INPUTS,
         input_kernel=pair(3, 4),
         output_kernel=pair(4, 2),
+    ),
+    Public(
+        ops.matrix_scan,
+        queries=ones(2, 5, 2, 3),
+        keys=ones(2, 5, 2, 3),
+        values=ones(2, 5, 4, 6),
+        decay=ones(2, 5, 4),
     ),
     Public(
         ops.nonlinear_scan,

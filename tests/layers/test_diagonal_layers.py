@@ -14,7 +14,7 @@ from keras_linrec import layers
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import LinearDynamicalSystem
 from keras_linrec.layers import RotRNN
-from keras_linrec.layers import diagonal_layer
+from keras_linrec.layers.base import diagonal_layer
 
 EVERY_UNIT = pytest.mark.parametrize(
     "name", ["linear_dynamical_system", "lru", "rotrnn"]

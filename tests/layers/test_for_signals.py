@@ -7,6 +7,8 @@ from support.units import array
 
 from keras_linrec.layers import LRU
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import S4D
+from keras_linrec.layers import S5
 from keras_linrec.layers import RotRNN
 from keras_linrec.models import SequenceClassifier
 from keras_linrec.models import SequenceRegressor
@@ -49,9 +51,14 @@ def test_states_start_within_the_memories_and_frequencies(unit):
     assert 2.4 < frequencies.max() < 2.501
 
 
-def test_features_of_lssl_start_within_the_memories():
-    layer = LSSL.for_signals(
-        4, sampling_rate=RATE, shortest_memory=SHORTEST, longest_memory=LONGEST
+@pytest.mark.parametrize("unit", [LSSL, S4D, S5])
+def test_timescales_start_within_the_memories(unit):
+    layer = unit.for_signals(
+        4,
+        sampling_rate=RATE,
+        shortest_memory=SHORTEST,
+        longest_memory=LONGEST,
+        **({"state_size": 500} if unit is S5 else {}),
     )
     layer.build((None, None, 500))
     memories = np.exp(-array(layer.log_timescale)) / RATE

@@ -7,8 +7,8 @@ from support.hippo_cases import DENSE_ONLY
 from support.hippo_cases import STRUCTURED
 
 from keras_linrec.initializers import HiPPO
-from keras_linrec.ops.hippo import hippo
-from keras_linrec.ops.hippo import hippo_matrices
+from keras_linrec.ops.structured.hippo import hippo
+from keras_linrec.ops.structured.hippo import hippo_matrices
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from support.units import sequences
 from keras_linrec.analysis import StabilityMonitor
 from keras_linrec.analysis import stability_certificate
 from keras_linrec.layers import LipschitzRNN
-from keras_linrec.ops.contractive_pair import contractive_pair
+from keras_linrec.ops.algebra.contractive_pair import contractive_pair
 
 PAIRS = (0.7, 0.8), (0.01, 0.1)
 

@@ -14,7 +14,7 @@ from support.units import sequences
 from keras_linrec import constraints
 from keras_linrec.initializers import HiPPO
 from keras_linrec.layers import LSSL
-from keras_linrec.ops.hippo import hippo
+from keras_linrec.ops.structured.hippo import hippo
 
 
 @pytest.mark.parametrize("measure", ["legs", "legt", "lagt"])

@@ -7,8 +7,8 @@ from support.units import array
 from support.units import sequences
 
 from keras_linrec import layers
-from keras_linrec.layers.sequence_layer import SequenceLayer
-from keras_linrec.layers.set_later import for_bases
+from keras_linrec.layers.base.sequence_layer import SequenceLayer
+from keras_linrec.layers.base.set_later import for_bases
 
 
 def test_it_refuses_what_it_does_not_take():
@@ -64,5 +64,7 @@ def test_the_bases_of_a_user_get_their_arguments():
 def test_shapes_of_the_calls_own_arguments_in_a_file_are_left_out():
     layer = layers.LSSL(2, state_size=4)
     shapes = {"sequences_shape": (2, 5, 3), "time_deltas_shape": (2, 5)}
+    layer.build_from_config({})
+    assert not layer.built
     layer.build_from_config({"shapes_dict": shapes})
     assert layer.built

@@ -17,7 +17,7 @@ from support.units import sequences
 from keras_linrec import layers
 from keras_linrec import models
 from keras_linrec import nlp
-from keras_linrec.layers.set_later import may_be_set
+from keras_linrec.layers.base.set_later import may_be_set
 from keras_linrec.nlp.gated_feedforward import GatedFeedforward
 
 SHAPE = (2, 6, 3)
@@ -37,6 +37,8 @@ OTHERS = {
     "backbone": "another",
     "backward_layer": "another",
     "basis": "companion",
+    "candidate": "positive",
+    "discretization": "other",
     "dropout": 0.5,
     "eigenvalues": "unit",
     "field": "complex",
@@ -59,6 +61,7 @@ MADE = {
     "ResidualBlock": lambda seed: models.ResidualBlock(
         UNITS["lru"](3), gated=True, seed=seed
     ),
+    "RecurrentBlock": lambda seed: models.RecurrentBlock(seed=seed),
     "GatedFeedforward": lambda seed: GatedFeedforward(8),
     "SequenceClassifier": lambda seed: make_model(unit="lru", seed=seed),
     "SequenceRegressor": lambda seed: make_model(

@@ -251,6 +251,44 @@ def test_lssl_fixed_trains_neither_transition_nor_timescale():
                 "feedthrough": (3, 4),
             },
         ),
+        (
+            "s5",
+            {
+                "log_timescale": (6,),
+                "transition_log_real": (6,),
+                "transition_imag": (6,),
+                "input_real": (3, 6),
+                "input_imag": (3, 6),
+                "output_real": (6, 4),
+                "output_imag": (6, 4),
+                "feedthrough": (3, 4),
+            },
+        ),
+        (
+            "linoss",
+            {
+                "log_timescale": (6,),
+                "stiffness": (6,),
+                "input_real": (3, 6),
+                "input_imag": (3, 6),
+                "output_real": (6, 4),
+                "output_imag": (6, 4),
+                "feedthrough": (3, 4),
+            },
+        ),
+        (
+            "s4d",
+            {
+                "log_timescale": (3,),
+                "transition_log_real": (3, 3),
+                "transition_imag": (3, 3),
+                "output_real": (3, 2, 3),
+                "output_imag": (3, 2, 3),
+                "feedthrough": (3, 2),
+                "kernel": (6, 4),
+                "bias": (4,),
+            },
+        ),
     ],
 )
 def test_weights_have_their_public_names_and_shapes(name, expected):

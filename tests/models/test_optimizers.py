@@ -443,6 +443,9 @@ FORMS = {
     "LSSL": [layers.LSSL(state_size=4)],
     "RotRNN": [layers.RotRNN(4, state_size=4)],
     "LRU": [layers.LRU(4, state_size=4)],
+    "S5": [layers.S5(4, state_size=4)],
+    "S4D": [layers.S4D(4, state_size=4)],
+    "LinOSS": [layers.LinOSS(4, state_size=4, damping=True)],
     "LinearDynamicalSystem": [
         layers.LinearDynamicalSystem(4, eigenvalues=kind)
         for kind in EIGENVALUES

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from support.units import array
 
-from keras_linrec.ops.eigenvalues import HINGES
-from keras_linrec.ops.eigenvalues import INITIAL
-from keras_linrec.ops.eigenvalues import PARAMETERIZATIONS
-from keras_linrec.ops.eigenvalues import as_complex
-from keras_linrec.ops.eigenvalues import in_pairs
-from keras_linrec.ops.eigenvalues import initial_eigenvalues
-from keras_linrec.ops.eigenvalues import parameters_of
-from keras_linrec.ops.eigenvalues import separation
-from keras_linrec.ops.eigenvalues import spectrum
+from keras_linrec.ops.algebra.eigenvalues import HINGES
+from keras_linrec.ops.algebra.eigenvalues import INITIAL
+from keras_linrec.ops.algebra.eigenvalues import PARAMETERIZATIONS
+from keras_linrec.ops.algebra.eigenvalues import as_complex
+from keras_linrec.ops.algebra.eigenvalues import in_pairs
+from keras_linrec.ops.algebra.eigenvalues import initial_eigenvalues
+from keras_linrec.ops.algebra.eigenvalues import parameters_of
+from keras_linrec.ops.algebra.eigenvalues import separation
+from keras_linrec.ops.algebra.eigenvalues import spectrum
 
 EVERY_ONE = pytest.mark.parametrize("parameterization", PARAMETERIZATIONS)
 

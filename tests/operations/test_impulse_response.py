@@ -13,34 +13,35 @@ from support.autodiff import tensors
 from support.autodiff import to_numpy
 
 from keras_linrec import config
-from keras_linrec.ops import impulse_response as module
+from keras_linrec.kernels.operations.structured import (
+    impulse_by_blocks as module,
+)
+from keras_linrec.kernels.operations.structured.powers import TransitionPowers
+from keras_linrec.kernels.operations.structured.powers import impulse_by_powers
 from keras_linrec.ops.causal_convolution import causal_convolution
-from keras_linrec.ops.discretization import discretise
-from keras_linrec.ops.hippo import StructuredTransition
-from keras_linrec.ops.hippo import hippo
-from keras_linrec.ops.impulse_response import impulse_response
-from keras_linrec.ops.impulse_response import krylov_response
-from keras_linrec.ops.structured_step import varying_response
-from keras_linrec.ops.transition_powers import TransitionPowers
-from keras_linrec.ops.transition_powers import chunked_response
+from keras_linrec.ops.structured.discretization import discretise
+from keras_linrec.ops.structured.hippo import StructuredTransition
+from keras_linrec.ops.structured.hippo import hippo
+from keras_linrec.ops.structured.impulse_response import impulse_response
+from keras_linrec.ops.structured.step import structured_scan_irregular
 
 TIMESCALES = [1e-3, 1e-2, 1e-1]
 
 
-def krylov(*arguments):
+def in_blocks(*arguments):
     *transition, timescale, output_matrix, time, alpha = arguments
     delta, input_vector = discretise(transition, timescale, alpha)
-    return krylov_response(delta, input_vector, output_matrix, time)
+    return module.impulse_by_blocks(delta, input_vector, output_matrix, time)
 
 
-def chunked(*arguments):
+def by_powers(*arguments):
     *transition, timescale, output_matrix, time, alpha = arguments
     delta, input_vector = discretise(transition, timescale, alpha)
     powers = TransitionPowers(delta, time)
-    return chunked_response(powers, input_vector, output_matrix)
+    return impulse_by_powers(powers, input_vector, output_matrix)
 
 
-def varying(*arguments):
+def irregular(*arguments):
     """The response of systems with steps of different lengths."""
     *transition, timescale, output_matrix, time, alpha = arguments
     generator = np.random.default_rng(0)
@@ -48,7 +49,7 @@ def varying(*arguments):
     time_deltas, inputs = tensors(
         [generator.uniform(0.5, 2, shape[:2]), generator.standard_normal(shape)]
     )
-    outputs, _ = varying_response(
+    outputs, _ = structured_scan_irregular(
         StructuredTransition(*transition),
         timescale,
         output_matrix,
@@ -60,7 +61,7 @@ def varying(*arguments):
     return outputs
 
 
-FORMS = {"krylov": krylov, "chunked": chunked}
+FORMS = {"in_blocks": in_blocks, "by_powers": by_powers}
 forms = pytest.mark.parametrize("form", FORMS)
 
 
@@ -158,7 +159,7 @@ def test_the_response_equals_the_definition(form, size, time, perturbations):
 )
 def test_other_discretisations(alpha, time_deltas):
     arguments = systems(size=20, perturbation=0.1, time_deltas=time_deltas)
-    assert response_error("krylov", arguments, 63, alpha) < 1e-5
+    assert response_error("in_blocks", arguments, 63, alpha) < 1e-5
 
 
 @forms
@@ -200,7 +201,9 @@ def test_gradients_of_every_argument(measure, size, channels, time, alpha):
     arguments[5] *= 1.0 if alpha else 0.05
     shape = (len(TIMESCALES), channels, time)
     weights = np.random.default_rng(1).standard_normal(shape)
-    got = slopes(lambda *given: krylov(*given, time, alpha), arguments, weights)
+    got = slopes(
+        lambda *given: in_blocks(*given, time, alpha), arguments, weights
+    )
     assert got[3][0, -1] == got[3][2, -1] == 0.0
     nowhere = [np.zeros(values.shape) for values in arguments]
     for index, direction in enumerate(directions_for(arguments)):
@@ -215,10 +218,12 @@ def test_gradients_of_every_argument(measure, size, channels, time, alpha):
 
 # The last one runs on PyTorch only, which differentiates just the operations in
 # a custom gradient; the other backends take a minute to compile it.
-@pytest.mark.parametrize("form", [krylov] + [varying] * (BACKEND == "torch"))
+@pytest.mark.parametrize(
+    "form", [in_blocks] + [irregular] * (BACKEND == "torch")
+)
 def test_second_derivatives(form):
     # More steps than one block of the gradient.
-    time = 18 if form is varying else 40
+    time = 18 if form is irregular else 40
     arguments = systems(size=4, channels=2, time_deltas=[0.3, 0.1])
     arguments[3][0, :-1] = 0.2
     directions = [0.1 * direction for direction in directions_for(arguments)]
@@ -254,7 +259,7 @@ def test_rows_in_a_loop_give_what_doubled_ones_give(monkeypatch):
     expected = expected_response(arguments, 45)
     for plan in [(0, 0), (0, 6), (3, 1)]:
         monkeypatch.setattr(module, "doublings", lambda *_, plan=plan: plan)
-        got = to_numpy([krylov(*tensors(arguments), 45, 0.5)])[0]
+        got = to_numpy([in_blocks(*tensors(arguments), 45, 0.5)])[0]
         assert by_feature_error(got, expected) < 5e-6, plan
 
 
@@ -316,7 +321,7 @@ def test_a_system_that_grows_keeps_its_digits():
     """An unstable A: the last entry is the largest."""
     arguments = systems(size=5, time_deltas=[0.02])
     arguments[0] *= -1.0
-    for form in ("krylov", "chunked"):
+    for form in ("in_blocks", "by_powers"):
         assert response_error(form, arguments, 63) < 1e-5
 
 

@@ -11,8 +11,8 @@ from support.autodiff import tensors
 from support.conformance_cases import float64
 from support.units import array
 
-from keras_linrec.ops.inverse import by_iteration
-from keras_linrec.ops.inverse import inverse
+from keras_linrec.ops.algebra.inverse import by_iteration
+from keras_linrec.ops.algebra.inverse import inverse
 
 EITHER = pytest.mark.parametrize("function", [inverse, by_iteration])
 

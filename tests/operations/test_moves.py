@@ -13,8 +13,8 @@ from support.autodiff import tensors
 from support.autodiff import to_numpy
 from support.needs_native import each_kernel
 
-from keras_linrec.ops.moves import to_front
-from keras_linrec.ops.moves import to_places
+from keras_linrec.ops.masks.moves import to_front
+from keras_linrec.ops.masks.moves import to_places
 
 RANDOM = np.random.default_rng(0)
 MASKS = {

@@ -11,13 +11,19 @@ from support.needs_native import require_native
 
 from keras_linrec import kernels
 from keras_linrec.kernels.native.call_encoding import COMPLEX
+from keras_linrec.kernels.native.call_encoding import FROM_ZEROS
 from keras_linrec.kernels.native.call_encoding import GATED
 from keras_linrec.kernels.native.call_encoding import LINEAR
+from keras_linrec.kernels.native.call_encoding import LOGARITHMIC
 from keras_linrec.kernels.native.call_encoding import PER_STEP
+from keras_linrec.kernels.native.call_encoding import POSITIVE
+from keras_linrec.kernels.native.call_encoding import RATES
 from keras_linrec.kernels.native.call_encoding import RESETS
+from keras_linrec.kernels.native.call_encoding import TWO_GATES
 from keras_linrec.kernels.native.call_encoding import solver_flags
 from keras_linrec.kernels.native.table import Call
-from keras_linrec.kernels.native.table import flatten
+from keras_linrec.kernels.native.table import each_tensor
+from keras_linrec.kernels.native.table import nested
 from keras_linrec.kernels.native.table import operations
 from keras_linrec.kernels.native.table import sizes_of
 from keras_linrec.kernels.operations import OPERATIONS
@@ -28,6 +34,7 @@ require_native()
 SIZES = {
     **{"b": 2, "t": 7, "f": 4, "c": 3, "u": 5, "n": 6, "l": 4},
     **{"m": 0, "q": 0, "z": 7},
+    **{"o": 2, "x": 2, "y": 1, "h": 4, "i": 3, "v": 5, "a": 3, "e": 4, "w": 4},
 }
 ATTRIBUTES = {
     **{"time": 7, "block": 3, "alpha": 0.5},
@@ -37,6 +44,10 @@ NAMES = [one.name for one in operations().values() if one.on_cpu]
 FLAGS = {
     "none": 0,
     "all": COMPLEX | PER_STEP | RESETS,
+}
+GATED_FLAGS = {
+    "none": TWO_GATES,
+    "all": RATES | POSITIVE | RESETS,
 }
 NONLINEAR_FLAGS = {
     "none": 0,
@@ -56,8 +67,14 @@ def a_call(name, form, **sizes):
     flags = 0
     if "nonlinear" in name:
         flags = NONLINEAR_FLAGS[form]
+    elif "gated" in name:
+        flags = GATED_FLAGS[form]
     elif operation.is_complex:
         flags = FLAGS[form]
+    elif "matrix" in name and form == "all":
+        flags = LOGARITHMIC | RESETS
+    elif name.removesuffix("_backward") == "structured_scan":
+        flags = {"none": FROM_ZEROS, "all": 0}[form]
     attributes = tuple(ATTRIBUTES[name] for name in operation.attributes)
     call = Call(name, flags, attributes)
     return call, shapes_of(call, operation.arguments, **sizes)
@@ -73,10 +90,11 @@ def shapes_of(call, side, **sizes):
     # Those of a nonlinear scan.
     sizes["g"] = sizes["n"] * (2 if flags & GATED else 1)
     sizes["r"] = sizes["n"] * (2 if flags & LINEAR else 1)
+    if "gated" in call.name:
+        sizes["g"] = sizes["c"] * (3 if flags & TWO_GATES else 2)
     return [
         (one, tuple(sizes[letter] for letter in one.letters(flags)))
-        for one in side
-        for _ in range(one.parts(flags))
+        for one in each_tensor(side, flags)
     ]
 
 
@@ -94,13 +112,13 @@ def run(call, arrays):
     if backend == "tensorflow":
         from keras_linrec.kernels.tensorflow.operations import run_call
 
-        return flatten(run_call(call, tensors, wanted).values())
+        return run_call(call, tensors, wanted)
     from keras_linrec.kernels.torch.operators import OPERATORS
 
     operator = OPERATORS[call.name]
     settings = [list(wanted)] if wanted else []
     settings += call.flags, *call.attributes
-    return operator(*settings, *operator.nest(call, tensors))
+    return operator(*settings, *nested(call, tensors))
 
 
 def zeros(shapes, dtype="float32"):
@@ -235,6 +253,16 @@ def test_every_operation_has_its_native_function_and_its_gradient():
             assert operation.is_gradient or operation.backward, name
 
 
+@pytest.mark.parametrize(
+    "function",
+    ["structured_scan", "impulse_response", "structured_scan_irregular"],
+)
+def test_only_the_native_kernel_has_structured_systems(function):
+    assert getattr(kernels.registry.load("native"), function)
+    for name in ("associative", "sequential", "reference"):
+        assert getattr(kernels.registry.load(name), function) is None
+
+
 def test_gradients_are_wired_by_name():
     """Every name that a gradient reads or returns is one of its operation."""
     for operation in operations().values():
@@ -268,7 +296,7 @@ def test_the_flags_of_python_are_those_of_the_core():
         re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper(): int(value)
         for name, value in re.findall(r"kKerasLinrec(\w+) = (\d+)", flags)
     }
-    assert len(in_core) == 12
+    assert len(in_core) == 17
     for name, value in in_core.items():
         assert getattr(call_encoding, name) == value, name
 

@@ -37,6 +37,10 @@ def chosen(operation, **facts):
     ("operation", "facts", "form"),
     [
         ("linear_scan", {}, "scan"),
+        ("gated_scan", {}, "fused"),
+        ("gated_scan", {"time": None}, "fused"),
+        ("gated_scan", {"platform": "cuda"}, "scan"),
+        ("gated_scan", {"platform": "tpu"}, "scan"),
         ("projected_scan", {}, "fused"),
         ("projected_scan", {"time": 4}, "fused"),
         ("projected_scan", {"time": 3}, "products"),
@@ -50,12 +54,13 @@ def chosen(operation, **facts):
         ("projected_scan", {"platform": "cuda", "time": None}, "sections"),
         ("projected_scan", {"platform": "cuda", "time": "n"}, "products"),
         ("projected_scan", {"platform": "tpu"}, "products"),
-        ("carried_response", {}, "fused"),
-        ("carried_response", {"time": None}, "fused"),
-        ("carried_response", {"platform": "cuda"}, "blocks"),
-        ("varying_response", {}, "fused"),
-        ("varying_response", {"dtype": "bfloat16"}, "blocks"),
-        ("varying_response", {"platform": "cuda"}, "blocks"),
+        ("structured_scan", {}, "fused"),
+        ("structured_scan", {"time": None}, "fused"),
+        ("structured_scan", {"platform": "cuda"}, "powers"),
+        ("structured_scan", {"platform": "cuda", "resets": True}, "chunks"),
+        ("structured_scan_irregular", {}, "fused"),
+        ("structured_scan_irregular", {"dtype": "bfloat16"}, "blocks"),
+        ("structured_scan_irregular", {"platform": "cuda"}, "blocks"),
         ("impulse_response", {}, "fused"),
         ("impulse_response", {"dtype": "float64"}, "fused"),
         ("impulse_response", {"dtype": "bfloat16"}, "blocks"),
@@ -81,10 +86,11 @@ def test_portable_kernels_have_no_fused_forms():
     with config.portable_kernels():
         for operation, form in (
             ("linear_scan", "scan"),
+            ("gated_scan", "scan"),
             ("projected_scan", "fused"),
             ("impulse_response", "blocks"),
-            ("varying_response", "blocks"),
-            ("carried_response", "blocks"),
+            ("structured_scan_irregular", "blocks"),
+            ("structured_scan", "powers"),
             ("nonlinear_scan", "loop"),
         ):
             assert chosen(operation) == (registry.portable(), form)
@@ -108,6 +114,7 @@ def test_on_an_accelerator_few_states_and_many_steps_take_the_tree():
         ("rotrnn", ["projected_scan"]),
         ("lssl", ["impulse_response", "causal_convolution"]),
         ("lipschitz_rnn", ["nonlinear_scan"]),
+        ("min_gru", ["gated_scan"]),
     ],
 )
 def test_a_layer_is_explained(name, operations):
@@ -120,7 +127,7 @@ def test_a_layer_is_explained(name, operations):
         assert decision.case.time == 100
     with config.portable_kernels():
         decisions = kernels.explain(layer, (2, 100, 3))
-    portable_forms = ("loop", "blocks", "transforms")
+    portable_forms = ("loop", "blocks", "transforms", "scan")
     for decision in decisions:
         assert decision.kernel == registry.portable()
         assert "file" in str(decision) or decision.form in portable_forms

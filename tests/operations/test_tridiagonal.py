@@ -11,7 +11,7 @@ from support.autodiff import tensors
 from support.units import array
 
 from keras_linrec import ops
-from keras_linrec.kernels.operations import tridiagonal
+from keras_linrec.kernels.operations.structured import tridiagonal
 
 SYSTEMS = 3
 

@@ -7,7 +7,7 @@ import pytest
 from public_names import signatures
 
 from keras_linrec import layers
-from keras_linrec.layers.sequence_layer import SequenceLayer
+from keras_linrec.layers.base.sequence_layer import SequenceLayer
 
 # What every unit takes after its own arguments, in this order.
 OF_EVERY_UNIT = {

@@ -119,6 +119,32 @@ void scans(int flags, int64_t g, int64_t b, int64_t t, int64_t n) {
 }
 
 template <class Real>
+void gated_scans(int flags, int64_t g, int64_t b, int64_t t, int64_t n) {
+  const int64_t drives = flags & kKerasLinrecTwoGates ? 3 : 2;
+  const bool rates = flags & kKerasLinrecRates;
+  if (sizeof(Real) == 8) flags |= kKerasLinrecFloat64;
+  const Quantity drive = make<Real>(1, g * b * t * n * drives, 1);
+  const Quantity bias = make<Real>(1, g * n * drives, 2);
+  const Quantity inputs = make<Real>(1, rates ? g * b * t * n : 0, 3);
+  Quantity rate = make<Real>(1, rates ? g * n : 0, 4);
+  Real* const numbers = reinterpret_cast<Real*>(rate.parts[0].data());
+  for (int64_t i = 0; rates && i < g * n; i++) numbers[i] -= 1;
+  const Quantity resets =
+      marks<Real>(flags & kKerasLinrecResets ? g * b * t : 0);
+  const Quantity state = make<Real>(1, g * b * n, 5);
+  Quantity outputs = make<Real>(1, g * b * t * n, 6), final_state = state;
+  call<Real>(keras_linrec_gated_scan, flags, {g, b, t, n},
+             {&drive, &bias, &inputs, &rate, &resets, &state},
+             {&outputs, &final_state});
+  Quantity d_drive = drive, d_bias = bias, d_inputs = inputs, d_rate = rate;
+  Quantity d_state = state;
+  call<Real>(keras_linrec_gated_scan_backward, flags, {g, b, t, n},
+             {&drive, &bias, &inputs, &rate, &outputs, &resets, &state,
+              &outputs, &final_state},
+             {&d_drive, &d_bias, &d_inputs, &d_rate, &d_state});
+}
+
+template <class Real>
 void projected_scans(int flags, int64_t b, int64_t t, int64_t f, int64_t n,
                      int64_t u, int64_t block) {
   const int parts = flags & kKerasLinrecComplex ? 2 : 1;
@@ -203,8 +229,8 @@ void impulse_responses(int64_t g, int64_t h, int64_t m, int64_t n, int64_t t,
 }
 
 template <class Real>
-void varying_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
-                       int64_t n, int64_t block) {
+void irregular_scans(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
+                     int64_t n, int64_t block) {
   const int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
   const double alpha = 0.5;
   std::vector<int64_t> sizes = {g, b, t, h, m, n, block, 0};
@@ -216,21 +242,21 @@ void varying_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
   const Quantity state = make<Real>(1, g * b * h * n, 11);
   Quantity outputs = make<Real>(1, g * b * t * h * m, 12), final_state = state;
   Quantity kept = make<Real>(1, g * b * (t / block + 2) * h * n, 13);
-  call<Real>(keras_linrec_varying_response, flags, sizes,
+  call<Real>(keras_linrec_structured_scan_irregular, flags, sizes,
              with(systems, {&lengths, &resets, &inputs, &state}),
              {&outputs, &final_state, &kept});
   std::vector<Quantity> d_systems = systems;
   Quantity d_lengths = lengths, d_inputs = inputs, d_state = state;
-  call<Real>(keras_linrec_varying_response_backward, flags, sizes,
+  call<Real>(keras_linrec_structured_scan_irregular_backward, flags, sizes,
              with(systems, {&lengths, &resets, &inputs, &state, &kept, &outputs,
                             &final_state}),
              with(d_systems, {&d_lengths, &d_inputs, &d_state}));
 }
 
 template <class Real>
-void carried_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
-                       int64_t n) {
-  const int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
+void structured_scans(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
+                      int64_t n) {
+  int flags = sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0;
   const double alpha = 0.5;
   std::vector<int64_t> sizes = {g, b, t, h, m, n, 0};
   std::memcpy(&sizes[6], &alpha, sizeof alpha);
@@ -243,23 +269,29 @@ void carried_responses(int64_t g, int64_t b, int64_t t, int64_t h, int64_t m,
   Quantity resets = around<Real>(-2.0, 1.0, g * b * t, 12);
   Quantity inputs = make<Real>(1, g * b * t * h, 9);
   const Quantity state = make<Real>(1, g * b * h * n, 10);
-  for (int form = 0; form < 3; form++) {
+  for (int form = 0; form < 4; form++) {
     if (form == 1) resets = make<Real>(1, g * b * t, 12);
+    // From zeros, and with rows that end earlier.
+    if (form == 3) {
+      flags |= kKerasLinrecFromZeros;
+      resets = around<Real>(0.0, 0.0, g * b * t, 12);
+      inputs = make<Real>(1, g * b * t * h, 9);
+    }
     // In one row of the first group.
     if (form == 2)
       reinterpret_cast<Real*>(inputs.parts[0].data())[0] =
           std::numeric_limits<Real>::quiet_NaN();
     Quantity outputs = make<Real>(1, g * b * t * h * m, 11);
     Quantity final_state = state;
-    call<Real>(keras_linrec_carried_response, flags, sizes,
+    call<Real>(keras_linrec_structured_scan, flags, sizes,
                with(systems, {&lengths, &resets, &inputs, &state}),
-               {&outputs, &final_state}, form < 2);
+               {&outputs, &final_state}, form != 2);
     std::vector<Quantity> d_systems = systems;
     Quantity d_inputs = inputs, d_state = state;
-    call<Real>(keras_linrec_carried_response_backward, flags, sizes,
+    call<Real>(keras_linrec_structured_scan_backward, flags, sizes,
                with(systems, {&lengths, &resets, &inputs, &state, &outputs,
                               &final_state}),
-               with(d_systems, {&d_inputs, &d_state}), form < 2);
+               with(d_systems, {&d_inputs, &d_state}), form != 2);
   }
 }
 
@@ -295,6 +327,54 @@ void moves_of_steps(int64_t g, int64_t b, int64_t t, int64_t f) {
     Quantity place = steps;
     call<Real>(keras_linrec_move_steps, flags, sizes, {&place, &mask},
                {&place});
+  }
+}
+
+// Of `h` heads, which share queries and keys in pairs if they are even; with a
+// decay for each key channel, each head, or none.
+template <class Real>
+void matrix_scans(int form, int64_t b, int64_t t, int64_t m, int64_t h,
+                  int64_t n, int64_t v, int64_t decays, bool all) {
+  const int flags = form | (sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0);
+  const int64_t shared = h % 2 ? h : h / 2, given = all ? h : 0, block = 5;
+  const std::vector<int64_t> sizes = {1, b, t, m, h,      shared, h,
+                                      n, v, decays, given, given, block};
+  const Quantity queries = make<Real>(1, b * t * h * n, 1);
+  const Quantity keys = around<Real>(0.0, 0.5, b * t * m * shared * n, 2);
+  const Quantity values = make<Real>(1, b * t * m * h * v, 3);
+  // Logarithms are negative.
+  const Quantity decay =
+      around<Real>(form & kKerasLinrecLogarithmic ? -0.5 : 0.5, 0.5,
+                   b * t * h * decays, 4);
+  const Quantity erase = make<Real>(1, b * t * m * given, 5);
+  const Quantity write = make<Real>(1, b * t * m * given, 6);
+  const Quantity resets = marks<Real>(form & kKerasLinrecResets ? b * t : 0);
+  const Quantity state = make<Real>(1, b * h * n * v, 7);
+  Quantity outputs = make<Real>(1, b * t * h * v, 8), final_state = state;
+  Quantity kept = make<Real>(1, b * (t / block + 2) * h * n * v, 9);
+  call<Real>(keras_linrec_matrix_scan, flags, sizes,
+             {&queries, &keys, &values, &decay, &erase, &write, &resets,
+              &state},
+             {&outputs, &final_state, &kept});
+  Quantity d_queries = queries, d_keys = keys, d_values = values;
+  Quantity d_decay = decay, d_erase = erase, d_write = write, d_state = state;
+  call<Real>(keras_linrec_matrix_scan_backward, flags, sizes,
+             {&queries, &keys, &values, &decay, &erase, &write, &resets,
+              &state, &kept, &outputs, &final_state},
+             {&d_queries, &d_keys, &d_values, &d_decay, &d_erase, &d_write,
+              &d_state});
+}
+
+template <class Real>
+void matrix_scans() {
+  for (int form : {0, kKerasLinrecLogarithmic | kKerasLinrecResets}) {
+    for (int64_t decays : {0, 1, 5}) {
+      matrix_scans<Real>(form, 2, 21, 1, 4, 5, 3, decays, true);
+      matrix_scans<Real>(form, 1, 3, 3, 1, 5, 70, decays, true);
+      matrix_scans<Real>(form, 9, 1, 1, 1, 5, 2, decays, false);
+    }
+    matrix_scans<Real>(form, 2, 70, 2, 8, 33, 40, 33, true);
+    matrix_scans<Real>(form, 3, 40, 1, 3, 64, 32, 1, true);
   }
 }
 
@@ -363,23 +443,35 @@ void nonlinear_scans() {
 template <class Real>
 void everything() {
   nonlinear_scans<Real>();
+  matrix_scans<Real>();
   for (int64_t block : {-1, 0, 1, 8, 64}) {
     impulse_responses<Real>(1, 1, 1, 1, 1, block);
     impulse_responses<Real>(2, 3, 2, 5, 50, block);
     impulse_responses<Real>(1, 40, 1, 33, 70, block);
     impulse_responses<Real>(1, 2, 3, 130, 20, block);
   }
-  varying_responses<Real>(1, 1, 1, 1, 1, 1, 1);
-  varying_responses<Real>(2, 3, 20, 7, 2, 5, 8);
-  varying_responses<Real>(1, 5, 9, 20, 1, 33, 3);
-  carried_responses<Real>(1, 1, 1, 1, 1, 1);
-  carried_responses<Real>(2, 3, 20, 7, 2, 5);
-  carried_responses<Real>(1, 5, 70, 3, 1, 33);
-  carried_responses<Real>(1, 4, 900, 2, 1, 3);
-  carried_responses<Real>(2, 2, 5, 17, 2, 64);
+  irregular_scans<Real>(1, 1, 1, 1, 1, 1, 1);
+  irregular_scans<Real>(2, 3, 20, 7, 2, 5, 8);
+  irregular_scans<Real>(1, 5, 9, 20, 1, 33, 3);
+  structured_scans<Real>(1, 1, 1, 1, 1, 1);
+  structured_scans<Real>(2, 3, 20, 7, 2, 5);
+  structured_scans<Real>(1, 5, 70, 3, 1, 33);
+  structured_scans<Real>(1, 4, 900, 2, 1, 3);
+  structured_scans<Real>(2, 2, 5, 17, 2, 64);
+  // From zeros by a convolution.
+  structured_scans<Real>(2, 3, 21, 17, 2, 40);
+  structured_scans<Real>(1, 5, 70, 5, 1, 64);
   moves_of_steps<Real>(1, 1, 1, 1);
   moves_of_steps<Real>(2, 3, 50, 7);
   moves_of_steps<Real>(1, 1, 3000, 40);
+  for (int gates : {0, kKerasLinrecTwoGates | kKerasLinrecPositive,
+                    +kKerasLinrecRates})
+    for (int flags : {gates, gates | kKerasLinrecResets}) {
+      gated_scans<Real>(flags, 1, 1, 1, 1);
+      gated_scans<Real>(flags, 2, 3, 50, 7);
+      gated_scans<Real>(flags, 1, 1, 20000, 3);
+      gated_scans<Real>(flags, 1, 4, 700, 70);
+    }
   for (int activation : {0, 3, 7}) {  // linear, tanh, GELU
     causal_convolutions<Real>(activation, 1, 1, 1, 1, 1, 1);
     causal_convolutions<Real>(activation, 2, 3, 50, 7, 2, 20);

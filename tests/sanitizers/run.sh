@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The core under the address, undefined-behaviour and thread sanitizers. With
 # "widest", the thread sanitizer runs on the widest instruction set of this
-# machine alone: the sets differ in their arithmetic, and share all threads.
+# machine alone, with the name of a set on that one: the sets differ in their
+# arithmetic, and share all threads.
 set -euo pipefail
 cd "$(dirname "$0")"
 source=../../kernels/native/source
@@ -29,13 +30,13 @@ for sanitizer in address,undefined thread; do
     done
     wait
     "$compiler" "${flags[@]}" exercise.cpp \
-        "$source"/{convolution,moves,nonlinear,scan,structured}/*.cpp \
+        "$source"/{convolution,matrix,moves,nonlinear,scan,structured}/*.cpp \
         "$source"/base/{parallel,processors,systems,dispatch,operations}.cpp \
         "$source"/cuda/*.cpp "${objects[@]}" -pthread -ldl \
         -o "$scratch/exercise"
     run=("${!sets[@]}")
-    if [[ $sanitizer == thread && ${1:-all} == widest ]]; then
-        run=("")
+    if [[ $sanitizer == thread && ${1:-all} != all ]]; then
+        run=("${1/widest/}")
     fi
     for set in "${run[@]}"; do
         # The program forks with threads running, and starts threads afterwards.

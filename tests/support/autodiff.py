@@ -98,6 +98,12 @@ def squared_slopes(function):
     return run
 
 
+def second_derivatives(function, arrays):
+    """The gradient of the squared slopes in float32, as float64 arrays."""
+    second = compiled(gradient(squared_slopes(function)))
+    return to_numpy(second(tensors(arrays)))
+
+
 def numerical_gradients(function, arrays, weights, step=1e-6):
     """The same, by central differences of a float64 definition."""
 

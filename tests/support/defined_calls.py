@@ -136,13 +136,15 @@ def row_of_call(drawn, weights, call, row):
     given = fresh
     if call.states is not None:
         given = [state[row] for state in call.states]
+    # Of two directions, the forward one's states come first.
+    half = len(fresh) // 2
 
     outputs, finals = np.zeros((time, width)), []
     for first, end in pairwise(sorted({0, time, *np.flatnonzero(begins)})):
         goes_on = [first == 0 and not begins[0]] * len(fresh)
         if drawn.form.get("bidirectional"):
             # The backward direction starts in the last sequence.
-            goes_on = [goes_on[0], end == time]
+            goes_on[half:] = [end == time] * half
         states = [
             one if flag else other
             for flag, one, other in zip(goes_on, given, fresh)
@@ -157,7 +159,7 @@ def row_of_call(drawn, weights, call, row):
         finals.append(states)
     last = finals[-1]
     if drawn.form.get("bidirectional"):
-        last = [last[0], finals[0][1]]
+        last = [*last[:half], *finals[0][half:]]
     return outputs, *last
 
 

@@ -1,4 +1,4 @@
-"""A model of all units, and its training, for `test_devices`."""
+"""A model of all kinds of units, and its training, for `test_devices`."""
 
 import random
 
@@ -6,9 +6,11 @@ import keras
 import numpy as np
 
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import DeltaNet
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import LinearDynamicalSystem
 from keras_linrec.layers import LipschitzRNN
+from keras_linrec.layers import MinGRU
 from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.layers import RotRNN
 
@@ -31,6 +33,10 @@ def build(seed=0, kept=True):
             ),
             OrthogonalRNN(UNITS, reflections=3, return_sequences=True),
             LipschitzRNN(UNITS, return_sequences=True),
+            MinGRU(UNITS, return_sequences=True),
+            DeltaNet(UNITS, num_heads=2, key_dim=4, value_dim=4),
+            # Without it, outputs so small would hardly train.
+            keras.layers.LayerNormalization(),
             keras.layers.Dense(2),
         ]
     )

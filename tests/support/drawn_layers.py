@@ -13,7 +13,7 @@ from support.units import UNITS
 from support.units import randomise
 
 from keras_linrec.layers import Bidirectional
-from keras_linrec.layers.kept_masks import keep_masks
+from keras_linrec.layers.base.kept_masks import keep_masks
 
 # Even, for activations and fields that take pairs.
 FEATURES = 4
@@ -65,6 +65,8 @@ class DrawnLayer(NamedTuple):
         if "reflections" in form:
             size = units // 2 if form["field"] == "complex" else units
             form["reflections"] = min(form["reflections"], size)
+        if self.name == "rglru" and units % form["num_heads"]:
+            form["num_heads"] = 1
         return self._replace(form=form)
 
     def make(self, **arguments):
@@ -159,7 +161,6 @@ def with_activation(form, activation):
 
 
 def lssl(generator):
-    dt_min = 10 ** between(generator, -3, -1.5)
     trains = chance(generator, 0.7)
     form = {
         "units": output_units(generator),
@@ -167,14 +168,11 @@ def lssl(generator):
         "channels": count(generator, 1, 3),
         "measure": pick(generator, ["legs", "legt", "lagt"]),
         "trainable_transition": trains,
-        "trainable_timescale": chance(generator, 0.7),
-        "dt_min": dt_min,
-        "dt_max": dt_min * 10 ** between(generator, 0.1, 1.5),
         # Less than 0.5 is unstable for some measures and timescales.
         "alpha": pick(generator, [0.5, 1.0, between(generator, 0.5, 1)]),
         "stable_transition": chance(generator, 0.3),
-        "step_rescale": pick(generator, [1.0, 0.5, 2.0]),
         "use_bias": chance(generator, 0.7),
+        **timescales(generator),
     }
     return with_activation(
         form, pick(generator, [None, "linear", "tanh", "relu"])
@@ -204,6 +202,62 @@ def lru(generator):
         "r_min": r_min,
         "r_max": between(generator, r_min, 0.9999),
         "theta_max": between(generator, 0.1, 6.28),
+    }
+    return with_activation(form, pick(generator, [None, "tanh", "relu"]))
+
+
+def timescales(generator):
+    """The arguments of units of a continuous system."""
+    dt_min = 10 ** between(generator, -3, -1.5)
+    return {
+        "trainable_timescale": chance(generator, 0.7),
+        "dt_min": dt_min,
+        "dt_max": dt_min * 10 ** between(generator, 0.1, 1.5),
+        "step_rescale": pick(generator, [1.0, 0.5, 2.0]),
+    }
+
+
+def s5(generator):
+    blocks = count(generator, 1, 3)
+    form = {
+        "units": output_units(generator),
+        "state_size": blocks * count(generator, 1, 9),
+        "num_blocks": blocks,
+        "discretization": pick(generator, ["zoh", "bilinear"]),
+        "eigenvalues": pick(generator, ["stable", "clipped", "free"]),
+        "bidirectional": chance(generator, 0.2),
+        **timescales(generator),
+    }
+    return with_activation(form, pick(generator, [None, "tanh", "relu"]))
+
+
+def s4d(generator):
+    form = {
+        "units": output_units(generator),
+        "state_size": 2 * count(generator, 1, 17),
+        "channels": count(generator, 1, 3),
+        "initial_eigenvalues": pick(generator, ["lin", "inv", "legs"]),
+        "trainable_transition": chance(generator, 0.7),
+        "use_bias": chance(generator, 0.7),
+        **timescales(generator),
+    }
+    return with_activation(
+        form, pick(generator, [None, "linear", "tanh", "relu"])
+    )
+
+
+def linoss(generator):
+    discretization = pick(generator, ["imex", "im"])
+    r_min = between(generator, 0.1, 0.9)
+    form = {
+        "units": output_units(generator),
+        "state_size": pick(generator, [1, 2, 6, 17, 33]),
+        "discretization": discretization,
+        "damping": discretization == "imex" and chance(generator, 0.5),
+        "r_min": r_min,
+        "r_max": between(generator, r_min, 1.0),
+        "theta_max": between(generator, 0.1, 3.14),
+        **timescales(generator),
     }
     return with_activation(form, pick(generator, [None, "tanh", "relu"]))
 
@@ -291,13 +345,82 @@ def antisymmetric_rnn(generator):
     }
 
 
+def minimal(generator):
+    return {
+        "units": output_units(generator),
+        "candidate": pick(generator, ["linear", "positive"]),
+        "use_bias": chance(generator, 0.7),
+    }
+
+
+def rglru(generator):
+    heads = count(generator, 1, 4)
+    r_min = between(generator, 0.0, 0.9)
+    return {
+        "units": heads * count(generator, 1, 5),
+        "num_heads": heads,
+        "r_min": r_min,
+        "r_max": between(generator, r_min, 0.9999),
+        "use_bias": chance(generator, 0.7),
+    }
+
+
+def delta_net(generator):
+    heads = count(generator, 1, 4)
+    return {
+        "units": output_units(generator),
+        "num_heads": heads,
+        "key_dim": count(generator, 1, 9),
+        "value_dim": count(generator, 1, 9),
+        "key_heads": 1 if chance(generator, 0.3) else heads,
+        "gated": chance(generator, 0.7),
+        "reflections": count(generator, 1, 3),
+        "negative_eigenvalues": chance(generator, 0.5),
+        "output_gate": chance(generator, 0.7),
+        "kernel_size": count(generator, 2, 5),
+        "use_bias": chance(generator, 0.5),
+    }
+
+
+def mamba2(generator):
+    heads = count(generator, 1, 3)
+    return {
+        "units": output_units(generator),
+        "state_size": count(generator, 1, 9),
+        "num_heads": heads,
+        # A multiple, so that the heads divide the channels of any features.
+        "expand": heads * count(generator, 1, 2),
+        "num_groups": 1 if chance(generator, 0.5) else heads,
+        "kernel_size": count(generator, 2, 5),
+        "use_bias": chance(generator, 0.7),
+    }
+
+
+def causal_convolution(generator):
+    form = {
+        "units": output_units(generator),
+        "kernel_size": count(generator, 2, 6),
+        "use_bias": chance(generator, 0.7),
+    }
+    return with_activation(form, pick(generator, [None, "tanh", "relu"]))
+
+
 FORMS = {
     "lssl": lssl,
     "rotrnn": rotrnn,
     "lru": lru,
+    "s5": s5,
+    "s4d": s4d,
+    "linoss": linoss,
     "linear_dynamical_system": linear_dynamical_system,
     "ldstack": ldstack,
     "orthogonal_rnn": orthogonal_rnn,
     "lipschitz_rnn": lipschitz_rnn,
     "antisymmetric_rnn": antisymmetric_rnn,
+    "min_gru": minimal,
+    "min_lstm": minimal,
+    "rglru": rglru,
+    "delta_net": delta_net,
+    "mamba2": mamba2,
+    "causal_convolution": causal_convolution,
 }

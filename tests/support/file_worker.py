@@ -18,20 +18,27 @@ from support.units import saved_layers
 
 from keras_linrec import nlp
 from keras_linrec.layers import LipschitzRNNCell
+from keras_linrec.layers.base.matrix_state_layer import MatrixStateLayer
 
 BACKENDS = ("jax", "tensorflow", "torch")
 TEXTS = ["To be", "or not to be"]
 
 
 def build():
-    return keras.Sequential(
-        [
-            keras.Input((None, 3)),
-            *saved_layers(),
-            keras.layers.RNN(LipschitzRNNCell(4), return_sequences=True),
-            keras.layers.Dense(2),
-        ]
-    )
+    """Every layer, one after another; beside them those with matrices.
+
+    These magnify the rounding of layers before them, since they divide by the
+    size of what they read.
+    """
+    layers = {True: [], False: []}
+    for layer in saved_layers():
+        layers[isinstance(layer, MatrixStateLayer)].append(layer)
+    cell = keras.layers.RNN(LipschitzRNNCell(4), return_sequences=True)
+    row = keras.Sequential([*layers[False], cell])
+    inputs = keras.Input((None, 3))
+    outputs = [layer(inputs) for layer in (row, *layers[True])]
+    outputs = keras.layers.Concatenate()(outputs)
+    return keras.Model(inputs, keras.layers.Dense(2)(outputs))
 
 
 def build_text_models():

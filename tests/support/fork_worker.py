@@ -8,8 +8,9 @@ import sys
 import warnings
 
 import numpy as np
+from support.core_calls import results_of
 
-from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.table import Call
 
 # Frameworks warn about forks because of their threads, which are idle here.
 warnings.simplefilter("ignore")
@@ -17,20 +18,12 @@ warnings.simplefilter("ignore")
 if "torch" in sys.argv:
     import keras_linrec.kernels.torch.native  # noqa: F401
 
-sizes = (1, 4, 20_000, 8)
-inputs = np.random.default_rng(0).standard_normal(sizes[1:]).astype("float32")
-decay, state = np.full(8, 0.9, "float32"), np.zeros((4, 8), "float32")
+inputs = np.random.default_rng(0).standard_normal((4, 20_000, 8))
+given = np.full(8, 0.9), inputs, np.empty((0, 0)), np.zeros((4, 8))
 
 
 def scanned():
-    outputs = np.empty_like(inputs)
-    core.call(
-        "keras_linrec_scan",
-        0,
-        sizes,
-        [array.ctypes.data for array in (decay, inputs, state, state)],
-        [array.ctypes.data for array in (outputs, state.copy())],
-    )
+    (outputs,), _ = results_of(Call("scan", 0), given, "float32")
     return outputs
 
 

@@ -5,8 +5,8 @@ from definitions import lssl as definition
 from scipy.special import eval_jacobi
 from scipy.special import roots_jacobi
 
-from keras_linrec.ops.hippo import hippo
-from keras_linrec.ops.hippo_measures import MEASURES
+from keras_linrec.ops.structured.hippo import hippo
+from keras_linrec.ops.structured.hippo_measures import MEASURES
 
 # Pairs of `order` and `tilt`.
 LAGUERRE = [(0.0, 0.0), (0.0, 1.0), (0.5, 1.0), (-0.5, 0.5), (1.5, 2.0)]

@@ -12,7 +12,7 @@ from keras_linrec.models import SequenceClassifier
 NORMALIZATIONS = ("layer", "rms", "batch")
 POOLINGS = ("mean", "max", "last", None)
 # Those without a nonlinearity of their own.
-LINEAR = ("linear_dynamical_system", "lru", "rotrnn")
+LINEAR = ("linear_dynamical_system", "linoss", "lru", "rotrnn", "s5")
 
 EVERY_NORM = pytest.mark.parametrize(
     ("normalization", "norm_first"),

@@ -8,21 +8,38 @@ from functools import partial
 
 import keras
 import numpy as np
+from definitions import causal_convolution
+from definitions import delta_net
 from definitions import ldstack
+from definitions import linoss
 from definitions import lipschitz_rnn
 from definitions import lru
 from definitions import lssl
+from definitions import mamba2
+from definitions import minimal
 from definitions import orthogonal_rnn
+from definitions import rglru
 from definitions import rotrnn
+from definitions import s4d
+from definitions import s5
 from support.autodiff import compiled
 from support.autodiff import to_numpy
 
 from keras_linrec.layers import LRU
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import RGLRU
+from keras_linrec.layers import S4D
+from keras_linrec.layers import S5
 from keras_linrec.layers import AntisymmetricRNN
+from keras_linrec.layers import CausalConvolution
+from keras_linrec.layers import DeltaNet
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import LinearDynamicalSystem
+from keras_linrec.layers import LinOSS
 from keras_linrec.layers import LipschitzRNN
+from keras_linrec.layers import Mamba2
+from keras_linrec.layers import MinGRU
+from keras_linrec.layers import MinLSTM
 from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.layers import RotRNN
 
@@ -168,6 +185,70 @@ UNITS = {
         tolerance=2e-5,
         largest={"state_size": 9},
     ),
+    "s5": Unit(
+        S5,
+        {"state_size": 6, "dt_min": 0.01},
+        s5.s5,
+        forms=(
+            {},
+            {
+                "bidirectional": True,
+                "num_blocks": 2,
+                "discretization": "bilinear",
+            },
+            {"units": 3, "activation": "tanh", "eigenvalues": "clipped"},
+            {"state_size": 33, "num_blocks": 11, "dt_max": 2.0},
+            {"discretization": "bilinear", "eigenvalues": "free"},
+        ),
+        saved=(
+            {"units": None, "bidirectional": True},
+            {"num_blocks": 3, "eigenvalues": "clipped"},
+        ),
+        kernels=("input_real", "input_imag", "output_real", "output_imag"),
+        tolerance=2e-5,
+        largest={"state_size": 11},
+        takes_time_deltas=True,
+    ),
+    "s4d": Unit(
+        S4D,
+        {"state_size": 6, "channels": 2, "dt_min": 0.01},
+        s4d.s4d,
+        forms=(
+            {},
+            {"state_size": 64, "initial_eigenvalues": "inv", "dt_max": 0.5},
+            {"initial_eigenvalues": "legs", "channels": 1, "units": 3},
+            {"state_size": 2, "channels": 3, "use_bias": False},
+        ),
+        saved=(
+            {"initial_eigenvalues": "legs"},
+            {"trainable_transition": False, "trainable_timescale": False},
+        ),
+        kernels=("kernel",),
+        largest={"state_size": 6},
+        takes_time_deltas=True,
+        # It has those of each input feature.
+        knows_its_states=False,
+    ),
+    "linoss": Unit(
+        LinOSS,
+        {"state_size": 6},
+        linoss.linoss,
+        forms=(
+            {},
+            {"damping": True, "units": 3, "activation": "tanh"},
+            {"discretization": "im", "dt_max": 2.0},
+            {"state_size": 33, "dt_min": 0.01},
+        ),
+        saved=({"discretization": "im"}, {"damping": True}),
+        kernels=("input_real", "input_imag", "output_real", "output_imag"),
+        largest={"state_size": 6},
+        takes_time_deltas=True,
+        # Nothing decays in it: float32's error of an angle adds up, to 2e-3
+        # in the native scan and to 1e-2 in the portable one of JAX.
+        long_tolerance=2e-2,
+        # And so do inputs.
+        forgetful={"damping": True, "r_max": 0.95},
+    ),
     "linear_dynamical_system": Unit(
         LinearDynamicalSystem,
         {"state_size": 9, "eigenvalues": "unit"},
@@ -266,6 +347,124 @@ UNITS = {
         saved=({"solver": "rk2"},),
         kernels=("kernel",),
         takes_time_deltas=True,
+    ),
+    "min_gru": Unit(
+        MinGRU,
+        {},
+        minimal.min_gru,
+        forms=(
+            {},
+            {"candidate": "positive", "bias_initializer": "random_normal"},
+            {"units": 33, "use_bias": False},
+        ),
+        kernels=("gate_kernel", "kernel"),
+        tolerance=2e-5,
+        largest={"units": 9},
+    ),
+    "min_lstm": Unit(
+        MinLSTM,
+        {},
+        minimal.min_lstm,
+        forms=(
+            {},
+            {"candidate": "positive", "bias_initializer": "random_normal"},
+            {"units": 33, "use_bias": False},
+        ),
+        kernels=("forget_kernel", "input_kernel", "kernel"),
+        tolerance=2e-5,
+        largest={"units": 9},
+    ),
+    "rglru": Unit(
+        RGLRU,
+        {},
+        rglru.rglru,
+        forms=(
+            {},
+            {"num_heads": 2, "bias_initializer": "random_normal"},
+            {"units": 3, "use_bias": False},
+            {"units": 33, "num_heads": 3, "r_min": 0.1, "r_max": 0.9999},
+        ),
+        kernels=("projection_kernel", "decay_kernel", "gate_kernel"),
+        tolerance=2e-5,
+        largest={"units": 6},
+        # Otherwise what one epoch leaves in the states outlasts the next.
+        forgetful={"r_min": 0.1, "r_max": 0.5},
+    ),
+    "delta_net": Unit(
+        DeltaNet,
+        # With the kernels and steps of the defaults, the slope of a decay is
+        # lost in the rounding of the definition's differences.
+        {
+            "num_heads": 2,
+            "key_dim": 3,
+            "value_dim": 4,
+            "dt_min": 0.05,
+            "kernel_initializer": "he_normal",
+        },
+        delta_net.delta_net,
+        forms=(
+            {},
+            {
+                "reflections": 2,
+                "negative_eigenvalues": True,
+                "key_heads": 1,
+                "use_bias": True,
+                "bias_initializer": "random_normal",
+            },
+            {"gated": False, "output_gate": False, "units": 3},
+            {"num_heads": 3, "key_dim": 17, "value_dim": 33, "kernel_size": 2},
+            {"reflections": 3, "num_heads": 1, "negative_eigenvalues": True},
+        ),
+        saved=(
+            {},
+            {"gated": False, "output_gate": False, "reflections": 2},
+        ),
+        kernels=(
+            "query_kernel",
+            "key_kernel",
+            "value_kernel",
+            "write_kernel",
+            "timescale_kernel",
+            "gate_kernel",
+            "convolution_kernel",
+            "output_kernel",
+        ),
+        largest={"num_heads": 2, "key_dim": 3, "value_dim": 4},
+    ),
+    "mamba2": Unit(
+        Mamba2,
+        # As above.
+        {
+            "num_heads": 2,
+            "state_size": 5,
+            "dt_min": 0.05,
+            "kernel_initializer": "he_normal",
+        },
+        mamba2.mamba2,
+        forms=(
+            {},
+            {"num_groups": 2, "expand": 4, "units": 3},
+            {"num_heads": 3, "state_size": 33, "expand": 5},
+            {"num_heads": 1, "use_bias": False, "kernel_size": 2},
+        ),
+        saved=({}, {"num_groups": 2, "use_bias": False}),
+        kernels=("input_kernel", "convolution_kernel", "output_kernel"),
+        largest={"state_size": 5},
+        # The number of its channels follows from that of the features.
+        knows_its_states=False,
+    ),
+    "causal_convolution": Unit(
+        CausalConvolution,
+        {},
+        causal_convolution.causal_convolution,
+        forms=(
+            {},
+            {"kernel_size": 2, "activation": "tanh"},
+            {"units": 3, "kernel_size": 7, "use_bias": False},
+        ),
+        saved=({"kernel_size": 3, "activation": "tanh"},),
+        kernels=("projection_kernel", "kernel"),
+        tolerance=2e-5,
     ),
 }
 # In the selection it stands for all, on backends that compile.

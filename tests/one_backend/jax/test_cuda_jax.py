@@ -31,7 +31,7 @@ from keras_linrec.kernels.native import cuda
 from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 from keras_linrec.kernels.operations.nonlinear_recurrence import with_last_state
-from keras_linrec.ops.hippo import hippo
+from keras_linrec.ops.structured.hippo import hippo
 
 pytestmark = pytest.mark.rest
 

@@ -7,7 +7,7 @@ import pytest
 from keras_linrec.kernels import device_check
 from keras_linrec.kernels import registry
 from keras_linrec.kernels.operations import causal_convolution
-from keras_linrec.kernels.operations import impulse_response
+from keras_linrec.kernels.operations.structured import impulse_response
 from keras_linrec.settings import KERNELS
 
 pytestmark = pytest.mark.rest

@@ -12,11 +12,11 @@ from support.hippo_cases import LAGUERRE
 from support.hippo_cases import STRUCTURED
 from support.hippo_cases import system
 
-from keras_linrec.ops.hippo import hippo
-from keras_linrec.ops.hippo import hippo_matrices
-from keras_linrec.ops.hippo import measure_density
-from keras_linrec.ops.hippo import reconstruct
-from keras_linrec.ops.hippo_measures import MEASURES
+from keras_linrec.ops.structured.hippo import hippo
+from keras_linrec.ops.structured.hippo import hippo_matrices
+from keras_linrec.ops.structured.hippo import measure_density
+from keras_linrec.ops.structured.hippo import reconstruct
+from keras_linrec.ops.structured.hippo_measures import MEASURES
 
 
 def test_legs_is_the_matrix_of_section_b2_with_the_stable_sign():

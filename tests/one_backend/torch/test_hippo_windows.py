@@ -8,8 +8,8 @@ from scipy.special import roots_jacobi
 from support.hippo_cases import jacobi
 from support.hippo_cases import system
 
-from keras_linrec.ops.hippo import hippo_matrices
-from keras_linrec.ops.hippo import reconstruct
+from keras_linrec.ops.structured.hippo import hippo_matrices
+from keras_linrec.ops.structured.hippo import reconstruct
 
 # Pairs of `alpha` and `beta`.
 EXPONENTS = [

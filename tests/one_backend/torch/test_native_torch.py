@@ -15,7 +15,7 @@ from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_encoding import flags_of
 from keras_linrec.layers import LRU
 from keras_linrec.layers import LipschitzRNN
-from keras_linrec.ops.impulse_response import impulse_response
+from keras_linrec.ops.structured.impulse_response import impulse_response
 
 native = require_native()
 

@@ -174,6 +174,16 @@ INLINE typename Types<Real>::Vector activated(
   return x;
 }
 
+// Calls use(constant of the activation), which is not one of pairs.
+template <int candidate = 0, class Use>
+INLINE void with_activation(Activation activation, const Use& use) {
+  if constexpr (candidate < kActivations) {
+    if (activation != candidate)
+      return with_activation<candidate + 1>(activation, use);
+    if constexpr (!is_of_pairs(candidate)) use(Constant<candidate>());
+  }
+}
+
 template <class Real, int activation>
 INLINE Pair<Real> activated(const Pair<Real>& x, const Respond<Real>& s,
                             Pair<Real>* slope) {
@@ -195,8 +205,9 @@ INLINE Pair<Real> activated(const Pair<Real>& x, const Respond<Real>& s,
   return y;
 }
 
+// Not inlined into the choice of one, which would save registers for all.
 template <class Real, int activation>
-void respond_with(const Respond<Real>& s) {
+__attribute__((noinline)) void respond_with(const Respond<Real>& s) {
   typedef Pair<Real> P;
   constexpr int64_t panel = 2 * P::width;
   const P bias = P::load(s.bias);
@@ -269,12 +280,11 @@ void respond_backward_with(const RespondBackward<Real>& s) {
 
 template <class Real>
 void respond(const Respond<Real>& s) {
-  static constexpr void (*with[])(const Respond<Real>&) = {
-      respond_with<Real, kLinear>,    respond_with<Real, kRelu>,
-      respond_with<Real, kLeakyRelu>, respond_with<Real, kTanh>,
-      respond_with<Real, kSigmoid>,   respond_with<Real, kOplu>,
-      respond_with<Real, kModrelu>,   respond_with<Real, kGelu>};
-  with[s.activation](s);
+  if (s.activation == kOplu) return respond_with<Real, kOplu>(s);
+  if (s.activation == kModrelu) return respond_with<Real, kModrelu>(s);
+  with_activation(s.activation, [&](auto constant) {
+    respond_with<Real, decltype(constant)::value>(s);
+  });
 }
 
 template <class Real>

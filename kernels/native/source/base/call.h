@@ -56,6 +56,8 @@ class Call {
     }
     if (operation_.has(has_keep))
       axes_['z'] = attributes_[has_keep] ? axes_['t'] : 0;
+    if (operation_.kind == Kind::kGated)
+      return require('g', (flags_ & kKerasLinrecTwoGates ? 3 : 2) * axes_['c']);
     return operation_.kind == Kind::kNonlinear ? read_nonlinear() : "";
   }
 
@@ -173,7 +175,11 @@ class Call {
         {'c', "channels"}, {'u', "units"},        {'k', "blocks"},
         {'p', "parts"},   {'n', "state"},         {'g', "driven units"},
         {'l', "taps"},    {'r', "recurrent columns"}, {'m', "rank"},
-        {'q', "pairs"},   {'z', "steps or none"}, {'s', "stages"}};
+        {'q', "pairs"},   {'z', "steps or none"}, {'s', "stages"},
+        {'o', "products"}, {'x', "query heads"},  {'y', "key heads"},
+        {'h', "heads"},   {'i', "key channels"},
+        {'v', "value channels"}, {'a', "decays"}, {'e', "erased heads"},
+        {'w', "written heads"}};
     return names.at(letter);
   }
 

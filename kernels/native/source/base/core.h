@@ -21,6 +21,14 @@ enum KerasLinrecFlags {
   // For moves of steps. The first bit alone tells a move from its transpose.
   kKerasLinrecToPlaces = 16,    // from the front of a row, not to it
   kKerasLinrecWithMasked = 32,  // see `keras_linrec_move_steps`
+  // For scans of matrix states: decays are given as their logarithms.
+  kKerasLinrecLogarithmic = 16,
+  // For scans of structured systems: there is no initial state, but zeros.
+  kKerasLinrecFromZeros = 16,
+  // For gated scans: see gate_kernels.h.
+  kKerasLinrecTwoGates = 16,
+  kKerasLinrecRates = 32,
+  kKerasLinrecPositive = 64,
   // There are resets: numbers (batch, time), of which those that are not zero
   // mark steps before which the state is dropped, whatever it was.
   kKerasLinrecResets = 128,
@@ -79,6 +87,23 @@ KERAS_LINREC_PUBLIC int keras_linrec_scan_backward(int flags,
                                                    const void* const* from,
                                                    void* const* to);
 
+// h_t = decay_t * h_{t-1} + entering_t, which gates compute from a drive, block
+// by block: see gate_kernels.h.
+//   sizes: groups, batch, time, channels
+//   from: drive (batch, time, 2 or 3 times channels), a bias (as many), inputs
+//     (batch, time, channels) and largest rate (channels,) with rates, else
+//     empty; resets (batch, time) or empty, initial state (batch, channels)
+//   to: outputs (batch, time, channels) and the final state
+KERAS_LINREC_PUBLIC int keras_linrec_gated_scan(int flags, const int64_t* sizes,
+                                                const void* const* from,
+                                                void* const* to);
+
+//   from: drive, bias, inputs, largest rate, outputs, resets, initial state,
+//     d_outputs, d_final_state
+//   to: d_drive, d_bias, d_inputs, d_largest_rate, d_initial_state
+KERAS_LINREC_PUBLIC int keras_linrec_gated_scan_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
 // outputs = Re(scan(inputs @ input_kernel) @ output_kernel), block by block.
 //   sizes: groups, batch, time, features, channels, units, block
 //   from: decay, inputs (batch, time, features), input_kernel (features,
@@ -135,15 +160,13 @@ KERAS_LINREC_PUBLIC int keras_linrec_impulse_response_backward(
 //   to: outputs (batch, time, features, channels); the final state; and
 //     checkpoints, Q x before each block of `block` steps and after the last,
 //     (batch, time / block + 2, features, state)
-KERAS_LINREC_PUBLIC int keras_linrec_varying_response(int flags,
-                                                      const int64_t* sizes,
-                                                      const void* const* from,
-                                                      void* const* to);
+KERAS_LINREC_PUBLIC int keras_linrec_structured_scan_irregular(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
 //   from: the same, checkpoints, d_outputs and d_final_state
 //   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C, d_time_deltas, d_inputs,
 //     d_initial_state
-KERAS_LINREC_PUBLIC int keras_linrec_varying_response_backward(
+KERAS_LINREC_PUBLIC int keras_linrec_structured_scan_irregular_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
 // The same with steps of one length, in blocks of time: outputs C x_t of
@@ -156,14 +179,16 @@ KERAS_LINREC_PUBLIC int keras_linrec_varying_response_backward(
 //     initial state (batch, features, state)
 //   to: outputs (batch, time, features, channels), final state (batch,
 //     features, state)
-KERAS_LINREC_PUBLIC int keras_linrec_carried_response(int flags,
-                                                      const int64_t* sizes,
-                                                      const void* const* from,
-                                                      void* const* to);
+// With kKerasLinrecFromZeros nothing is read of the initial state, and nothing
+// written to its cotangent.
+KERAS_LINREC_PUBLIC int keras_linrec_structured_scan(int flags,
+                                                     const int64_t* sizes,
+                                                     const void* const* from,
+                                                     void* const* to);
 
 //   from: the same, d_outputs and d_final_state
 //   to: d_p, d_d, d_q, d_t, d_b, d_timescale, d_C, d_inputs, d_initial_state
-KERAS_LINREC_PUBLIC int keras_linrec_carried_response_backward(
+KERAS_LINREC_PUBLIC int keras_linrec_structured_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
 // outputs[b, t, h, m] = activation(sum over k of response[h, m, k]
@@ -222,6 +247,30 @@ KERAS_LINREC_PUBLIC int keras_linrec_move_steps(int flags,
 //   from: the cotangents of the moved steps, and the mask
 //   to: those of the sequences, which may be the former
 KERAS_LINREC_PUBLIC int keras_linrec_move_steps_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
+// Scans whose states are matrices: for each product of a step,
+// S <- S + k (w v - e S^T k)^T, before the first S <- diag(decay) S; and then
+// the output S^T q.
+//   sizes: groups, batch, time, products, query heads, key heads, heads,
+//     key_dim, value_dim, decays, erased heads, written heads, block
+//   from: queries (batch, time, query heads, key_dim), keys (batch, time,
+//     products, key heads, key_dim), values (batch, time, products, heads,
+//     value_dim), decay (batch, time, heads, 0, 1 or key_dim), erase and write
+//     (batch, time, products, heads or 0), resets (batch, time) or empty, and
+//     the initial state (batch, heads, key_dim, value_dim). Neighbouring heads
+//     share queries and keys. Without erase it is 0, without write 1.
+//   to: outputs (batch, time, heads, value_dim); the final state; and
+//     checkpoints, as those of a projected scan, (batch, time / block + 2,
+//     heads, key_dim, value_dim), or null
+KERAS_LINREC_PUBLIC int keras_linrec_matrix_scan(int flags,
+                                                 const int64_t* sizes,
+                                                 const void* const* from,
+                                                 void* const* to);
+
+//   from: the same, checkpoints, d_outputs and d_final_state
+//   to: the cotangents of all arguments but the resets
+KERAS_LINREC_PUBLIC int keras_linrec_matrix_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
 }  // extern "C"

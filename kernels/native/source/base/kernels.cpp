@@ -4,12 +4,14 @@
 #include "base/kernels.h"
 
 #include "base/activation_kernels-inl.h"
-#include "structured/band_kernels-inl.h"
-#include "convolution/fourier_kernels-inl.h"
 #include "base/lane_kernels-inl.h"
 #include "base/product_kernels-inl.h"
+#include "convolution/fourier_kernels-inl.h"
+#include "matrix/matrix_kernels-inl.h"
+#include "scan/gate_kernels-inl.h"
 #include "scan/scan_kernels-inl.h"
-#include "structured/varying_kernels-inl.h"
+#include "structured/band_kernels-inl.h"
+#include "structured/irregular_kernels-inl.h"
 
 namespace keras_linrec {
 namespace {
@@ -17,8 +19,12 @@ namespace {
 template <class Real>
 constexpr Kernels<Real> table() {
   return {2 * Types<Real>::width,
-          scan_rows<Real>,
-          scan_rows_backward<Real>,
+          scan_rows<Real, Real>,
+          scan_rows_backward<Real, Real>,
+          scan_rows<Real, double>,
+          scan_rows_backward<Real, double>,
+          open_gates<Real>,
+          close_gates<Real>,
           product<Real>,
           product_of_few_rows<Real>,
           respond<Real>,
@@ -29,7 +35,15 @@ constexpr Kernels<Real> table() {
           spectrum_of<Real>,
           convolve<Real>,
           convolve_backward<Real>,
-          sequences_of<Real>};
+          sequences_of<Real>,
+          read_rows<Real>,
+          write_rows<Real>,
+          scale_rows<Real>,
+          dot_each<Real>,
+          transpose_panels<Real>,
+          pair_of_rows<Real>,
+          carried_sum<Real>,
+          decayed_sum<Real>};
 }
 
 }  // namespace
@@ -46,8 +60,8 @@ const InstructionSet KERAS_LINREC_SET = {TEXT(KERAS_LINREC_SET),
                                          step_lanes,
                                          step_lanes_backward,
                                          add_lanes,
-                                         varying_step,
-                                         varying_step_backward,
-                                         add_varying};
+                                         irregular_step,
+                                         irregular_step_backward,
+                                         add_irregular};
 
 }  // namespace keras_linrec

@@ -8,12 +8,14 @@
 #include <cstdint>
 
 #include "base/activation_kernels.h"
-#include "structured/band_kernels.h"
-#include "convolution/fourier_kernels.h"
 #include "base/lane_kernels.h"
 #include "base/product_kernels.h"
+#include "convolution/fourier_kernels.h"
+#include "matrix/matrix_kernels.h"
+#include "scan/gate_kernels.h"
 #include "scan/scan_kernels.h"
-#include "structured/varying_kernels.h"
+#include "structured/band_kernels.h"
+#include "structured/irregular_kernels.h"
 
 namespace keras_linrec {
 
@@ -22,6 +24,10 @@ struct Kernels {
   int64_t panel;  // columns in a panel: two vectors
   void (*scan_rows)(const ScanRows<Real>&);
   void (*scan_rows_backward)(const ScanRowsBackward<Real>&);
+  void (*scan_gated_rows)(const ScanRows<Real, double>&);
+  void (*scan_gated_rows_backward)(const ScanRowsBackward<Real, double>&);
+  void (*open_gates)(const OpenGates<Real>&);
+  void (*close_gates)(const CloseGates<Real>&);
   void (*product)(const Product<Real>&);
   void (*product_of_few_rows)(const Product<Real>&);
   void (*respond)(const Respond<Real>&);
@@ -33,6 +39,14 @@ struct Kernels {
   void (*convolve)(const FourierConvolution<Real>&);
   void (*convolve_backward)(const FourierGradient<Real>&);
   void (*sequences_of)(const FourierInverse<Real>&);
+  void (*read_rows)(const MoveRows<Real>&);
+  void (*write_rows)(const MoveRows<Real>&);
+  void (*scale_rows)(const ScaleRows<Real>&);
+  void (*dot_each)(const DotEach<Real>&);
+  void (*transpose)(const Transpose<Real>&);
+  void (*pair_of_rows)(const PairOfRows<Real>&);
+  void (*carried_sum)(const CarriedSum<Real>&);
+  void (*decayed_sum)(const DecayedSum<Real>&);
 };
 
 struct InstructionSet {
@@ -45,9 +59,9 @@ struct InstructionSet {
   void (*step_lanes)(const LaneSteps&);
   void (*step_lanes_backward)(const LaneStepsBackward&);
   void (*add_lanes)(const LaneSums&);
-  void (*varying_step)(const VaryingStep&);
-  void (*varying_step_backward)(const VaryingStepBackward&);
-  void (*add_varying)(const VaryingSums&);
+  void (*irregular_step)(const IrregularStep&);
+  void (*irregular_step_backward)(const IrregularStepBackward&);
+  void (*add_irregular)(const IrregularSums&);
 };
 
 // The best instruction set that this processor supports.

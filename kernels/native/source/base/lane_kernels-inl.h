@@ -82,6 +82,9 @@ INLINE void step_group_backward(const LaneStepsBackward& s, int64_t first,
     for (int64_t m = 0; m < s.channels; m++)
       d_state = d_state + Group::load(s.read_out + m * s.size * lanes + row) *
                               Group::load(d_outputs + m * lanes);
+    if (s.d_states)
+      d_state = d_state +
+                Group::load(s.d_states + step * s.size * lanes + row);
     d_state.store(s.d_state + row);
     eliminated = d_state - Group::load(s.transposed_factors + row) * eliminated;
     eliminated.store(scratch + n * lanes);

@@ -38,6 +38,8 @@ struct LaneStepsBackward {
   const double* transposed_above;
   const double* read_out;
   const double* d_outputs;
+  // (steps) by lanes, what the state before each step has beside; may be null.
+  const double* d_states;
   double* d_state;  // by lanes: after the last step, then before the first
   double* scratch;  // by lanes: d_state after forward elimination; 0 for 0
   double* slopes;   // (steps) by lanes: M^-T d_state of the state after a step

@@ -25,7 +25,8 @@ typedef int64_t (*Scratch)(int, const int64_t*);
 
 // Axes are letters: Batch, Time, Features, Channels, Units, blocKs of time,
 // Lags of a response, Parts, the Numbers of a state, Stages of a solver; `z` is
-// the time or 0, and a digit is itself. Other letters are sizes specific to an
+// the time or 0, and a digit is itself. Matrix states have Heads, `i` key
+// channels and Value channels. Other letters are sizes specific to an
 // operation.
 struct Quantity {
   std::string name, axes;
@@ -77,6 +78,7 @@ constexpr Attribute all_attributes[] = {
 enum class Kind {
   kReal,       // nothing: they are real
   kComplex,    // that they are complex, as those of linear scans
+  kGated,      // how many numbers drive a channel
   kNonlinear,  // the sizes of a nonlinear scan's
 };
 
@@ -115,6 +117,11 @@ inline const Quantity decay = {
 inline const Quantity resets = {
     "resets", "bt", true, "", kKerasLinrecResets, "00"};
 inline const Quantity initial_state = {"initial_state", "bc"};
+inline const Quantities gated_operands = {
+    {"drive", "btg"},
+    {"bias", "g"},
+    {"inputs", "btc", false, "", kKerasLinrecRates, "00"},
+    {"largest_rate", "c", false, "", kKerasLinrecRates, "00"}};
 inline const Quantities projected_operands = {decay,
                                               {"inputs", "btf", true},
                                               {"input_kernel", "fc"},
@@ -128,9 +135,12 @@ inline const Quantities timed_system =
     structured_system + Quantities{{"time_deltas", "bt"}};
 inline const Quantities timed_arguments =
     timed_system + Quantities{{"resets", "bt"}} + structured_inputs;
-inline const Quantities carried_arguments =
+inline const Quantities inputs_from_zeros = {
+    {"inputs", "btf"},
+    {"initial_state", "000", false, "", kKerasLinrecFromZeros, "bfn"}};
+inline const Quantities structured_scan_arguments =
     structured_system + Quantities{{"lengths", "b"}, {"resets", "bt"}} +
-    structured_inputs;
+    inputs_from_zeros;
 inline const Quantities convolution_arguments = {{"inputs", "btf"},
                                                  {"response", "fcl"}};
 inline const Quantity step_size = {
@@ -145,6 +155,16 @@ inline const Quantities nonlinear_operands = {{"inputs", "btf"},
                                               resets,
                                               {"initial_state", "bn"}};
 
+// The axis of decays has no number, one, or one for each key channel; those of
+// erase and write have all heads or none.
+inline const Quantities matrix_operands = {{"queries", "btxi"},
+                                           {"keys", "btoyi"},
+                                           {"values", "btohv"},
+                                           {"decay", "btha"},
+                                           {"erase", "btoe"},
+                                           {"write", "btow"}};
+inline const Quantity matrix_state = {"initial_state", "bhiv"};
+
 inline const Operation operations[] = {
     {"scan", Kind::kComplex,
      keras_linrec_scan, keras_linrec_cuda_scan, keras_linrec_cuda_scan_scratch,
@@ -158,6 +178,15 @@ inline const Operation operations[] = {
       {"d_outputs", "btc"}, {"d_final_state", "bc"}},
      cotangents_of({decay, {"inputs", "btc", false, "d_outputs"},
                     initial_state})},
+    {"gated_scan", Kind::kGated,
+     keras_linrec_gated_scan, nullptr, nullptr, "btc", 0,
+     gated_operands + Quantities{resets, initial_state},
+     {{"outputs", "btc"}, {"final_state", "bc"}}},
+    {"gated_scan_backward", Kind::kGated,
+     keras_linrec_gated_scan_backward, nullptr, nullptr, "btc", 0,
+     gated_operands + Quantities{{"outputs", "btc"}, resets, initial_state,
+                                 {"d_outputs", "btc"}, {"d_final_state", "bc"}},
+     cotangents_of(gated_operands + Quantities{initial_state})},
     {"projected_scan", Kind::kComplex,
      keras_linrec_projected_scan, nullptr, nullptr, "btfcu", has_block,
      projected_operands + Quantities{resets, initial_state},
@@ -185,28 +214,28 @@ inline const Operation operations[] = {
      has_alpha,
      structured_system + Quantities{{"d_response", "fct"}},
      cotangents_of(structured_system), "aaaaaa*"},
-    {"varying_response", Kind::kReal,
-     keras_linrec_varying_response, nullptr, nullptr, "btfcn", has_block |
-     has_alpha,
+    {"structured_scan_irregular", Kind::kReal,
+     keras_linrec_structured_scan_irregular, nullptr, nullptr, "btfcn",
+     has_block | has_alpha,
      timed_arguments,
      {{"outputs", "btfc"}, {"final_state", "bfn"}, {"checkpoints", "bkfn"}}},
-    {"varying_response_backward", Kind::kReal,
-     keras_linrec_varying_response_backward, nullptr, nullptr, "btfcn",
+    {"structured_scan_irregular_backward", Kind::kReal,
+     keras_linrec_structured_scan_irregular_backward, nullptr, nullptr, "btfcn",
      has_block | has_alpha,
      timed_arguments + Quantities{{"checkpoints", "bkfn"},
                                   {"d_outputs", "btfc"},
                                   {"d_final_state", "bfn"}},
      cotangents_of(timed_system + structured_inputs)},
-    {"carried_response", Kind::kReal,
-     keras_linrec_carried_response, nullptr, nullptr, "btfcn", has_alpha,
-     carried_arguments,
+    {"structured_scan", Kind::kReal,
+     keras_linrec_structured_scan, nullptr, nullptr, "btfcn", has_alpha,
+     structured_scan_arguments,
      {{"outputs", "btfc"}, {"final_state", "bfn"}}},
-    {"carried_response_backward", Kind::kReal,
-     keras_linrec_carried_response_backward, nullptr, nullptr, "btfcn",
+    {"structured_scan_backward", Kind::kReal,
+     keras_linrec_structured_scan_backward, nullptr, nullptr, "btfcn",
      has_alpha,
-     carried_arguments +
+     structured_scan_arguments +
          Quantities{{"d_outputs", "btfc"}, {"d_final_state", "bfn"}},
-     cotangents_of(structured_system + structured_inputs)},
+     cotangents_of(structured_system + inputs_from_zeros)},
     {"causal_convolution", Kind::kReal,
      keras_linrec_causal_convolution, nullptr, nullptr, "btfcl", has_leak,
      convolution_arguments, {{"outputs", "btfc"}}},
@@ -235,6 +264,19 @@ inline const Operation operations[] = {
                                      {"d_outputs", "bzn"},
                                      {"d_final_state", "bn"}},
      cotangents_of(nonlinear_operands)},
+    {"matrix_scan", Kind::kReal,
+     keras_linrec_matrix_scan, nullptr, nullptr, "btoxyhivaew", has_block,
+     matrix_operands + Quantities{resets, matrix_state},
+     {{"outputs", "bthv"}, {"final_state", "bhiv"}, {"checkpoints", "bkhiv"}}},
+    {"matrix_scan_backward", Kind::kReal,
+     keras_linrec_matrix_scan_backward, nullptr, nullptr, "btoxyhivaew",
+     has_block,
+     matrix_operands + Quantities{resets,
+                                  matrix_state,
+                                  {"checkpoints", "bkhiv"},
+                                  {"d_outputs", "bthv"},
+                                  {"d_final_state", "bhiv"}},
+     cotangents_of(matrix_operands + Quantities{matrix_state})},
     // The sequential part of the nonlinear scan: see cuda_core.h.
     {"cuda_nonlinear_scan", Kind::kNonlinear,
      nullptr, keras_linrec_cuda_nonlinear_scan, nullptr, "btnz", has_leak |

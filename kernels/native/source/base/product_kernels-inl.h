@@ -46,10 +46,10 @@ void micro_kernel(const Product<Real>& p, int64_t first) {
 template <class Real, int known_row>
 void product_of(const Product<Real>& p) {
   int64_t i = 0;
-  // Two blocks of 8 rather than one of 12 and one of 4, whose few sums would
-  // not hide the latency.
-  constexpr int most = MICRO_KERNEL_ROWS;
-  for (; i + most <= p.rows && !(most == 12 && i + 16 == p.rows); i += most)
+  // Two blocks of 8 rather than one of 12 and one of 4, and two of 4 rather
+  // than one of 6 and single rows, whose few sums would not hide the latency.
+  constexpr int most = MICRO_KERNEL_ROWS, pair = most == 12 ? 16 : 8;
+  for (; i + most <= p.rows && i + pair != p.rows; i += most)
     micro_kernel<Real, most, known_row>(p, i);
   if (most > 8)
     for (; i + 8 <= p.rows; i += 8) micro_kernel<Real, 8, known_row>(p, i);

@@ -69,6 +69,12 @@ struct Types<double> {
   static constexpr double least_exponent = -700;
 };
 
+// A number that the compiler knows.
+template <int number>
+struct Constant {
+  static constexpr int value = number;
+};
+
 // Two vectors: a row of a panel.
 template <class Real>
 struct Pair {

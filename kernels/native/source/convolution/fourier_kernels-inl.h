@@ -133,12 +133,6 @@ INLINE void transform(Complex<Real>* x) {
   }
 }
 
-// A number that the compiler knows.
-template <int number>
-struct Constant {
-  static constexpr int value = number;
-};
-
 // Calls use(constant of the radix), which the compiler unrolls.
 template <class Use>
 INLINE void with_radix(int64_t radix, const Use& use) {
@@ -324,19 +318,6 @@ INLINE void scatter(const FourierPlan<Real>& plan,
       for (int64_t lane = 0; lane < to.lanes; lane++)
         at[to.place ? to.place[lane] : lane] = value[lane];
     }
-  }
-}
-
-// Calls use(constant of the activation).
-template <class Use>
-INLINE void with_activation(Activation activation, const Use& use) {
-  switch (activation) {
-    case kRelu: return use(Constant<kRelu>());
-    case kLeakyRelu: return use(Constant<kLeakyRelu>());
-    case kTanh: return use(Constant<kTanh>());
-    case kSigmoid: return use(Constant<kSigmoid>());
-    case kGelu: return use(Constant<kGelu>());
-    default: return use(Constant<kLinear>());
   }
 }
 

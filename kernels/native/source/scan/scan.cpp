@@ -1,189 +1,81 @@
-// The scan and its gradient, cut into jobs for the threads.
-#include <algorithm>
+// The scan of given decays and inputs, and its gradient.
 #include <cmath>
-#include <complex>
 
-#include "base/arrays.h"
-#include "base/parallel.h"
-#include "base/resets.h"
 #include "base/systems.h"
+#include "scan/scan_jobs.h"
 
 namespace keras_linrec {
 namespace {
 
-// A smaller call finishes before a second thread has woken up.
-constexpr int64_t least_numbers_a_thread = 1 << 15;
-// Channels are divided among threads in whole cache lines.
-constexpr int64_t channels_a_line = 16;
-// Time is divided only if the parts are long enough to pay for reading the
-// inputs twice.
-constexpr int64_t least_steps_a_part = 1 << 12;
+using scans::Job;
+using scans::Sizes;
+using scans::State;
 
-// Larger results bypass the cache:
-//
-//   results    streamed              through the cache
-//   67 MB      3.2 ms, gradient 5.3  5.4 ms, gradient 7.9
-//   13 MB      the same              the same (half of a cache)
-//    4 MB      their reader waits three times as long
-constexpr int64_t streamed_bytes = 1 << 24;
-
-struct Sizes {
-  int64_t groups, batch, time, channels;
-  bool complex, per_step, reverse, resets;
-  Sizes(int flags, const int64_t* sizes)
-      : groups(sizes[0]),
-        batch(sizes[1]),
-        time(sizes[2]),
-        channels(sizes[3]),
-        complex(flags & kKerasLinrecComplex),
-        per_step(flags & kKerasLinrecPerStep),
-        reverse(flags & kKerasLinrecReverse),
-        resets(flags & kKerasLinrecResets) {}
-  bool valid() const {
-    return groups >= 0 && batch >= 0 && time >= 0 && channels >= 0;
-  }
-  int64_t rows() const { return groups * batch; }
-  int64_t numbers() const { return rows() * time * channels; }
-  template <class Real>
-  bool streamed() const {
-    return numbers() * static_cast<int64_t>(sizeof(Real)) > streamed_bytes;
-  }
-};
-
-// How a call is cut into jobs: as many whole rows for each thread; then, for
-// what is left, the channels into `splits`; and time into `parts` if there are
-// still too few jobs. A scan of half of 256 channels takes 60% of the time.
-//
-// Splits do not change the numbers. Parts do, by the rounding of float64.
-struct Plan {
-  int64_t threads, whole, splits, width, parts, steps;
-  explicit Plan(const Sizes& s) {
-    threads = std::clamp<int64_t>(s.numbers() / least_numbers_a_thread, 1,
-                                  keras_linrec::threads());
-    whole = s.rows() / threads * threads;
-    const int64_t rows = std::max<int64_t>(s.rows() - whole, 1);
-    const int64_t lines = (s.channels + channels_a_line - 1) / channels_a_line;
-    splits = std::min(lines, (threads + rows - 1) / rows);
-    width = (lines + splits - 1) / splits * channels_a_line;
-    splits = (s.channels + width - 1) / width;
-    parts = std::clamp<int64_t>(
-        s.time / least_steps_a_part, 1,
-        whole ? 1 : std::max<int64_t>(threads / (rows * splits), 1));
-    steps = (s.time + parts - 1) / parts;
-    parts = (s.time + steps - 1) / steps;
-  }
-  int64_t jobs(const Sizes& s) const {
-    return whole + (s.rows() - whole) * splits * parts;
-  }
-};
-
-// One job: a share of a row's channels, for one part of the time.
-struct Job {
-  int64_t row, group, channel, width, part, first, time;
-  Job(const Sizes& s, const Plan& plan, int64_t index) {
-    const int64_t rest = std::max<int64_t>(index - plan.whole, 0);
-    const int64_t split = rest / plan.parts % plan.splits;
-    part = rest % plan.parts;
-    row = std::min(index, plan.whole) + rest / plan.parts / plan.splits;
-    group = row / s.batch;
-    channel = split * plan.width;
-    width = index < plan.whole ? s.channels
-                               : std::min(plan.width, s.channels - channel);
-    // Parts are counted in the order of the scan.
-    const int64_t taken = part * plan.steps;
-    time = std::min(plan.steps, s.time - taken);
-    first = s.reverse ? s.time - taken - time : taken;
-  }
-  int64_t at(const Sizes& s, int64_t step) const {
-    return (row * s.time + step) * s.channels + channel;
-  }
-  int64_t decay_at(const Sizes& s) const {
-    return s.per_step ? at(s, first) : group * s.channels + channel;
-  }
-  int64_t state_at(const Sizes& s) const { return row * s.channels + channel; }
-  Job with_steps(int64_t first, int64_t time) const {
-    Job some = *this;
-    some.first = first;
-    some.time = time;
-    return some;
-  }
-};
-
-// The resets of a row.
+// The rows of a scan, as they are given.
 template <class Real>
-Resets<Real> resets_of(const Sizes& s, const Real* resets, int64_t row) {
-  return {s.resets ? resets + row * s.time : nullptr};
-}
+struct GivenRows {
+  typedef Real Factor;
+  typedef State Workspace;  // the sums over a job's steps
 
-void for_each_job(const Sizes& s, const Plan& plan,
-                  const std::function<void(const Job&)>& run) {
-  const int64_t jobs = plan.jobs(s);
-  keras_linrec::for_each_job(
-      static_cast<int>(std::min(plan.threads, jobs)), jobs,
-      [&](int, int64_t job) { run(Job(s, plan, job)); });
-}
-
-// float64 numbers, one for each channel, or two if complex.
-struct State {
-  std::vector<double> part[2];
-  State(int64_t channels, bool complex) {
-    for (int p = 0; p <= complex; p++) part[p].assign(channels, 0.0);
-  }
-  Out<double> at(int64_t element) {
-    Out<double> parts;
-    for (int p = 0; p < 2; p++)
-      if (!part[p].empty()) parts.part[p] = part[p].data() + element;
-    return parts;
-  }
-};
-
-template <class Real>
-void widen(const In<Real>& from, const Out<double>& to, int64_t count) {
-  for (int p = 0; p < 2; p++)
-    if (to[p]) std::copy(from[p], from[p] + count, to[p]);
-}
-
-template <class Real>
-void narrow(const Out<double>& from, const Out<Real>& to, int64_t count) {
-  for (int p = 0; p < 2; p++)
-    if (to[p])
-      for (int64_t i = 0; i < count; i++)
-        to[p][i] = static_cast<Real>(from[p][i]);
-}
-
-// state = product * before + state, or with the product's conjugate
-void carry_state(const Out<double>& product, const Out<double>& before,
-             const Out<double>& state, bool conjugate, int64_t count) {
-  for (int64_t i = 0; i < count; i++) {
-    // A zero state stays zero even if the product of decays overflows.
-    if (before[0][i] == 0.0 && (!before[1] || before[1][i] == 0.0)) continue;
-    if (!state[1]) {
-      state[0][i] += product[0][i] * before[0][i];
-      continue;
-    }
-    std::complex<double> factor(product[0][i], product[1][i]);
-    if (conjugate) factor = std::conj(factor);
-    const std::complex<double> moved =
-        factor * std::complex<double>(before[0][i], before[1][i]);
-    state[0][i] += moved.real();
-    state[1][i] += moved.imag();
-  }
-}
-
-template <class Real>
-struct Decay {
+  const Sizes& s;
   In<Real> decay;
+  In<Real> inputs;
+  // Of the gradient; `sums` are those of all places.
+  Out<Real> d_decay, d_inputs;
+  Out<double> sums;
+  bool streamed;
+  const std::vector<Real> zeros = std::vector<Real>(s.resets ? s.channels : 0);
 
-  void describe(const Sizes& s, const Job& job, ScanRows<Real>& rows) const {
+  State workspace(const Job& job) const {
+    return State(s.per_step ? 0 : job.width, s.complex);
+  }
+
+  template <class Rows>
+  void describe(const Job& steps, bool is_reset, Rows& rows) const {
     rows.per_step = s.per_step;
     rows.decay_stride = s.per_step ? s.channels : 0;
-    assign(decay.at(job.decay_at(s)), rows.decay);
+    const int64_t here = s.per_step ? steps.at(s, steps.first)
+                                    : steps.group * s.channels + steps.channel;
+    assign(decay.at(here), rows.decay);
+    for (int p = 0; is_reset && p <= s.complex; p++)
+      rows.decay[p] = zeros.data();
+  }
+
+  void run(const Job& steps, bool is_reset, State&, ScanRows<Real> rows) const {
+    rows.input_stride = s.channels;
+    rows.read_ahead = true;
+    assign(inputs.at(steps.at(s, steps.first)), rows.inputs);
+    describe(steps, is_reset, rows);
+    kernels<Real>().scan_rows(rows);
+  }
+
+  void run_backward(const Job& steps, bool is_reset, bool keep, State& sum,
+                    ScanRowsBackward<Real> rows) const {
+    const int64_t here = steps.at(s, steps.first);
+    std::vector<Real> dropped(keep ? 0 : steps.width);
+    describe(steps, is_reset, rows);
+    for (int p = 0; p <= s.complex; p++) {
+      rows.d_inputs[p] = keep ? d_inputs[p] + here : dropped.data();
+      rows.d_decay_sum[p] = sum.part[p].data();
+      if (s.per_step)
+        rows.d_decay[p] = keep ? d_decay[p] + here : dropped.data();
+    }
+    if (keep) rows.d_input_stride = rows.d_decay_stride = s.channels;
+    rows.streamed = keep && streamed;
+    kernels<Real>().scan_rows_backward(rows);
+    for (int p = 0; is_reset && s.per_step && p <= s.complex; p++)
+      std::fill_n(rows.d_decay[p], steps.width, Real{0});
+  }
+
+  void finish(const Job& job, int64_t place, const State& sum) const {
+    for (int p = 0; !s.per_step && p <= s.complex; p++)
+      std::copy_n(sum.part[p].begin(), job.width, sums[p] + place);
   }
 
   // The product of the decays of a job's steps.
-  void product(const Sizes& s, const Job& job, const Out<double>& to) const {
+  void product(const Job& job, State&, const Out<double>& to) const {
     if (!s.per_step) {
-      const In<Real> here = decay.at(job.decay_at(s));
+      const In<Real> here = decay.at(job.group * s.channels + job.channel);
       const double steps = static_cast<double>(job.time);
       for (int64_t i = 0; i < job.width; i++) {
         if (!s.complex) {
@@ -204,7 +96,7 @@ struct Decay {
     rows.time = job.time;
     rows.channels = job.width;
     rows.reverse = s.reverse;
-    describe(s, job, rows);
+    describe(job, false, rows);
     std::fill(to[0], to[0] + job.width, 1.0);
     for (int p = 0; p <= s.complex; p++) {
       rows.inputs[p] = zeros.data();
@@ -215,109 +107,28 @@ struct Decay {
   }
 };
 
-// Carries states through a part of the time, except where it has a reset.
-template <class Real>
-void carry_states(const Sizes& s, const Plan& plan, const Real* resets,
-                  int64_t part, const Out<double>& products,
-                  const Out<double>& before, const Out<double>& states,
-                  bool conjugate) {
-  for (int64_t row = 0; row < s.rows(); row++) {
-    const Job job(s, plan, row * plan.splits * plan.parts + part);
-    if (resets_of(s, resets, row).any(job.first, job.time)) continue;
-    const int64_t at = row * s.channels;
-    carry_state(products.at(at), before.at(at), states.at(at), conjugate,
-                s.channels);
-  }
-}
-
 template <class Real>
 int scan(const Sizes& s, const void* const* from, void* const* to) {
   Reader<Real, const void> read(from, s.complex);
-  const Decay<Real> decay{read.in()};
-  const In<Real> inputs = read.in(), resets = read.real_in();
-  const In<Real> initial = read.in();
+  const In<Real> decay = read.in(), inputs = read.in();
+  const In<Real> resets = read.real_in(), initial = read.in();
   Reader<Real, void> write(to, s.complex);
   const Out<Real> outputs = write.out(), final_state = write.out();
   if (s.rows() * s.channels == 0) return kKerasLinrecDone;
+  const bool in_place = outputs[0] == inputs[0];
   for (int p = 0; p <= s.complex; p++)
-    if (outputs[p] != inputs[p])
-      prepare_to_write(outputs[p], s.numbers() * sizeof(Real));
-
-  const Plan plan(s);
-  const int64_t states = s.rows() * s.channels;
-  const std::vector<Real> zeros(s.resets ? s.channels : 0);
-  // The state that enters each part, and the final state after the last one.
-  State entering(states * (plan.parts + 1), s.complex);
-  widen(initial, entering.at(0), states);
-
-  auto run = [&](const Job& job, const Out<double>& state, Out<Real> results,
-                 int64_t output_stride) {
-    const auto run = [&](int64_t first, int64_t time, bool is_reset) {
-      const Job steps = job.with_steps(first, time);
-      ScanRows<Real> rows{};
-      rows.time = time;
-      rows.channels = job.width;
-      rows.reverse = s.reverse;
-      rows.input_stride = s.channels;
-      rows.output_stride = output_stride;
-      rows.read_ahead = true;
-      rows.streamed = output_stride && outputs[0] != inputs[0] &&
-                      s.streamed<Real>();
-      decay.describe(s, steps, rows);
-      assign(inputs.at(steps.at(s, first)), rows.inputs);
-      for (int p = 0; p <= s.complex; p++) {
-        rows.outputs[p] = results[p] + (first - job.first) * output_stride;
-        rows.state[p] = state[p];
-        if (!is_reset) continue;
-        rows.decay[p] = zeros.data();
-        std::fill_n(state[p], job.width, 0.0);
-      }
-      kernels<Real>().scan_rows(rows);
-    };
-    resets_of(s, resets[0], job.row)
-        .for_each_run(job.first, job.time, s.reverse, run);
-  };
-
-  if (plan.parts > 1) {
-    // First every part runs from zero, for its last state alone. Then these are
-    // carried from part to part, and every part runs from the right state.
-    State products(states * plan.parts, s.complex);
-    for_each_job(s, plan, [&](const Job& job) {
-      const int64_t here = job.part * states + job.state_at(s);
-      State state(job.width, s.complex), dropped_wide(job.width, s.complex);
-      std::vector<Real> dropped(job.width);
-      Out<Real> results;
-      for (int p = 0; p <= s.complex; p++) results.part[p] = dropped.data();
-      if (job.part == plan.parts - 1) return;
-      run(job, state.at(0), results, 0);
-      for (int p = 0; p <= s.complex; p++)
-        std::copy(state.part[p].begin(), state.part[p].end(),
-                  entering.at(here + states)[p]);
-      decay.product(s, job, products.at(here));
-    });
-    for (int64_t part = 0; part + 1 < plan.parts; part++)
-      carry_states(s, plan, resets[0], part, products.at(part * states),
-                   entering.at(part * states),
-                   entering.at((part + 1) * states), false);
-  }
-  for_each_job(s, plan, [&](const Job& job) {
-    State state(job.width, s.complex);
-    const int64_t here = job.part * states + job.state_at(s);
-    for (int p = 0; p <= s.complex; p++)
-      std::copy_n(entering.at(here)[p], job.width, state.part[p].begin());
-    run(job, state.at(0), outputs.at(job.at(s, job.first)), s.channels);
-    if (job.part == plan.parts - 1)
-      narrow(state.at(0), final_state.at(job.state_at(s)), job.width);
-  });
+    if (!in_place) prepare_to_write(outputs[p], s.numbers() * sizeof(Real));
+  const GivenRows<Real> rows{s, decay, inputs, {}, {}, {}, false};
+  scans::run_scan(s, rows, resets[0], initial, outputs, final_state,
+                  !in_place && s.streamed<Real>());
   return kKerasLinrecDone;
 }
 
 template <class Real>
 int scan_backward(const Sizes& s, const void* const* from, void* const* to) {
   Reader<Real, const void> read(from, s.complex);
-  const Decay<Real> decay{read.in()};
-  const In<Real> outputs = read.in(), resets = read.real_in();
-  const In<Real> initial = read.in();
+  const In<Real> decay = read.in(), outputs = read.in();
+  const In<Real> resets = read.real_in(), initial = read.in();
   const In<Real> d_outputs = read.in(), d_final = read.in();
   Reader<Real, void> write(to, s.complex);
   const Out<Real> d_decay = write.out(), d_inputs = write.out();
@@ -329,116 +140,19 @@ int scan_backward(const Sizes& s, const void* const* from, void* const* to) {
       std::fill_n(d_decay[p], decays, Real{0});
     return kKerasLinrecDone;
   }
+  const bool in_place = d_inputs[0] == d_outputs[0];
   for (int p = 0; p <= s.complex; p++) {
     if (s.per_step) prepare_to_write(d_decay[p], decays * sizeof(Real));
-    if (d_inputs[p] != d_outputs[p])
-      prepare_to_write(d_inputs[p], s.numbers() * sizeof(Real));
+    if (!in_place) prepare_to_write(d_inputs[p], s.numbers() * sizeof(Real));
   }
-
-  const Plan plan(s);
-  const int64_t states = s.rows() * s.channels;
-  // The cotangent that enters each part from its end.
-  State entering(states * plan.parts, s.complex);
-  widen(d_final, entering.at((plan.parts - 1) * states), states);
-  // Added in a fixed order, so that two runs give the same sum.
-  State sums(s.per_step ? 0 : states * plan.parts, s.complex);
-
-  const std::vector<Real> zeros(plan.parts > 1 || s.resets ? s.channels : 0);
-  // Runs a job, for its results or for the carry alone. `rows` holds what all
-  // runs of its steps share.
-  auto run_back = [&](const Job& job, ScanRowsBackward<Real> rows,
-                      bool keep) {
-    rows.channels = job.width;
-    rows.per_step = s.per_step;
-    rows.reverse = s.reverse;
-    rows.read_ahead = true;
-    rows.decay_stride = s.per_step ? s.channels : 0;
-    rows.d_output_stride = s.channels;
-    const auto run = [&](int64_t first, int64_t time, bool is_reset) {
-      const Job steps = job.with_steps(first, time);
-      const int64_t here = steps.at(s, first);
-      rows.time = time;
-      assign(decay.decay.at(steps.decay_at(s)), rows.decay);
-      assign(d_outputs.at(here), rows.d_outputs);
-      if (keep) {
-        assign(outputs.at(here), rows.outputs);
-        assign(d_inputs.at(here), rows.d_inputs);
-        if (s.per_step) assign(d_decay.at(here), rows.d_decay);
-        // The state before: that of the previous step, or the initial one.
-        const int64_t before = s.reverse ? first + time : first - 1;
-        assign(before < 0 || before == s.time ? initial.at(job.state_at(s))
-                                              : outputs.at(job.at(s, before)),
-               rows.initial);
-      }
-      for (int p = 0; is_reset && p <= s.complex; p++)
-        rows.decay[p] = rows.initial[p] = zeros.data();
-      kernels<Real>().scan_rows_backward(rows);
-      for (int p = 0; is_reset && p <= s.complex; p++) {
-        std::fill_n(rows.carry[p], job.width, 0.0);
-        if (s.per_step) std::fill_n(rows.d_decay[p], job.width, Real{0});
-      }
-    };
-    resets_of(s, resets[0], job.row)
-        .for_each_run(job.first, job.time, !s.reverse, run);
-  };
-
-  if (plan.parts > 1) {
-    State products(states * plan.parts, s.complex);
-    for_each_job(s, plan, [&](const Job& job) {
-      if (job.part == 0) return;
-      const int64_t here = job.part * states + job.state_at(s);
-      State carry(job.width, s.complex), sum(job.width, s.complex);
-      std::vector<Real> dropped(job.width);
-      ScanRowsBackward<Real> rows{};
-      for (int p = 0; p <= s.complex; p++) {
-        rows.outputs[p] = rows.initial[p] = zeros.data();
-        rows.d_inputs[p] = rows.d_decay[p] = dropped.data();
-        rows.d_decay_sum[p] = sum.part[p].data();
-        rows.carry[p] = carry.part[p].data();
-      }
-      run_back(job, rows, false);
-      for (int p = 0; p <= s.complex; p++)
-        std::copy(carry.part[p].begin(), carry.part[p].end(),
-                  entering.at(here - states)[p]);
-      decay.product(s, job, products.at(here));
-    });
-    for (int64_t part = plan.parts - 1; part > 0; part--)
-      carry_states(s, plan, resets[0], part, products.at(part * states),
-                   entering.at(part * states),
-                   entering.at((part - 1) * states), true);
-  }
-  for_each_job(s, plan, [&](const Job& job) {
-    const int64_t here = job.part * states + job.state_at(s);
-    State carry(job.width, s.complex), sum(job.width, s.complex);
-    for (int p = 0; p <= s.complex; p++)
-      std::copy_n(entering.at(here)[p], job.width, carry.part[p].begin());
-    ScanRowsBackward<Real> rows{};
-    rows.output_stride = rows.d_input_stride = s.channels;
-    rows.streamed = d_inputs[0] != d_outputs[0] && s.streamed<Real>();
-    rows.d_decay_stride = s.channels;
-    for (int p = 0; p <= s.complex; p++) {
-      rows.d_decay_sum[p] = sum.part[p].data();
-      rows.carry[p] = carry.part[p].data();
-    }
-    run_back(job, rows, true);
-    if (job.part == 0)
-      narrow(carry.at(0), d_initial.at(job.state_at(s)), job.width);
-    if (s.per_step) return;
-    for (int p = 0; p <= s.complex; p++)
-      std::copy(sum.part[p].begin(), sum.part[p].end(), sums.at(here)[p]);
-  });
-  if (s.per_step) return kKerasLinrecDone;
-
-  for (int p = 0; p <= s.complex; p++)
-    for (int64_t g = 0; g < s.groups; g++)
-      for (int64_t c = 0; c < s.channels; c++) {
-        double sum = 0.0;
-        for (int64_t part = 0; part < plan.parts; part++)
-          for (int64_t b = 0; b < s.batch; b++)
-            sum += sums.part[p][part * states +
-                                (g * s.batch + b) * s.channels + c];
-        d_decay[p][g * s.channels + c] = static_cast<Real>(sum);
-      }
+  State sums(s.per_step ? 0 : scans::places(s), s.complex);
+  const GivenRows<Real> rows{s,        decay,      {},
+                             d_decay,  d_inputs,   sums.at(0),
+                             !in_place && s.streamed<Real>()};
+  scans::run_scan_backward(s, rows, resets[0], initial, outputs, d_outputs,
+                           d_final, d_initial);
+  for (int p = 0; !s.per_step && p <= s.complex; p++)
+    scans::add_places(s, sums.part[p].data(), d_decay[p], s.channels);
   return kKerasLinrecDone;
 }
 

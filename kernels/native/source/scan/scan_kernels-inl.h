@@ -208,9 +208,9 @@ struct Access {
 // `groups` lane groups from channel `first` on, all steps, state in registers.
 // `Output` is how the outputs are stored.
 template <bool complex, bool per_step, int groups, class Output, class Real,
-          class Lanes>
-INLINE void scan_columns(const ScanRows<Real>& s, int64_t first, Lanes lanes,
-                         Output output) {
+          class Factor, class Lanes>
+INLINE void scan_columns(const ScanRows<Real, Factor>& s, int64_t first,
+                         Lanes lanes, Output output) {
   constexpr int64_t width = Lanes::width;
   const Access<Lanes, complex> at{lanes};
   const Access<Output, complex> out{output};
@@ -242,24 +242,24 @@ INLINE void scan_columns(const ScanRows<Real>& s, int64_t first, Lanes lanes,
 }
 
 // All channels from `first` on, in the widest groups that they fill.
-template <class Real, bool complex, bool per_step, class Output, int groups>
-void scan_all_columns(const ScanRows<Real>& s, int64_t first) {
+template <bool complex, bool per_step, class Output, int groups, class Real,
+          class Factor>
+void scan_all_columns(const ScanRows<Real, Factor>& s, int64_t first) {
   constexpr int64_t width = groups * AllLanes::width;
   for (; first + width <= s.channels; first += width)
     scan_columns<complex, per_step, groups>(s, first, AllLanes(), Output());
   if constexpr (groups > 1)
-    return scan_all_columns<Real, complex, per_step, Output, groups / 2>(
-        s, first);
+    return scan_all_columns<complex, per_step, Output, groups / 2>(s, first);
   for_the_rest(first, s.channels, [&](int64_t channel, auto lanes) {
     scan_columns<complex, per_step, 1>(s, channel, lanes, lanes);
   });
 }
 
-template <class Real, bool complex, bool per_step, class Output>
-void scan_rows_of(const ScanRows<Real>& s) {
+template <bool complex, bool per_step, class Output, class Real, class Factor>
+void scan_rows_of(const ScanRows<Real, Factor>& s) {
   const int64_t rows = block_rows<Real>(s.channels);
   for (int64_t done = 0; done < s.time; done += rows) {
-    ScanRows<Real> block = s;
+    ScanRows<Real, Factor> block = s;
     block.time = s.time - done < rows ? s.time - done : rows;
     const int64_t first = s.reverse ? s.time - done - block.time : done;
     for (int part = 0; part <= complex; part++) {
@@ -268,35 +268,37 @@ void scan_rows_of(const ScanRows<Real>& s) {
       block.outputs[part] += first * s.output_stride;
     }
     constexpr int groups = complex ? 4 : 8;
-    scan_all_columns<Real, complex, per_step, Output, groups>(block, 0);
+    scan_all_columns<complex, per_step, Output, groups>(block, 0);
   }
 }
 
-template <class Real, class Output>
-void scan_rows_to(const ScanRows<Real>& s) {
+template <class Output, class Real, class Factor>
+void scan_rows_to(const ScanRows<Real, Factor>& s) {
+  if constexpr (sizeof(Factor) > sizeof(Real))
+    return scan_rows_of<false, true, Output>(s);
   if (s.inputs[1])
-    s.per_step ? scan_rows_of<Real, true, true, Output>(s)
-               : scan_rows_of<Real, true, false, Output>(s);
+    s.per_step ? scan_rows_of<true, true, Output>(s)
+               : scan_rows_of<true, false, Output>(s);
   else
-    s.per_step ? scan_rows_of<Real, false, true, Output>(s)
-               : scan_rows_of<Real, false, false, Output>(s);
+    s.per_step ? scan_rows_of<false, true, Output>(s)
+               : scan_rows_of<false, false, Output>(s);
 }
 
-template <class Real>
-void scan_rows(const ScanRows<Real>& s) {
+template <class Real, class Factor>
+void scan_rows(const ScanRows<Real, Factor>& s) {
   bool streamed = streams_exist && s.streamed;
   for (int part = 0; part < 2; part++)
     streamed = streamed && aligned(s.outputs[part], s.output_stride);
-  if (!streamed) return scan_rows_to<Real, AllLanes>(s);
-  scan_rows_to<Real, StreamedLanes>(s);
+  if (!streamed) return scan_rows_to<AllLanes>(s);
+  scan_rows_to<StreamedLanes>(s);
   finish_streams();
 }
 
 // --- the gradient ---------------------------------------------------------
 
 template <bool complex, bool per_step, int groups, class Output, class Real,
-          class Lanes>
-INLINE void scan_columns_backward(const ScanRowsBackward<Real>& s,
+          class Factor, class Lanes>
+INLINE void scan_columns_backward(const ScanRowsBackward<Real, Factor>& s,
                                   int64_t first, Lanes lanes, Output output) {
   typedef Number<typename Lanes::State, complex> N;
   constexpr int64_t width = Lanes::width;
@@ -348,26 +350,27 @@ INLINE void scan_columns_backward(const ScanRowsBackward<Real>& s,
   }
 }
 
-template <class Real, bool complex, bool per_step, class Output, int groups>
-void scan_all_columns_backward(const ScanRowsBackward<Real>& s,
+template <bool complex, bool per_step, class Output, int groups, class Real,
+          class Factor>
+void scan_all_columns_backward(const ScanRowsBackward<Real, Factor>& s,
                                int64_t first) {
   constexpr int64_t width = groups * AllLanes::width;
   for (; first + width <= s.channels; first += width)
     scan_columns_backward<complex, per_step, groups>(s, first, AllLanes(),
                                                      Output());
   if constexpr (groups > 1)
-    return scan_all_columns_backward<Real, complex, per_step, Output,
-                                     groups / 2>(s, first);
+    return scan_all_columns_backward<complex, per_step, Output, groups / 2>(
+        s, first);
   for_the_rest(first, s.channels, [&](int64_t channel, auto lanes) {
     scan_columns_backward<complex, per_step, 1>(s, channel, lanes, lanes);
   });
 }
 
-template <class Real, bool complex, bool per_step, class Output>
-void scan_rows_backward_of(const ScanRowsBackward<Real>& s) {
+template <bool complex, bool per_step, class Output, class Real, class Factor>
+void scan_rows_backward_of(const ScanRowsBackward<Real, Factor>& s) {
   const int64_t rows = block_rows<Real>(s.channels);
   for (int64_t done = 0; done < s.time; done += rows) {
-    ScanRowsBackward<Real> block = s;
+    ScanRowsBackward<Real, Factor> block = s;
     block.time = s.time - done < rows ? s.time - done : rows;
     const int64_t first = s.reverse ? done : s.time - done - block.time;
     // The state before the block is the output of the step before it.
@@ -382,29 +385,30 @@ void scan_rows_backward_of(const ScanRowsBackward<Real>& s) {
       block.d_inputs[part] += first * s.d_input_stride;
     }
     constexpr int groups = complex ? 2 : 4;
-    scan_all_columns_backward<Real, complex, per_step, Output, groups>(block,
-                                                                       0);
+    scan_all_columns_backward<complex, per_step, Output, groups>(block, 0);
   }
 }
 
-template <class Real, class Output>
-void scan_rows_backward_to(const ScanRowsBackward<Real>& s) {
+template <class Output, class Real, class Factor>
+void scan_rows_backward_to(const ScanRowsBackward<Real, Factor>& s) {
+  if constexpr (sizeof(Factor) > sizeof(Real))
+    return scan_rows_backward_of<false, true, Output>(s);
   if (s.outputs[1])
-    s.per_step ? scan_rows_backward_of<Real, true, true, Output>(s)
-               : scan_rows_backward_of<Real, true, false, Output>(s);
+    s.per_step ? scan_rows_backward_of<true, true, Output>(s)
+               : scan_rows_backward_of<true, false, Output>(s);
   else
-    s.per_step ? scan_rows_backward_of<Real, false, true, Output>(s)
-               : scan_rows_backward_of<Real, false, false, Output>(s);
+    s.per_step ? scan_rows_backward_of<false, true, Output>(s)
+               : scan_rows_backward_of<false, false, Output>(s);
 }
 
-template <class Real>
-void scan_rows_backward(const ScanRowsBackward<Real>& s) {
+template <class Real, class Factor>
+void scan_rows_backward(const ScanRowsBackward<Real, Factor>& s) {
   bool streamed = streams_exist && s.streamed;
   for (int part = 0; part < 2; part++)
     streamed = streamed && aligned(s.d_inputs[part], s.d_input_stride) &&
                (!s.per_step || aligned(s.d_decay[part], s.d_decay_stride));
-  if (!streamed) return scan_rows_backward_to<Real, AllLanes>(s);
-  scan_rows_backward_to<Real, StreamedLanes>(s);
+  if (!streamed) return scan_rows_backward_to<AllLanes>(s);
+  scan_rows_backward_to<StreamedLanes>(s);
   finish_streams();
 }
 

@@ -11,22 +11,23 @@ namespace keras_linrec {
 //
 // The state is float64 whatever `Real` is. That costs nothing in a scan that is
 // bound by memory, and in float32 a sum under a decay of 1 - 1e-6 would stall
-// 3% short of its limit.
-template <class Real>
+// 3% short of its limit. Decays that gates have computed are float64 too, a
+// `Factor`; they are real, one for each step.
+template <class Real, class Factor = Real>
 struct ScanRows {
   int64_t time, channels;
   bool per_step, reverse;
   bool read_ahead;  // the rows are in memory, not in a cache
   bool streamed;    // the outputs are stored past the caches, where they can be
   int64_t decay_stride, input_stride, output_stride;
-  const Real* decay[2];
+  const Factor* decay[2];
   const Real* inputs[2];
   Real* outputs[2];  // may be `inputs`
   double* state[2];  // the initial state in, the final state out
 };
 
 // The gradient of the same rows. `outputs` are those of the forward pass.
-template <class Real>
+template <class Real, class Factor = Real>
 struct ScanRowsBackward {
   int64_t time, channels;
   bool per_step, reverse;  // `reverse`: the direction of the forward pass
@@ -34,7 +35,7 @@ struct ScanRowsBackward {
   bool streamed;  // the gradients of every step
   int64_t decay_stride, output_stride, d_output_stride, d_input_stride;
   int64_t d_decay_stride;
-  const Real* decay[2];
+  const Factor* decay[2];
   const Real* outputs[2];
   const Real* initial[2];
   const Real* d_outputs[2];

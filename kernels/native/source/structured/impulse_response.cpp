@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/arrays.h"
-#include "structured/blocked_response.h"
+#include "structured/impulse_by_blocks.h"
 #include "base/parallel.h"
-#include "structured/stepped_response.h"
+#include "structured/impulse_by_steps.h"
 #include "structured/structured_arguments.h"
 #include "base/systems.h"
 

@@ -15,12 +15,20 @@ from definitions import moves_of_steps
 from definitions import scan as definition
 from support import TESTS
 from support.autodiff import relative_error
+from support.core_calls import results_of
+from support.core_calls import write
 from support.needs_native import require_native
 
 from keras_linrec.kernels.native import block_length
+from keras_linrec.kernels.native import checkpoint_count
 from keras_linrec.kernels.native import core
+from keras_linrec.kernels.native.call_encoding import COMPLEX
+from keras_linrec.kernels.native.call_encoding import PER_STEP
+from keras_linrec.kernels.native.call_encoding import RESETS
+from keras_linrec.kernels.native.call_encoding import REVERSE
 from keras_linrec.kernels.native.call_encoding import activation_flags
-from keras_linrec.kernels.native.call_encoding import bits_of
+from keras_linrec.kernels.native.table import Call
+from keras_linrec.kernels.native.table import flatten
 
 require_native()
 
@@ -66,12 +74,16 @@ CONVOLUTIONS = [
 MOVES = [(1, 1, 1, 1), (2, 3, 50, 7), (1, 1, 3000, 40), (1, 5, 700, 64)]
 
 
-def flags_of(field, per_step, reverse, dtype):
+# Of the resets the core reads nothing without the flag.
+NONE = np.empty((0, 0))
+
+
+def flags_of(field, per_step, reverse, resets=NONE):
     return (
-        (field == "complex")
-        + 2 * per_step
-        + 4 * reverse
-        + 8 * (dtype == "float64")
+        COMPLEX * (field == "complex")
+        + PER_STEP * per_step
+        + REVERSE * reverse
+        + RESETS * (resets.size > 0)
     )
 
 
@@ -89,42 +101,29 @@ class Numbers:
         ]
 
     def resets(self, groups, batch, time):
-        """At first, last, all or some steps, another way in each row."""
+        """None; then at first, last, all or some steps, by row."""
         marks = self.generator.random((groups * batch, time)) < 0.3
         if time > 1000:
             # All in one part, so that some parts have none.
             marks[:, time // 3 :] = False
         marks[1:2] = True
         marks[2:3] = np.arange(time) % max(time - 1, 1) == 0
-        return [marks.reshape(groups, batch, time).astype(self.dtype)]
+        marks = marks.reshape(groups, batch, time).astype(self.dtype)
+        return np.empty((groups, 0, 0)), marks
 
 
-# Resets are one array, of which the core reads nothing without the flag.
-NONE = [np.empty((0, 0))]
-
-
-def number(parts):
+def number(quantity):
     """A quantity as one float64 or complex128 array."""
-    parts = [part.astype("float64") for part in parts]
+    parts = [part.astype("float64") for part in flatten([quantity])]
     return parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
 
 
-def empty_like(*quantities):
-    return [[np.full_like(p, np.nan) for p in parts] for parts in quantities]
-
-
-def call(name, flags, sizes, quantities, results):
-    core.call(
-        f"keras_linrec_{name}",
-        flags,
-        sizes,
-        [part.ctypes.data for parts in quantities for part in parts],
-        [part.ctypes.data for parts in results for part in parts],
-    )
-
-
 def groups_of(quantities, group):
-    return [number([part[group] for part in parts]) for parts in quantities]
+    return [number(quantity)[group] for quantity in quantities]
+
+
+def drops_of(resets, group):
+    return resets[group] != 0 if resets.size else None
 
 
 def decay_shape(groups, batch, time, channels, per_step):
@@ -164,21 +163,18 @@ def test_scan_equals_its_definition(sizes, dtype, field, per_step, reverse):
     inputs, d_outputs = random.make(*sizes), random.make(*sizes)
     states = groups, batch, channels
     initial, d_final = random.make(*states), random.make(*states)
-    resets = random.resets(groups, batch, time)
-    for marks in ([], resets):
-        flags = flags_of(field, per_step, reverse, dtype) + 128 * bool(marks)
-        outputs, final = empty_like(inputs, initial)
-        operands = decay, inputs, marks or NONE, initial
-        call("scan", flags, sizes, operands, (outputs, final))
-        given = decay, outputs, marks or NONE, initial, d_outputs, d_final
-        gradients = empty_like(decay, inputs, initial)
-        call("scan_backward", flags, sizes, given, gradients)
+    for resets in random.resets(groups, batch, time):
+        call = Call("scan", flags_of(field, per_step, reverse, resets))
+        operands = decay, inputs, resets, initial
+        outputs, final = results = results_of(call, operands, dtype)
+        given = decay, outputs, resets, initial, d_outputs, d_final
+        gradients = results_of(call.backward, given, dtype)
         for group in range(groups):
-            drops = marks[0][group] != 0 if marks else None
+            drops = drops_of(resets, group)
             expected = definition.linear_scan(
                 *groups_of((decay, inputs, initial), group), reverse, drops
             )
-            assert_close(groups_of((outputs, final), group), expected, dtype)
+            assert_close(groups_of(results, group), expected, dtype)
             rate, start, *cotangents = groups_of(
                 (decay, initial, d_outputs, d_final), group
             )
@@ -188,12 +184,11 @@ def test_scan_equals_its_definition(sizes, dtype, field, per_step, reverse):
             assert_close(groups_of(gradients, group), expected, dtype)
 
     # Results may overwrite the arrays from which they are computed.
-    call("scan", flags, sizes, operands, (inputs, final))
+    write(call, operands, (inputs, final))
     assert all(np.array_equal(*pair) for pair in zip(inputs, outputs))
-    wanted = gradients[1]
-    gradients[1] = d_outputs
-    call("scan_backward", flags, sizes, given, gradients)
-    assert all(np.array_equal(*pair) for pair in zip(d_outputs, wanted))
+    d_decay, d_inputs, d_initial = gradients
+    write(call.backward, given, (d_decay, d_outputs, d_initial))
+    assert all(np.array_equal(*pair) for pair in zip(d_outputs, d_inputs))
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -213,36 +208,19 @@ def test_projected_scan_equals_its_definition(
     states = groups, batch, channels
     initial, d_final = random.make(*states), random.make(*states)
     d_outputs = random.make(groups, batch, time, units, parts=1)
-    resets = random.resets(groups, batch, time)
-    parts = FIELDS[field]
-    block = block_length(parts * channels)
-    sizes = (*sizes, block)
-    kept = [
-        np.empty((groups, batch, time // block + 2, parts, channels), dtype)
-    ]
-    for marks, padded in (([], False), (resets, False), ([], True)):
+    none, marks = random.resets(groups, batch, time)
+    block = block_length(FIELDS[field] * channels)
+    for resets, padded in ((none, False), (marks, False), (none, True)):
         if padded:
             silence(d_outputs, d_final, reverse)
-        flags = flags_of(field, per_step, reverse, dtype) + 128 * bool(marks)
+        flags = flags_of(field, per_step, reverse, resets)
+        call = Call("projected_scan", flags, (block,))
         operands = decay, inputs, into, out
-        outputs, final = empty_like(d_outputs, initial)
-        call(
-            "projected_scan",
-            flags,
-            sizes,
-            (*operands, marks or NONE, initial),
-            (outputs, final, kept),
-        )
-        gradients = empty_like(*operands, initial)
-        call(
-            "projected_scan_backward",
-            flags,
-            sizes,
-            (*operands, marks or NONE, kept, d_outputs, d_final),
-            gradients,
-        )
+        *results, kept = results_of(call, (*operands, resets, initial), dtype)
+        given = *operands, resets, kept, d_outputs, d_final, initial
+        gradients = results_of(call.backward, given, dtype)
         for group in range(groups):
-            drops = marks[0][group] != 0 if marks else None
+            drops = drops_of(resets, group)
             rate, rows, kernel, read_out, start = groups_of(
                 (*operands, initial), group
             )
@@ -250,7 +228,7 @@ def test_projected_scan_equals_its_definition(
                 rate, rows @ kernel, start, reverse, drops
             )
             expected = (states @ read_out).real, last
-            assert_close(groups_of((outputs, final), group), expected, dtype)
+            assert_close(groups_of(results, group), expected, dtype)
 
             slopes, d_last = groups_of((d_outputs, d_final), group)
             d_rate, d_projected, d_start = definition.linear_scan_gradients(
@@ -281,13 +259,10 @@ def test_causal_convolution_equals_its_definition(sizes, activation, dtype):
     inputs = random.make(groups, batch, time, features)
     response = random.make(groups, features, channels, taps)
     d_outputs = random.make(groups, batch, time, features, channels)
-    flags, sizes = encoded(sizes, activation, dtype)
+    call, given = convolution_with(activation), (inputs, response, d_outputs)
 
-    (outputs,) = empty_like(d_outputs)
-    call("causal_convolution", flags, sizes, (inputs, response), (outputs,))
-    gradients = empty_like(inputs, response)
-    given = inputs, response, d_outputs
-    call("causal_convolution_backward", flags, sizes, given, gradients)
+    (outputs,) = results_of(call, given[:-1], dtype)
+    gradients = results_of(call.backward, given, dtype)
     for group in range(groups):
         rows, taps_of, slopes = groups_of(given, group)
         expected = convolution.causal_convolution(rows, taps_of, activation)
@@ -297,17 +272,10 @@ def test_causal_convolution_equals_its_definition(sizes, activation, dtype):
 
     # One gradient alone is the same as both.
     for wanted in range(2):
-        alone = empty_like(inputs, response)
-        core.call(
-            "keras_linrec_causal_convolution_backward",
-            flags,
-            sizes,
-            [parts[0].ctypes.data for parts in given],
-            [
-                parts[0].ctypes.data if index == wanted else None
-                for index, parts in enumerate(alone)
-            ],
-        )
+        alone = [np.full_like(part, np.nan) for part in gradients]
+        into = [None, None]
+        into[wanted] = alone[wanted]
+        write(call.backward, given, into)
         assert np.array_equal(alone[wanted], gradients[wanted])
         assert np.isnan(alone[1 - wanted]).all()
 
@@ -326,22 +294,14 @@ def test_moves_of_steps_equal_their_definition(sizes, dtype, in_place):
         expected = moves @ sequences.reshape(batch, time, -1)
         given = sequences.copy()
         moved = given if in_place else np.full_like(given, np.nan)
-        call(
-            "move_steps",
-            flags + 8 * (dtype == "float64"),
-            sizes,
-            ([given], [mask.astype(dtype)]),
-            ([moved],),
-        )
+        operands = given, mask.reshape(sizes[:3])
+        write(Call("move_steps", flags), operands, (moved,))
         assert relative_error(moved, expected.reshape(sizes)) < TOLERANCE[dtype]
 
 
-def encoded(sizes, activation, dtype):
-    """The flags and the sizes of a causal convolution."""
-    function = keras.activations.get(activation)
-    flags, leak = activation_flags(function)
-    flags |= flags_of("real", False, False, dtype)
-    return flags, (*sizes, bits_of(leak))
+def convolution_with(activation):
+    flags, leak = activation_flags(keras.activations.get(activation))
+    return Call("causal_convolution", flags, (leak,))
 
 
 @pytest.mark.parametrize(
@@ -350,76 +310,55 @@ def encoded(sizes, activation, dtype):
 def test_gelu_keeps_its_digits_where_it_is_small(dtype, tolerance):
     # Single steps, and a response of one.
     numbers = np.linspace(-8, 8, 4001).astype(dtype)
-    inputs = [numbers.reshape(1, -1, 1, 1)]
-    response = [np.ones((1, 1, 1, 1), dtype)]
-    flags, sizes = encoded((1, numbers.size, 1, 1, 1, 1), "gelu", dtype)
-    (outputs,) = empty_like(inputs)
-    call("causal_convolution", flags, sizes, (inputs, response), (outputs,))
+    inputs = numbers.reshape(1, -1, 1, 1)
+    response = np.ones((1, 1, 1, 1), dtype)
+    call = convolution_with("gelu")
+    (outputs,) = results_of(call, (inputs, response), dtype)
     value, slope = convolution.ACTIVATIONS["gelu"]
     exact = value(numbers.astype("float64"))
-    error = np.abs(outputs[0].ravel() - exact)
+    error = np.abs(outputs.ravel() - exact)
     assert (error <= tolerance * np.abs(exact)).all()
 
-    (d_inputs,) = empty_like(inputs)
-    given = inputs, response, [np.ones_like(inputs[0])]
-    (d_response,) = empty_like(response)
-    call(
-        "causal_convolution_backward",
-        flags,
-        sizes,
-        given,
-        (d_inputs, d_response),
-    )
+    given = inputs, response, np.ones_like(outputs)
+    d_inputs, _ = results_of(call.backward, given, dtype)
     exact = slope(numbers.astype("float64"))
-    assert np.abs(d_inputs[0].ravel() - exact).max() < tolerance
+    assert np.abs(d_inputs.ravel() - exact).max() < tolerance
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gelu_of_large_numbers_is_zero_or_the_number(dtype):
     sizes = np.array([40, 1e3, 1e6, 1e19, 1e30, 3e38], dtype)
     for numbers, exact in ((sizes, sizes), (-sizes, 0 * sizes)):
-        inputs = [numbers.reshape(-1, 1, 1, 1)]
-        response = [np.ones((numbers.size, 1, 1, 1), dtype)]
-        flags, given = encoded((numbers.size, 1, 1, 1, 1, 1), "gelu", dtype)
-        (outputs,) = empty_like(inputs)
-        call("causal_convolution", flags, given, (inputs, response), (outputs,))
-        error = np.abs(outputs[0].ravel() - exact)
+        inputs = numbers.reshape(-1, 1, 1, 1)
+        response = np.ones_like(inputs)
+        call = convolution_with("gelu")
+        (outputs,) = results_of(call, (inputs, response), dtype)
+        error = np.abs(outputs.ravel() - exact)
         assert (error <= 1e-6 * exact).all()
 
 
 def test_no_rows_give_no_outputs_and_no_gradient():
     zeros = np.zeros
-    decay, into, out = (zeros(s, "float32") for s in ((3,), (2, 3), (3, 4)))
-    none = zeros((0,), "float32")
-    gradients = [
-        [np.ones_like(part)] for part in (decay, none, into, out, none)
-    ]
-    call(
-        "scan_backward",
-        0,
-        (1, 0, 5, 3),
-        [[decay]] + [[none]] * 5,
-        [gradients[0], [none], [none]],
-    )
-    assert not gradients[0][0].any()
-    gradients[0] = [np.ones_like(decay)]
-    given = [[decay], [none], [into], [out], *[[none]] * 4]
-    call("projected_scan_backward", 0, (1, 0, 5, 2, 3, 4, 48), given, gradients)
-    assert not any(part.any() for (part,) in gradients)
+    decay, state, sequence = zeros(3), zeros((0, 3)), zeros((0, 5, 3))
+    scan = Call("scan_backward", 0)
+    given = decay, sequence, NONE, state, sequence, state
+    ((d_decay,), _, _) = results_of(scan, given, "float32")
+    assert not d_decay.any()
+    block = 48
+    call = Call("projected_scan_backward", 0, (block,))
+    kept = zeros((0, checkpoint_count(5, block), 1, 3))
+    operands = decay, zeros((0, 5, 2)), zeros((2, 3)), zeros((3, 4))
+    given = *operands, NONE, kept, zeros((0, 5, 4)), state, state
+    gradients = results_of(call, given, "float32")
+    assert not any(part.any() for part in flatten(gradients))
 
 
 def test_a_decay_close_to_one_does_not_stall():
     # A float32 sum would stop growing 3% short of its limit.
     decay = np.array([1 - 1e-6], "float32")
     inputs = np.full((1, 1_000_000, 1), 1e-6, "float32")
-    start, outputs = np.zeros((1, 1), "float32"), np.empty_like(inputs)
-    call(
-        "scan",
-        0,
-        (1, *inputs.shape),
-        ([decay], [inputs], NONE, [start]),
-        ([outputs], [start.copy()]),
-    )
+    given = decay, inputs, NONE, np.zeros((1, 1))
+    (outputs,), _ = results_of(Call("scan", 0), given, "float32")
     rate = float(decay[0])
     expected = float(inputs[0, 0, 0]) * (1 - rate**1_000_000) / (1 - rate)
     assert abs(outputs[0, -1, 0] / expected - 1) < 1e-7
@@ -428,27 +367,13 @@ def test_a_decay_close_to_one_does_not_stall():
 def test_gradients_of_kernels_keep_their_digits_over_many_steps():
     # Of numbers of one sign, a float32 sum would be 7e-4 off.
     time, block = 2**18, 384
-    shapes = {
-        "decay": (2,),
-        "inputs": (1, time, 2),
-        "input_kernel": (2, 2),
-        "output_kernel": (2, 2),
-        "resets": (0,),
-        "checkpoints": (1, time // block + 2, 1, 2),
-        "d_outputs": (1, time, 2),
-        "d_final": (1, 2),
-    }
-    gradients = {}
-    for dtype in DTYPES:
-        given = [[np.full(s, 0.3, dtype)] for s in shapes.values()]
-        gradients[dtype] = empty_like(*given[:4], given[-1])
-        call(
-            "projected_scan_backward",
-            flags_of("real", False, False, dtype),
-            (1, 1, time, 2, 2, 2, block),
-            given,
-            gradients[dtype],
-        )
+    call = Call("projected_scan_backward", 0, (block,))
+    kernel, sequence, state = (2, 2), (1, time, 2), (1, 2)
+    kept = 1, checkpoint_count(time, block), 1, 2
+    operands = (2,), sequence, kernel, kernel
+    shapes = *operands, (0, 0), kept, sequence, state, state
+    given = [np.full(shape, 0.3) for shape in shapes]
+    gradients = {dtype: results_of(call, given, dtype) for dtype in DTYPES}
     single, double = (map(number, gradients[dtype]) for dtype in DTYPES)
     for one, other in zip(single, double):
         assert relative_error(one, other) < 1e-5
@@ -457,44 +382,28 @@ def test_gradients_of_kernels_keep_their_digits_over_many_steps():
 @pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
 def test_zeros_stay_zero_under_a_growing_decay(per_step):
     # Threads share a long row, and 1.2^32768 overflows.
-    sizes = (1, 1, 65536, 1)
-    zeros = np.zeros(sizes[1:], "float32")
-    decay = np.full((1,) if not per_step else sizes[1:], 1.2, "float32")
-    start, outputs = np.zeros((1, 1), "float32"), np.ones_like(zeros)
-    given = [decay], [zeros], NONE, [start]
-    call("scan", 2 * per_step, sizes, given, ([outputs], [start.copy()]))
+    zeros = np.zeros((1, 65536, 1))
+    decay = np.full(zeros.shape if per_step else 1, 1.2)
+    call = Call("scan", flags_of("real", per_step, False))
+    given = decay, zeros, NONE, np.zeros((1, 1))
+    (outputs,), _ = results_of(call, given, "float32")
     assert not outputs.any()
 
 
 def test_two_runs_give_the_same_bits():
     random = Numbers("complex", "float32")
-    sizes = (1, 3, 2000, 16, 32, 16)
     decay, initial = random.make(32), random.make(3, 32)
     inputs = random.make(3, 2000, 16, parts=1)
     into, out = random.make(16, 32), random.make(32, 16)
     d_outputs, d_final = random.make(3, 2000, 16, parts=1), random.make(3, 32)
-    block = block_length(64)
-    kept = [np.empty((3, 2000 // block + 2, 2, 32), "float32")]
+    call = Call("projected_scan", COMPLEX, (block_length(64),))
+    operands = decay, inputs, into, out, NONE
     runs = []
     for _ in range(2):
-        outputs, final = empty_like(d_outputs, initial)
-        gradients = empty_like(decay, inputs, into, out, initial)
-        operands = decay, inputs, into, out, NONE
-        call(
-            "projected_scan",
-            1,
-            (*sizes, block),
-            (*operands, initial),
-            (outputs, final, kept),
-        )
-        call(
-            "projected_scan_backward",
-            1,
-            (*sizes, block),
-            (*operands, kept, d_outputs, d_final),
-            gradients,
-        )
-        runs.append([p for parts in (outputs, *gradients) for p in parts])
+        outputs, _, kept = results_of(call, (*operands, initial), "float32")
+        given = *operands, kept, d_outputs, d_final, initial
+        gradients = results_of(call.backward, given, "float32")
+        runs.append(flatten([outputs, *gradients]))
     assert all(np.array_equal(*pair) for pair in zip(*runs))
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from one_backend.torch.core.test_native_core import DTYPES
 from one_backend.torch.core.test_native_core import FIELDS
-from one_backend.torch.core.test_native_core import NONE
 from one_backend.torch.core.test_native_core import Numbers
-from one_backend.torch.core.test_native_core import call
 from one_backend.torch.core.test_native_core import decay_shape
 from one_backend.torch.core.test_native_core import flags_of
+from support.core_calls import results_of
 from support.needs_native import require_native
+
+from keras_linrec.kernels.native.table import Call
 
 require_native()
 
@@ -27,13 +28,6 @@ def aligned(shape, dtype):
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def results_of(random, *shapes):
-    return [
-        [aligned(shape, random.dtype) for _ in range(random.parts)]
-        for shape in shapes
-    ]
-
-
 def half(quantities, index):
     """Half of the channels of arrays (..., channels), in new arrays."""
     middle = SIZES[-1] // 2
@@ -41,16 +35,13 @@ def half(quantities, index):
     return [[np.ascontiguousarray(p[..., part]) for p in q] for q in quantities]
 
 
-def scanned(random, flags, sizes, given, resets):
+def scanned(call, given, resets, dtype):
     """The results of a scan, and its gradients."""
-    decay, inputs, initial, d_outputs, d_final = given
-    results = results_of(random, sizes, initial[0].shape)
-    call("scan", flags, sizes, (decay, inputs, resets, initial), results)
-    operands = decay, results[0], resets, initial, d_outputs, d_final
-    shapes = decay[0].shape, sizes, initial[0].shape
-    gradients = results_of(random, *shapes)
-    call("scan_backward", flags, sizes, operands, gradients)
-    return results + gradients
+    decay, inputs, initial, *cotangents = given
+    operands = decay, inputs, resets, initial
+    results = results_of(call, operands, dtype, empty=aligned)
+    operands = decay, results[0], resets, initial, *cotangents
+    return results + results_of(call.backward, operands, dtype, empty=aligned)
 
 
 @pytest.mark.rest
@@ -64,13 +55,12 @@ def test_large_results_equal_those_of_half_the_channels(dtype, field, per_step):
     states = groups, batch, channels
     shapes = decay_shape(*SIZES, per_step), SIZES, states, SIZES, states
     given = [random.make(*shape) for shape in shapes]
-    marks = random.resets(*rows)
-    for reverse, resets in itertools.product((False, True), (None, marks)):
-        flags = flags_of(field, per_step, reverse, dtype) + 128 * bool(resets)
-        resets = resets or NONE
-        whole = scanned(random, flags, SIZES, given, resets)
+    for reverse, resets in itertools.product(
+        (False, True), random.resets(*rows)
+    ):
+        call = Call("scan", flags_of(field, per_step, reverse, resets))
+        whole = scanned(call, given, resets, dtype)
         for index in range(2):
-            sizes = *rows, channels // 2
-            parts = scanned(random, flags, sizes, half(given, index), resets)
+            parts = scanned(call, half(given, index), resets, dtype)
             for one, other in zip(half(whole, index), parts, strict=True):
                 np.testing.assert_array_equal(one, other)

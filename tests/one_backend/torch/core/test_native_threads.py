@@ -29,7 +29,7 @@ def test_threads_and_calls_at_once_do_not_change_a_bit():
     )
     assert (one, three) == ("1", "3"), errors
     assert same == still_same == "True"
-    assert len(alone) == 4 and alone == shared
+    assert len(alone) == 6 and alone == shared
 
 
 @pytest.mark.rest

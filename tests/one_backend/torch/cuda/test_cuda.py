@@ -1,5 +1,7 @@
 """The linear scan of the CUDA core, called as PyTorch calls it."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ if keras.backend.backend() != "torch":
     pytest.skip("here PyTorch calls the CUDA core", allow_module_level=True)
 
 import torch
+from support.core_calls import quantities_of
 from support.cuda_stand_in import stand_in as stand_in
 
 import keras_linrec
@@ -18,7 +21,10 @@ from keras_linrec.kernels import backends
 from keras_linrec.kernels import registry
 from keras_linrec.kernels import sections
 from keras_linrec.kernels.native.call_encoding import flags_of
+from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.native.table import flatten
+from keras_linrec.kernels.native.table import result_shapes
+from keras_linrec.kernels.native.table import sizes_of
 from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.reference import scan as plain_scan
 from keras_linrec.kernels.torch import cuda
@@ -54,42 +60,27 @@ def whole(tensors):
     return arrays[0] if len(arrays) == 1 else arrays[0] + 1j * arrays[1]
 
 
-def empty_like(tensors):
-    return [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
-
-
-def given(resets, inputs):
-    return inputs.new_empty((0, 0)) if resets is None else resets
-
-
-def scan(decay, inputs, initial_state, reverse=False, resets=None):
-    """Outputs and final state, of quantities without further axes."""
-    outputs, final = empty_like(inputs), empty_like(initial_state)
-    resets = given(resets, inputs[0])
-    cuda.call(
-        "scan",
-        flags_of(decay, reverse, resets),
-        (1, *inputs[0].shape),
-        flatten([decay, inputs, resets, initial_state]),
-        [*outputs, *final],
-    )
-    return outputs, final
-
-
-def scan_backward(
-    decay, outputs, initial_state, *cotangents, reverse=False, resets=None
+def results_of(
+    name, decay, sequences, state, *cotangents, reverse=False, resets=None
 ):
-    """Cotangents of decay, inputs and initial state."""
-    results = [empty_like(a) for a in (decay, outputs, initial_state)]
-    resets = given(resets, outputs[0])
-    cuda.call(
-        "scan_backward",
-        flags_of(decay, reverse, resets),
-        (1, *outputs[0].shape),
-        flatten([decay, outputs, resets, initial_state, *cotangents]),
-        flatten(results),
-    )
-    return results
+    """Quantities, as the CUDA core computes them."""
+    if resets is None:
+        resets = sequences[0].new_empty((0, 0))
+    given = flatten([decay, sequences, resets, state, *cotangents])
+    call = Call(name, flags_of(decay, reverse, resets))
+    shapes = tuple(tensor.shape for tensor in given)
+    results = [
+        given[0].new_full(shape, torch.nan)
+        for shape in result_shapes(call, shapes)
+    ]
+    cuda.call(name, call.flags, sizes_of(call, shapes), given, results)
+    return quantities_of(call, results)
+
+
+# Of decay, inputs and initial state; and of decay, outputs, initial state and
+# cotangents of the results.
+scan = partial(results_of, "scan")
+scan_backward = partial(results_of, "scan_backward")
 
 
 def gradients(
@@ -130,7 +121,7 @@ def check(arrays, field, reverse, dtype, device="cpu", resets=None):
     decay, inputs, state, *cotangents = tensors
     expected = definition.linear_scan(*arrays[:3], reverse, resets)
     marks = None if resets is None else inputs[0].new_tensor(resets)
-    outputs, final = scan(decay, inputs, state, reverse, marks)
+    outputs, final = scan(decay, inputs, state, reverse=reverse, resets=marks)
     assert relative_error(whole(outputs), expected[0]) < tolerance
     assert relative_error(whole(final), expected[1]) < tolerance
     got = scan_backward(

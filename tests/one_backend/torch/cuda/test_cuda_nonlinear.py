@@ -66,7 +66,7 @@ def by_kernels(dynamics, operands, cotangents):
     outputs, final = cuda.nonlinear_scan(call, operands)
     upstream = [part.to(outputs.dtype) for part in cotangents]
     gradients = cuda.nonlinear_scan_backward(
-        call, [*operands, outputs, *upstream]
+        call.backward, [*operands, outputs, *upstream]
     )
     return [outputs, final, *gradients]
 
@@ -149,7 +149,7 @@ def test_a_nan_stops_at_a_reset(stand_in):
     d_outputs = torch.ones_like(outputs)
     d_outputs[:, 7] = torch.nan
     d_inputs, *_, d_initial_state = cuda.nonlinear_scan_backward(
-        call, [*operands, outputs, d_outputs, final]
+        call.backward, [*operands, outputs, d_outputs, final]
     )
     missing = d_inputs.isnan().any(-1)
     assert missing[0].nonzero().flatten().tolist() == [6, 7]
@@ -193,7 +193,7 @@ def test_it_takes_leading_axes_and_need_not_give_outputs(stand_in):
     nothing, alone = cuda.nonlinear_scan(call.replace(keep=0), operands)
     assert nothing.shape == (2, 3, 2, 0, 4) and torch.equal(alone, final)
     gradients = cuda.nonlinear_scan_backward(
-        call, [*operands, outputs, nothing, final]
+        call.backward, [*operands, outputs, nothing, final]
     )
     for index in np.ndindex(2, 3):
         one = [part[index] for part in operands]
@@ -250,6 +250,20 @@ def test_autocast_does_not_round(stand_in):
         assert torch.equal(one, other)
 
 
+def test_it_runs_where_its_tensors_are(stand_in):
+    dynamics = Dynamics(keras.activations.tanh, "rk2", gated=True)
+    operands = operands_of(
+        dynamics, (2, 5, 3, 4), True, 0, torch.float32, resets=True
+    )
+    cotangents = random_cotangents(operands)
+    expected = by_kernels(dynamics, operands, cotangents)
+    # To which Keras' functions move tensors.
+    with keras.device("meta"):
+        got = by_kernels(dynamics, operands, cotangents)
+    for one, other in zip(got, expected):
+        assert torch.equal(one, other)
+
+
 def test_the_operators_on_a_gpu_return_the_promised_shapes(stand_in):
     from keras_linrec.kernels.torch.operators import ON_CUDA
     from keras_linrec.kernels.torch.operators import OPERATORS
@@ -299,8 +313,3 @@ def test_on_a_gpu():
                 )
                 tolerance = 1e-11 if dtype == torch.float64 else 1e-5
                 check(dynamics, operands, tolerance)
-
-
-def test_an_activation_without_a_gradient_is_not_taken_for_another():
-    with pytest.raises(NotImplementedError, match="Received: activation="):
-        cuda._activated(keras.activations.softplus, 0.0, torch.zeros(1))

@@ -13,8 +13,9 @@ from operations.test_native_impulse_response import assert_gradients
 from operations.test_native_impulse_response import core_gradients
 from operations.test_native_impulse_response import core_response
 from operations.test_native_impulse_response import response_of
-from operations.test_native_impulse_response import system
 from support.cuda_stand_in import stand_in as stand_in
+from support.structured_systems import system
+from support.structured_systems import weights_of
 
 import keras_linrec
 from keras_linrec.kernels import backends
@@ -67,8 +68,7 @@ def case(sizes, moved=0.1):
     """Arguments, and the cotangent of the response."""
     arguments = system("legs", *sizes[:3], moved=moved)
     shape = *sizes[:2], sizes[3]
-    weights = np.random.default_rng(1).uniform(-1, 1, shape)
-    return arguments, weights.astype("float32").astype("float64")
+    return arguments, *weights_of([np.empty(shape)], seed=1)
 
 
 def check(sizes, alpha, dtype, device="cpu"):

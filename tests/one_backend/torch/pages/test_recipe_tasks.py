@@ -1,6 +1,7 @@
 """What the models of the recipes learn, are built of and measured for."""
 
 import wave
+from itertools import permutations
 from types import SimpleNamespace
 
 import keras
@@ -14,6 +15,7 @@ from recipes import networks
 from recipes import record
 from recipes import recordings
 from recipes import training
+from recipes.group_words import multiplication_table
 from recipes.sounds import interpolated
 from recipes.sounds import oversampled
 from recipes.sounds import varied
@@ -86,7 +88,11 @@ def test_the_test_has_every_example_once():
 
 @pytest.mark.parametrize(
     "name, arguments",
-    [("addition", {"steps": 9}), ("copy_memory", {"delay": 4})],
+    [
+        ("addition", {"steps": 9}),
+        ("copy_memory", {"delay": 4}),
+        ("distant_pulses", {"steps": 60, "distance": 30}),
+    ],
 )
 def test_drawn_sequences_follow_from_the_seed_and_their_number(name, arguments):
     task = data.TASKS[name](None, 0, **arguments)
@@ -131,6 +137,57 @@ def speech(tmp_path):
 
 def speech_options(path):
     return reproduce.parse(["speech-lssl", "--data", str(path)])
+
+
+def test_words_of_a_group_ask_for_the_product_up_to_each_letter():
+    task = data.TASKS["group_words"](None, 0, degree=3, steps=7)
+    inputs, products = task.batch(1, 2, 5)
+    assert inputs["sequences"].dtype == products.dtype == "int32"
+    elements = np.array(list(permutations(range(3))))
+    for letters, expected in zip(inputs["sequences"], products):
+        objects = np.arange(3)
+        for letter, product in zip(letters, expected):
+            objects = elements[letter][objects]
+            assert (objects == elements[product]).all()
+    longer, _ = next(task.of_length(9).tests())
+    assert longer["sequences"].shape == (100, 9)
+
+
+def test_batches_of_words_have_as_many_letters_at_every_length():
+    task = data.TASKS["group_words"](None, 0, degree=3, steps=64)
+    shapes = {
+        task.batch(0, number, 2)[0]["sequences"].shape for number in range(40)
+    }
+    assert shapes == {(32, 4), (16, 8), (8, 16), (4, 32), (2, 64)}
+
+
+def test_letters_of_a_group_do_not_commute():
+    table = multiplication_table(3)
+    assert (table != table.T).any()
+    # Every product can be undone.
+    assert all(sorted(row) == list(range(6)) for row in table)
+    assert (table[0] == np.arange(6)).all()
+
+
+def test_only_both_pulses_together_tell_the_classes_apart():
+    noise = data.PULSE_NOISE
+    sequences, labels = data.pulses(400, 100, 60, np.random.default_rng(0))
+    sums = np.stack(
+        [
+            np.convolve(row[:, 0], np.ones(data.PULSE_STEPS), "valid")
+            for row in sequences
+        ]
+    )
+    # The two windows that hold whole pulses, in each row.
+    first = np.argmax(np.abs(sums[:, :21]) + np.abs(sums[:, 60:]), axis=1)
+    rows = np.arange(len(sums))
+    one, other = sums[rows, first], sums[rows, first + 60]
+    assert np.abs(np.abs(np.stack([one, other])) - data.PULSE_STEPS).max() < (
+        5 * noise * data.PULSE_STEPS**0.5
+    )
+    assert np.array_equal(one * other > 0, labels == 1)
+    for signs in (one > 0, other > 0):
+        assert abs(labels[signs].mean() - 0.5) < 0.1
 
 
 def test_recordings_are_split_by_takes_or_by_the_speaker(speech):
@@ -472,7 +529,8 @@ def test_norms_of_tokens_are_those_of_their_features_without_padding():
 def small_task(recipe):
     """A task with the inputs of a recipe's and hardly any data."""
     given, labels = recipe.task_arguments, np.arange(10)
-    if recipe.task in ("addition", "copy_memory"):
+    drawn = "addition", "copy_memory", "distant_pulses", "group_words"
+    if recipe.task in drawn:
         return data.TASKS[recipe.task](None, 0, **given)
     if recipe.task == "text":
         return TextTask(np.arange(4000) % 256, given["length"])

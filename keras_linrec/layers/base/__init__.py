@@ -1,0 +1,1 @@
+"""What units are built on: the base classes and what every layer shares."""

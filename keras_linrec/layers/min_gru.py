@@ -1,0 +1,115 @@
+"""MinGRU: a GRU whose gate reads the input alone."""
+
+import keras
+
+from keras_linrec.layers.base.minimal_layer import MinimalLayer
+from keras_linrec.layers.base.set_later import for_bases
+
+
+@keras.saving.register_keras_serializable("keras_linrec")
+class MinGRU(MinimalLayer):
+    """Minimal gated recurrent unit - Feng et al. 2024.
+
+    The layer is nonlinear in its inputs, by the gate z, and linear in its
+    state, so that all steps are computed in parallel where the kernel is
+    parallel:
+
+        z_t = sigmoid(W_z u_t + b_z)
+        g_t = g(W_h u_t + b_h)
+        h_t = (1 - z_t) h_{t-1} + z_t g_t
+
+    g is the identity, or with `candidate="positive"` the function of the
+    paper's form in logarithms, g(x) = x + 0.5 for x >= 0 and sigmoid(x) below.
+    That form computes the logarithms of states, and keeps them above 0 for
+    that. Here both are computed as they are: a state is a weighted mean of the
+    candidates so far and of the initial state, and no decay exceeds 1.
+
+    | weight | shape | meaning |
+    |---|---|---|
+    | `gate_kernel`, `gate_bias` | (features, units), (units,) | W_z^T, b_z |
+    | `kernel`, `bias` | (features, units), (units,) | W_h^T, b_h |
+
+    Args:
+        units: integer, the number of output features and of states. Defaults
+            to `None`, as many as the input has.
+        candidate: `"linear"` or `"positive"`, what g is. Defaults to
+            `"linear"`.
+        use_bias: whether the gate and the candidate have biases. Defaults
+            to `True`.
+        kernel_initializer: for the kernels. Defaults to `"glorot_uniform"`.
+        bias_initializer: for the biases. Defaults to `"zeros"`.
+        kernel_regularizer, bias_regularizer, kernel_constraint,
+            bias_constraint: for the kernels and the biases. Default to `None`.
+        dropout: float in [0, 1), the share of input features to drop during
+            training, the same ones at every time step. Defaults to 0.
+        seed: integer, the seed of the dropout. Defaults to `None`.
+        return_sequences: whether to return the outputs of all time steps or
+            only the last. Defaults to `True`.
+        return_state: whether to return the final state too. Defaults to
+            `False`.
+        go_backwards: whether to read the sequence from its end; the outputs
+            come in the order of reading. Defaults to `False`.
+        stateful: whether each batch starts from the final state of the last
+            one. Needs a fixed batch size. Defaults to `False`.
+        zero_output_for_mask: whether masked steps give zeros instead of
+            repeating the previous output. Defaults to `False`.
+        **kwargs: `name`, `dtype`, `trainable`, `activity_regularizer`.
+
+    Call arguments:
+        initial_state: list of one tensor (batch, units), h before the first
+            step. Defaults to `None`: zeros, or the state of the previous
+            batch if `stateful`.
+        See `call` for `mask`, `reset_mask` and what else every unit takes.
+
+    Output shape:
+        (batch, time, units), or (batch, units) with `return_sequences=False`;
+        with `return_state`, a tuple of that and the final state (batch,
+        units), float32 whatever the policy.
+
+    Raises:
+        ValueError: for an argument out of its range, at construction.
+
+    Reference:
+        [Were RNNs All We Needed?](https://arxiv.org/abs/2410.01201), section
+        3.1, and the appendix on log-space for `"positive"`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_linrec
+    >>> layer = keras_linrec.layers.MinGRU(8)
+    >>> sequences = np.random.rand(2, 1000, 3).astype("float32")
+    >>> tuple(layer(sequences).shape)
+    (2, 1000, 8)
+
+    The same, one step at a time:
+
+    >>> states = layer.get_initial_state(batch_size=2)
+    >>> output, states = layer.step(sequences[:, 0], states)
+    >>> tuple(output.shape)
+    (2, 8)
+    """
+
+    gate_prefixes = ("gate_",)
+
+    def __init__(
+        self,
+        units=None,
+        candidate="linear",
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        dropout=0.0,
+        seed=None,
+        return_sequences=True,
+        return_state=False,
+        go_backwards=False,
+        stateful=False,
+        zero_output_for_mask=False,
+        **kwargs,
+    ):
+        super().__init__(**for_bases(MinGRU, locals()))

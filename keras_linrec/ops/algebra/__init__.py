@@ -1,0 +1,1 @@
+"""Matrices and systems: eigenvalues, inverses, canonical and modal forms."""

@@ -1,0 +1,1 @@
+"""Masks: what a call is given, and its unmasked steps moved to the front."""

@@ -1,0 +1,1 @@
+"""Records of operations on structured systems, and their forms."""

@@ -1,0 +1,224 @@
+"""LinOSS: how it starts, what it conserves, and which arguments it refuses."""
+
+import keras
+import numpy as np
+import pytest
+from definitions import linoss as definition
+from support.autodiff import backend_gradients
+from support.units import array
+from support.units import close
+from support.units import initial_states
+from support.units import randomise
+from support.units import sequences
+from support.units import weights_of
+
+from keras_linrec.layers import LinOSS
+
+FORMS = {
+    "imex": {},
+    "im": {"discretization": "im"},
+    "damped": {"damping": True},
+}
+EVERY_FORM = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+
+
+def built(features=3, **arguments):
+    layer = LinOSS(4, **arguments)
+    layer.build((None, None, features))
+    return layer
+
+
+def blocks_of(layer):
+    """The 2 x 2 blocks of a step, by the definition."""
+    weights = weights_of(layer)
+    stiffness = weights["stiffness"]
+    blocks, _ = definition.blocks(
+        stiffness,
+        weights.get("friction", 0 * stiffness),
+        np.exp(weights["log_timescale"]),
+        layer.discretization,
+    )
+    return blocks
+
+
+def test_weights_start_in_the_ranges_of_the_authors_code():
+    weights = weights_of(built(features=50, state_size=500))
+    assert 0 <= weights["stiffness"].min() < weights["stiffness"].max() <= 1
+    assert abs(weights["stiffness"].mean() - 0.5) < 0.05
+    timescale = np.exp(weights["log_timescale"])
+    assert 0.5 - 1e-6 < timescale.min() < 0.51
+    assert 0.72 < timescale.max() < 0.73 + 1e-6
+    for name, fan_in in (("input_real", 50), ("output_imag", 500)):
+        limit = fan_in**-0.5
+        assert 0.95 * limit < np.abs(weights[name]).max() <= limit * 1.000001
+        assert abs(weights[name].var() * 3 * fan_in - 1) < 0.1
+
+
+def test_a_damped_layer_starts_uniform_on_a_ring():
+    layer = built(
+        state_size=2000, damping=True, r_min=0.5, r_max=0.9, theta_max=2.0
+    )
+    eigenvalues = np.linalg.eigvals(blocks_of(layer))[:, 0]
+    modulus, angle = np.abs(eigenvalues), np.abs(np.angle(eigenvalues))
+    assert 0.5 - 1e-4 <= modulus.min() < modulus.max() <= 0.9 + 1e-4
+    assert angle.max() <= 2.0 + 1e-3
+    for numbers, ends in ((modulus**2, (0.25, 0.81)), (angle, (0, 2))):
+        counts, _ = np.histogram(numbers, 5, ends)
+        assert np.abs(counts / 400 - 1).max() < 0.2
+
+
+# Where A is 0 or less, and where a step would diverge.
+EDGES = [-1.0, 0.0, 1e-12, 1e-5, 3.0, 15.999, 16.0, 1e3]
+
+
+@EVERY_FORM
+def test_the_edges_of_oscillation_equal_the_definition(form):
+    layer = built(
+        state_size=8, return_state=True, dt_min=0.5, dt_max=0.5001, **form
+    )
+    layer.log_timescale.assign(np.full(8, np.log(0.5)))
+    layer.stiffness.assign(EDGES)
+    if layer.damping:
+        layer.friction.assign([0.0, 0.1, 1.0, -1.0, 0.1, 0.1, 0.1, 0.1])
+    # Near dt^2 A = 4, the rounding of dt turns the step after long enough.
+    inputs, states = sequences(50), initial_states(layer)
+    got = layer(inputs, initial_state=states)
+    expected = definition.linoss(
+        weights_of(layer),
+        inputs.astype("float64"),
+        *(state.astype("float64") for state in states),
+        discretization=layer.discretization,
+    )
+    for one, other in zip(got, expected):
+        assert np.abs(array(one) - other).max() < 2e-4 * np.abs(other).max()
+
+
+@EVERY_FORM
+def test_gradients_are_finite_at_the_edges(form):
+    layer = built(state_size=8, **form)
+    layer.stiffness.assign(EDGES)
+    names = [weight.name for weight in layer.trainable_variables]
+    arguments = [weights_of(layer)[name] for name in names]
+
+    def run(options):
+        def outputs(tensors):
+            outputs, _ = layer.stateless_call(
+                tensors,
+                layer.non_trainable_variables,
+                sequences(5),
+                **options,
+            )
+            return [outputs]
+
+        return outputs
+
+    for options in ({}, {"time_deltas": np.zeros((2, 5), "float32")}):
+        got = backend_gradients(run(options), arguments, [np.ones((2, 5, 4))])
+        for name, gradient in zip(names, got):
+            assert np.isfinite(gradient).all(), name
+        # Out of bounds, and so without effect.
+        stiffness = got[names.index("stiffness")]
+        assert stiffness[0] == 0
+        if layer.discretization == "imex":
+            assert stiffness[-1] == 0
+
+
+def test_an_undamped_oscillator_conserves_its_energy():
+    """z^2 - dt A x z + A x^2, for 10,000 steps (LinOSS, section 2.2)."""
+    layer = built(state_size=8, return_state=True)
+    states = initial_states(layer)
+    weights = weights_of(layer)
+    a, dt = weights["stiffness"], np.exp(weights["log_timescale"])
+
+    def energy(states):
+        real_x, imag_x, real_z, imag_z = map(array, states)
+        return sum(
+            z**2 - dt * a * x * z + a * x**2
+            for x, z in ((real_x, real_z), (imag_x, imag_z))
+        )
+
+    silence = np.zeros((2, 10_000, 3), "float32")
+    _, *after = layer(silence, initial_state=states)
+    assert np.abs(energy(after) / energy(states) - 1).max() < 2e-3
+
+
+@EVERY_FORM
+def test_no_step_lets_a_state_grow_whatever_the_weights(form):
+    layer = built(state_size=64, **form)
+    generator = np.random.default_rng(0)
+    for weight in layer.trainable_variables:
+        if weight.name in ("stiffness", "friction", "log_timescale"):
+            weight.assign(3 * generator.standard_normal(64))
+    eigenvalue = layer.step_constants().eigenvalue()
+    assert np.hypot(*map(array, eigenvalue)).max() < 1 + 1e-6
+    if "damping" not in form:
+        return
+    friction = np.maximum(weights_of(layer)["friction"], 0)
+    timescale = np.exp(weights_of(layer)["log_timescale"])
+    expected = (1 + timescale * friction) ** -0.5
+    assert np.allclose(np.hypot(*map(array, eigenvalue)), expected, rtol=1e-5)
+
+
+@EVERY_FORM
+def test_steps_of_length_one_are_the_steps_without_lengths(form):
+    layer = randomise(built(state_size=8, return_state=True, **form))
+    inputs, states = sequences(20), initial_states(layer)
+    plain = layer(inputs, initial_state=states)
+    timed = layer(
+        inputs, initial_state=states, time_deltas=np.ones((2, 20), "float32")
+    )
+    for one, other in zip(timed, plain):
+        close(one, other, 1e-4 * np.abs(array(other)).max())
+    # And a step of no time changes nothing.
+    lengths = np.tile([0.0, 1.0], 20)[None].repeat(2, axis=0)
+    outputs, *final = layer(
+        np.repeat(inputs, 2, axis=1), initial_state=states, time_deltas=lengths
+    )
+    for one, other in zip((outputs[:, 1::2], *final), plain):
+        close(one, other, 1e-4 * np.abs(array(other)).max())
+
+
+@EVERY_FORM
+def test_half_the_sampling_rate_and_twice_the_step_are_nearly_the_same(form):
+    # A ring of slow oscillators, where the layer starts on one.
+    ring = {"theta_max": 0.02, "r_min": 0.99}
+    layer = built(state_size=8, dt_min=0.005, dt_max=0.01, **ring, **form)
+    slow = sequences(20)
+    fast = np.repeat(slow, 2, axis=1)
+    layer.feedthrough.assign(0 * layer.feedthrough)
+    expected = array(layer(fast))[:, 1::2]
+    layer.step_rescale = 2.0
+    halved = array(layer(slow))
+    assert np.abs(halved - expected).max() < 0.1 * np.abs(expected).max()
+    layer.step_rescale = 1.0
+    assert np.array_equal(halved, array(layer(slow, step_rescale=2.0)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"state_size": 0}, "`state_size` .* Received: state_size=0"),
+        ({"discretization": "zoh"}, "`discretization` .*=zoh"),
+        ({"damping": 1}, "`damping` .* Received: damping=1"),
+        (
+            {"damping": True, "discretization": "im"},
+            "`damping` should be False .* discretization=im",
+        ),
+        ({"r_min": 0.0}, "`r_min` .* Received: r_min=0.0"),
+        ({"r_max": 1.1}, "`r_max` .* Received: r_max=1.1"),
+        ({"r_max": 0.5}, "`r_max` .* Received: r_max=0.5"),
+        ({"theta_max": 4.0}, "`theta_max` .* Received: theta_max=4.0"),
+        ({"dt_min": 0.0}, "`dt_min` .* Received: dt_min=0.0"),
+        ({"dt_max": 0.1}, "`dt_max` .* Received: dt_max=0.1"),
+    ],
+)
+def test_wrong_arguments_are_named_at_construction(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        LinOSS(4, **arguments)
+
+
+def test_a_seed_gives_every_kernel_numbers_of_its_own():
+    weights = weights_of(
+        built(kernel_initializer=keras.initializers.GlorotNormal(seed=1))
+    )
+    assert np.abs(weights["input_real"] - weights["input_imag"]).max() > 0.1

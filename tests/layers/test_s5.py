@@ -1,0 +1,201 @@
+"""S5: how it starts, its sampling rate, and which arguments it refuses."""
+
+import keras
+import numpy as np
+import pytest
+from support.autodiff import backend_gradients
+from support.units import UNITS
+from support.units import array
+from support.units import close
+from support.units import randomise
+from support.units import sequences
+from support.units import weights_of
+
+from keras_linrec.layers import S5
+
+
+def built(features=3, **arguments):
+    layer = S5(4, **arguments)
+    layer.build((None, None, features))
+    return layer
+
+
+def normal_hippo(size):
+    """HiPPO-N of the paper's equations 8 and 13, with 1-based indices."""
+    n = np.arange(1.0, size + 1)
+    root = np.sqrt(2 * n - 1)
+    upper = np.triu(np.outer(root, root), 1) / 2
+    return upper - upper.T - np.eye(size) / 2
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_eigenvalues_start_as_those_of_blocks_of_normal_hippo(blocks):
+    weights = weights_of(built(state_size=12, num_blocks=blocks))
+    assert np.allclose(np.exp(weights["transition_log_real"]), 0.5)
+    exact = np.linalg.eigvals(normal_hippo(24 // blocks))
+    exact = np.sort(exact.imag)[12 // blocks :]
+    got = weights["transition_imag"].reshape(blocks, -1)
+    assert np.allclose(got, exact, rtol=1e-5)
+    # What the formulas of the authors' code give for 8 real states.
+    if blocks == 3:
+        known = [0.42748871, 1.95779415, 5.35420852, 19.85741037]
+        assert np.allclose(got, known, rtol=1e-6)
+
+
+def test_the_layer_starts_as_the_real_system_that_it_was_diagonalised_from():
+    """y = C0 x, x' = A x + B0 u with A of size 2 state_size."""
+    layer = built(state_size=4, num_blocks=2, dt_min=0.1, dt_max=0.1001)
+    weights = weights_of(layer)
+    matrix = np.kron(np.eye(2), normal_hippo(4))
+    _, vectors = np.linalg.eigh(-1j * (normal_hippo(4) + np.eye(4) / 2))
+    vectors = np.kron(np.eye(2), vectors[:, 2:])
+    b = (weights["input_real"] + 1j * weights["input_imag"]).T
+    c = (weights["output_real"] + 1j * weights["output_imag"]).T
+    # An eigenvector is known but for a phase, which both share.
+    eigenvalues = -0.5 + 1j * weights["transition_imag"]
+    for power in range(4):
+        got = 2 * (c * eigenvalues**power @ b).real
+        b0 = 2 * (vectors @ b).real
+        c0 = 2 * (c @ vectors.conj().T).real
+        expected = c0 @ np.linalg.matrix_power(matrix, power) @ b0
+        assert np.allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_kernels_start_as_lecun_normal_numbers_times_eigenvectors():
+    weights = weights_of(built(features=50, state_size=200))
+    # Half the real states' variance is in each of a conjugate pair.
+    for name, fan_in in (("input", 50), ("output", 400)):
+        for part in ("real", "imag"):
+            numbers = weights[f"{name}_{part}"]
+            assert abs(numbers.var() * 2 * fan_in - 1) < 0.2
+
+
+def test_a_seed_gives_every_kernel_the_same_numbers_again():
+    first, again = (
+        weights_of(
+            built(
+                bidirectional=True,
+                kernel_initializer=keras.initializers.LecunNormal(seed=1),
+            )
+        )
+        for _ in range(2)
+    )
+    for name in ("input_real", "output_imag", "backward_output_real"):
+        assert (first[name] == again[name]).all()
+    other = first["backward_output_real"]
+    assert np.abs(first["output_real"] - other).max() > 0.01
+
+
+@pytest.mark.parametrize("discretization", ["zoh", "bilinear"])
+def test_half_the_sampling_rate_and_twice_the_step_are_the_same_system(
+    discretization,
+):
+    layer = randomise(
+        built(state_size=8, discretization=discretization, dt_max=0.02)
+    )
+    # Inputs that stay for two steps: zero-order hold is exact for them.
+    slow = sequences(20)
+    fast = np.repeat(slow, 2, axis=1)
+    expected = array(layer(fast))[:, 1::2]
+    layer.step_rescale = 2.0
+    halved = array(layer(slow))
+    layer.step_rescale = 1.0
+    again = array(layer(slow, step_rescale=2.0))
+    assert np.array_equal(halved, again)
+    tolerance = 1e-5 if discretization == "zoh" else 2e-2
+    assert np.abs(halved - expected).max() < tolerance
+
+
+def test_lengths_of_steps_add_up():
+    layer = randomise(built(state_size=8, return_state=True))
+    inputs = sequences(6)
+    plain = layer(inputs)
+    for one, other in zip(plain, layer(inputs, time_deltas=np.ones((2, 6)))):
+        close(one, other)
+    # Each step in two parts, under the same input; the first of no time.
+    parts = np.tile([0.25, 0.75], 6)[None].repeat(2, axis=0)
+    twice = np.repeat(inputs, 2, axis=1)
+    outputs, *states = layer(twice, time_deltas=parts)
+    for one, other in zip((outputs[:, 1::2], *states), plain):
+        close(one, other)
+    whole = np.tile([0.0, 1.0], 6)[None].repeat(2, axis=0)
+    outputs, *states = layer(twice, time_deltas=whole)
+    for one, other in zip((outputs[:, 1::2], *states), plain):
+        close(one, other)
+
+
+def test_both_directions_take_the_lengths_of_their_steps():
+    layer = randomise(built(bidirectional=True, state_size=6))
+    inputs, lengths = sequences(6), np.full((2, 6), 2.0)
+    close(layer(inputs, time_deltas=lengths), layer(inputs, step_rescale=2.0))
+
+
+def test_gradients_are_finite_where_no_time_passes():
+    layer = built(state_size=4)
+    inputs = sequences(5).astype("float64")
+    names = [weight.name for weight in layer.trainable_variables]
+    arguments = [weights_of(layer)[name] for name in names]
+
+    def run(tensors):
+        weights, lengths = tensors[:-1], tensors[-1]
+        outputs, _ = layer.stateless_call(
+            weights,
+            layer.non_trainable_variables,
+            keras.ops.cast(inputs, "float32"),
+            time_deltas=lengths,
+        )
+        return [outputs]
+
+    arguments.append(np.zeros((2, 5)))
+    got = backend_gradients(run, arguments, [np.ones((2, 5, 4))])
+    for name, gradient in zip([*names, "time_deltas"], got):
+        assert np.isfinite(gradient).all(), name
+    assert np.abs(got[-1]).max() > 0
+
+
+def test_clipped_eigenvalues_stay_below_the_authors_limit():
+    layer = built(eigenvalues="clipped", state_size=4)
+    layer.transition_real.assign([3.0, 0.0, -1e-5, -2.0])
+    timescale = np.exp(array(layer.log_timescale).astype("float64"))
+    modulus = np.hypot(*map(array, layer.diagonal_system().decay))
+    expected = np.exp(timescale * [-1e-4, -1e-4, -1e-4, -2.0])
+    assert np.allclose(modulus, expected, atol=1e-6)
+    free = built(eigenvalues="free", state_size=4)
+    free.transition_real.assign([3.0, 0.0, -1e-5, -2.0])
+    assert np.hypot(*map(array, free.diagonal_system().decay)).max() > 1
+
+
+def test_a_timescale_may_be_fixed():
+    layer = built(trainable_timescale=False)
+    names = [weight.name for weight in layer.trainable_variables]
+    assert "log_timescale" not in names and "transition_imag" in names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"state_size": 0}, "`state_size` .* Received: state_size=0"),
+        ({"num_blocks": 0}, "`num_blocks` .* Received: num_blocks=0"),
+        (
+            {"num_blocks": 3, "state_size": 4},
+            "`num_blocks` should divide .* num_blocks=3, state_size=4",
+        ),
+        ({"discretization": "euler"}, "`discretization` .*=euler"),
+        ({"eigenvalues": "unit"}, "`eigenvalues` .* eigenvalues=unit"),
+        ({"dt_min": 0.0}, "`dt_min` .* Received: dt_min=0.0"),
+        ({"dt_max": 1e-4}, "`dt_max` .* Received: dt_max=0.0001"),
+        ({"step_rescale": -1}, "`step_rescale` .* step_rescale=-1"),
+        ({"bidirectional": True, "stateful": True}, "stateful=True"),
+    ],
+)
+def test_wrong_arguments_are_named_at_construction(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        S5(4, **arguments)
+
+
+def test_both_ways_neither_streams_nor_returns_the_last_output():
+    layer = UNITS["s5"](bidirectional=True)
+    with pytest.raises(ValueError, match="bidirectional=True"):
+        layer.require_streaming()
+    with pytest.raises(ValueError, match="return_sequences=False"):
+        layer.return_sequences = False
