@@ -35,7 +35,7 @@ ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "capabilities.md"
 # The number of processes per backend, the slowest backend first. With a single
 # process for JAX, the other processors would end up idle.
-SLICES = {"jax": 4, "tensorflow": 3, "torch": 3}
+SLICES = {"jax": 6, "tensorflow": 5, "torch": 3}
 # Each process imports its backend and the tests anew.
 SLICES_OF_SELECTION = {"jax": 1, "tensorflow": 1, "torch": 2}
 # One more than there are processors, since tests also wait.
