@@ -23,12 +23,12 @@ from keras_linrec.layers.for_signals import TimescalesForSignals
 from keras_linrec.ops import precision
 from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.concrete_values import is_symbol
+from keras_linrec.ops.continuous_diagonal import diagonal_scan_irregular
 from keras_linrec.ops.continuous_diagonal import discretise
 from keras_linrec.ops.continuous_diagonal import exponential_sums
 from keras_linrec.ops.continuous_diagonal import sums_over_time
 from keras_linrec.ops.masks import packing
 from keras_linrec.ops.masks.steps import Steps
-from keras_linrec.ops.scan import complex_linear_scan
 from keras_linrec.ops.scan import projected_scan
 from keras_linrec.ops.structured.hippo_normal import normal_part
 from keras_linrec.validation import require_bool
@@ -408,56 +408,33 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
         return outputs, _side_by_side(final, features, size)
 
     def _by_scan(self, steps, states):
-        """By scans with a decay for every step, a few features at a time.
+        """By a scan whose steps differ in length.
 
-        A scan of all features' states is slow beyond the processor's cache.
         Behind the end of a row a step lasts no time, and keeps its state.
         """
-        features, size = self.transition_imag.shape
-        transition, timescale = self._transition(), self.timescale_over(steps)
-        output = (2.0 * self.output_real, 2.0 * self.output_imag)
-        batch, time, _ = ops.shape(steps.inputs)
-        outputs, finals = [], []
-        for first in range(0, features, _GROUP):
-            group = slice(first, min(first + _GROUP, features))
-            channels = (group.stop - first) * size
-            decay, gain = discretise(
-                tuple(part[group] for part in transition),
-                ops.expand_dims(timescale[..., group], -1),
-            )
-            inputs = ops.expand_dims(steps.inputs[..., group], -1)
-            every, final = complex_linear_scan(
-                tuple(
-                    ops.reshape(part, (batch, time, channels)) for part in decay
-                ),
-                tuple(
-                    ops.reshape(part * inputs, (batch, time, channels))
-                    for part in gain
-                ),
-                states
-                and tuple(
-                    ops.reshape(part[:, group], (-1, channels))
-                    for part in states
-                ),
-                reset_mask=steps.reset_mask,
-            )
-            real, imag = (
-                precision.einsum(
-                    "btfn,fcn->btfc",
-                    ops.reshape(part, (batch, time, -1, size)),
-                    kernel[group],
-                )
-                for part, kernel in zip(every, output)
-            )
-            outputs.append(real - imag)
-            finals.append(final)
+        timescale = self.timescale(steps.options.get("step_rescale"))
+        # The gain's factor dt multiplies the inputs.
+        outputs, final = diagonal_scan_irregular(
+            tuple(
+                ops.transpose(part * timescale[:, None])
+                for part in self._transition()
+            ),
+            tuple(
+                ops.transpose(2.0 * part, (1, 2, 0))
+                for part in (self.output_real, self.output_imag)
+            ),
+            steps.time_deltas,
+            ops.expand_dims(timescale * steps.inputs, 2),
+            states and tuple(ops.swapaxes(part, 1, 2) for part in states),
+            reset_mask=steps.reset_mask,
+        )
         outputs = read_out(
             self.activation,
-            ops.concatenate(outputs, axis=2),
+            ops.swapaxes(outputs, 2, 3),
             steps.inputs,
             ops.convert_to_tensor(self.feedthrough),
         )
-        return outputs, _side_by_side(finals, features, size)
+        return outputs, [ops.swapaxes(part, 1, 2) for part in final]
 
     def _read_out(self, states, inputs):
         """activation(2 Re(C x) + D u), (..., features, channels)."""

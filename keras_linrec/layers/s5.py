@@ -9,6 +9,7 @@ from keras_linrec.complex_pairs import multiply
 from keras_linrec.layers.base.both_ways import BothWays
 from keras_linrec.layers.base.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.base.diagonal_layer import DiagonalSystem
+from keras_linrec.layers.base.diagonal_layer import IrregularSteps
 from keras_linrec.layers.base.precise_layer import drawn_apart
 from keras_linrec.layers.base.precise_layer import given_values
 from keras_linrec.layers.base.set_later import for_bases
@@ -286,19 +287,27 @@ number | D |
             ops.convert_to_tensor(self.input_real),
             ops.convert_to_tensor(self.input_imag),
         )
-        decay, gain = discretise(
-            (self._real(), ops.convert_to_tensor(self.transition_imag)),
-            self.timescale_over(steps),
-            self.discretization,
-        )
+        eigenvalues = self._real(), ops.convert_to_tensor(self.transition_imag)
+        timescale = self.timescale(steps.options.get("step_rescale"))
+        decay = irregular = None
         if steps.time_deltas is None:
-            kernel, gain = multiply(gain, kernel), None
+            decay, gain = discretise(
+                eigenvalues, timescale, self.discretization
+            )
+            kernel = multiply(gain, kernel)
+        else:
+            irregular = IrregularSteps(
+                tuple(timescale * part for part in eigenvalues),
+                steps.time_deltas,
+                self.discretization,
+            )
+            kernel = tuple(timescale * part for part in kernel)
         return DiagonalSystem(
             decay=decay,
             input_kernel=kernel,
             output_kernel=(2.0 * self.output_real, 2.0 * self.output_imag),
             feedthrough=ops.convert_to_tensor(self.feedthrough),
-            gain=gain,
+            irregular=irregular,
         )
 
     def _real(self):

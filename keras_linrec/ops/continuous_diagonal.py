@@ -3,109 +3,82 @@
 from keras import ops
 
 from keras_linrec.complex_pairs import multiply
-from keras_linrec.complex_pairs import reciprocal
 from keras_linrec.double_precision import cos
-from keras_linrec.double_precision import product
 from keras_linrec.double_precision import sin
-from keras_linrec.double_precision import tanh
+from keras_linrec.kernels.operations.diagonal_scan_irregular import (
+    discretise as discretise,
+)
 from keras_linrec.ops import precision
-from keras_linrec.ops.scan import complex_linear_scan
+from keras_linrec.ops.dispatch import kernel_for
+from keras_linrec.ops.precision import accumulation_dtype
+from keras_linrec.ops.scan import resets_of_scan
 
 
-def discretise(eigenvalues, timescale, method="zoh"):
-    """What a step of length dt multiplies z by, and what b u.
-
-        decay = exp(lambda dt),  gain = (exp(lambda dt) - 1) / lambda
-
-    by zero-order hold, and by the bilinear method
-
-        decay = (1 + lambda dt / 2) / (1 - lambda dt / 2)
-        gain = dt / (1 - lambda dt / 2)
-
-    Args:
-        eigenvalues: pair of tensors (channels,), lambda.
-        timescale: tensor (..., channels), dt. Where it is 0, a step leaves z
-            as it is, with finite derivatives.
-        method: `"zoh"`, the default, or `"bilinear"`.
-
-    Returns:
-        `(decay, gain)`, pairs of tensors of the shape of `timescale`.
-
-    Example:
-
-    >>> from keras import ops
-    >>> from keras_linrec.ops import continuous_diagonal
-    >>> decay, gain = continuous_diagonal.discretise(
-    ...     (ops.zeros(1), ops.zeros(1)), ops.ones(1)
-    ... )
-    >>> float(decay[0][0]), float(gain[0][0])
-    (1.0, 1.0)
-    """
-    angle = tuple(part * timescale for part in eigenvalues)
-    if method == "bilinear":
-        return _bilinear(angle, timescale)
-    return _zero_order_hold(angle, timescale)
-
-
-def _bilinear(angle, timescale):
-    real, imag = angle
-    divided = reciprocal((1.0 - 0.5 * real, -0.5 * imag))
-    decay = multiply((1.0 + 0.5 * real, 0.5 * imag), divided)
-    return decay, tuple(timescale * part for part in divided)
-
-
-def _zero_order_hold(angle, timescale):
-    """exp(z), and dt (exp(z) - 1) / z, by half the angle b of z = a + i b:
-
-    exp(z) - 1 = (exp(a) + 1) exp(i b / 2) (tanh(a / 2) cos(b / 2) +
-    i sin(b / 2)), of which no part loses digits where z is small. (ONNX has
-    no expm1.) A z of 0 is replaced where it divides: the derivative of the
-    quotient's second factor is 0 there, and the first has the other half.
-    """
-    real, imag = angle
-    growth = ops.exp(real)
-    turn = cos(0.5 * imag), sin(0.5 * imag)
-    decay = tuple(growth * part for part in multiply(turn, turn))
-    tangent = tanh(0.5 * real)
-    is_zero = (real == 0) & (imag == 0)
-    divided = reciprocal((ops.where(is_zero, 1.0, real), imag))
-    quotient = multiply((tangent * turn[0], turn[1]), divided)
-    quotient = (ops.where(is_zero, 0.5, quotient[0]), quotient[1])
-    scale = timescale * (growth + 1.0)
-    return decay, tuple(scale * part for part in multiply(turn, quotient))
-
-
-def scan_of_steps(
-    decay,
-    gain,
-    inputs,
-    input_kernel,
+def diagonal_scan_irregular(
+    eigenvalues,
     output_kernel,
+    time_deltas,
+    inputs,
     initial_state=None,
     reverse=False,
     reset_mask=None,
+    method="zoh",
 ):
-    """A `projected_scan` whose projected inputs have factors of their own.
+    """Systems of which each feature has several, over steps of any lengths.
 
-        z_t = decay_t z_{t-1} + gain_t (inputs_t @ input_kernel)
-        outputs_t = Re(z_t @ output_kernel)
+        z_t = decay_t z_{t-1} + gain_t inputs_t
+        outputs_t = Re(sum_n output_kernel_n z_tn)
+
+    with the factors of `discretise`, which the native kernel computes where it
+    uses them.
 
     Args:
-        decay, gain: pairs of tensors (batch, time, channels), from
-            `discretise`.
-        inputs, input_kernel, output_kernel, initial_state, reverse,
-            reset_mask: those of `projected_scan`.
+        eigenvalues: pair of tensors (n, features), lambda dt.
+        output_kernel: pair of tensors (channels, n, features).
+        time_deltas: tensor (batch, time), the lengths of the steps in multiples
+            of dt.
+        inputs: tensor (batch, time, parts, features): the real parts, and the
+            imaginary ones unless they are zero.
+        initial_state: pair of tensors (batch, n, features). Defaults to `None`:
+            zeros.
+        reverse: whether the recurrence runs from the last step to the first.
+            Defaults to `False`.
+        reset_mask: boolean tensor, (batch, time), as in `linear_scan`.
+            Defaults to `None`: no resets.
+        method: `"zoh"`, the default, or `"bilinear"`.
 
     Returns:
-        `(outputs, final_state)`, as `projected_scan`.
+        `(outputs, final_state)`: a tensor (batch, time, channels, features),
+        and a pair (batch, n, features).
     """
-    entering = tuple(product(inputs, part) for part in input_kernel)
-    states, final_state = complex_linear_scan(
-        decay, multiply(gain, entering), initial_state, reverse, reset_mask
+    dtype = accumulation_dtype(*eigenvalues, inputs)
+    time_deltas = ops.cast(time_deltas, dtype)
+    size, features = eigenvalues[0].shape
+    if initial_state is None:
+        shape = ops.shape(inputs)[0], size, features
+        initial_state = (ops.zeros(shape, dtype),) * 2
+    resets = resets_of_scan(reset_mask, inputs.shape[:2], reverse, dtype)
+    sequences = time_deltas, *resets, inputs
+    if reverse:
+        sequences = tuple(ops.flip(part, axis=1) for part in sequences)
+    time_deltas, *resets, inputs = sequences
+    run = kernel_for(
+        "diagonal_scan_irregular",
+        inputs,
+        channels=2 * size * features,
+        per_step=True,
+        resets=reset_mask is not None,
     )
-    real, imag = output_kernel
-    outputs = product(states[0], real) - product(states[1], imag)
-    return outputs, final_state
+    outputs, final_state = run(
+        eigenvalues,
+        output_kernel,
+        time_deltas,
+        resets[0] if resets else None,
+        inputs,
+        initial_state,
+        method == "bilinear",
+    )
+    return ops.flip(outputs, axis=1) if reverse else outputs, final_state
 
 
 # S, the steps of a block. Of L steps the exponentials are L / S + S numbers a

@@ -46,6 +46,9 @@ def move_flags(to_places, with_masked):
 # A flag of scans of matrix states.
 LOGARITHMIC = 16
 
+# A flag of diagonal systems.
+BILINEAR = 16
+
 # Flags of gated scans: see `source/base/core.h`.
 TWO_GATES, RATES, POSITIVE = 16, 32, 64
 

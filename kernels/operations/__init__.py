@@ -9,6 +9,7 @@ below; CONTRIBUTING.md says what native code needs.
 from functools import partial
 
 from keras_linrec.kernels.operations import causal_convolution
+from keras_linrec.kernels.operations import diagonal_scan_irregular
 from keras_linrec.kernels.operations import gated_scan
 from keras_linrec.kernels.operations import matrix_scan
 from keras_linrec.kernels.operations import move_steps
@@ -27,6 +28,7 @@ OPERATIONS = {
     "causal_convolution": causal_convolution.OPERATION,
     "move_steps": move_steps.OPERATION,
     "matrix_scan": matrix_scan.OPERATION,
+    "diagonal_scan_irregular": diagonal_scan_irregular.OPERATION,
     "structured_scan_irregular": irregular_scan.OPERATION,
     "structured_scan": structured_scan.OPERATION,
     "impulse_response": impulse_response.OPERATION,

@@ -13,9 +13,59 @@ from keras_linrec.double_precision import product
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.layers.base.precise_layer import serialized
 from keras_linrec.layers.base.sequence_layer import SequenceLayer
-from keras_linrec.ops.continuous_diagonal import scan_of_steps
+from keras_linrec.ops.continuous_diagonal import diagonal_scan_irregular
+from keras_linrec.ops.continuous_diagonal import discretise
 from keras_linrec.ops.masks import packing
 from keras_linrec.ops.scan import projected_scan
+
+
+class IrregularSteps(NamedTuple):
+    """How steps of different lengths take z on: see `discretise`.
+
+    Attributes:
+        eigenvalues: pair (channels,), lambda dt.
+        time_deltas: tensor (batch, time), or (batch,) of a single step.
+        method: the discretisation.
+    """
+
+    eigenvalues: tuple
+    time_deltas: object
+    method: str
+
+    def run(self, inputs, input_kernel, output_kernel, state, reverse, resets):
+        """Outputs of all steps, and the final z."""
+        batch, time, _ = ops.shape(inputs)
+        channels = self.eigenvalues[0].shape[0]
+        entering = product(inputs, ops.concatenate(input_kernel, axis=-1))
+        # A channel is a feature of one state, with two outputs: its parts.
+        one, none = (
+            fill((1, 1, channels), entering.dtype)
+            for fill in (ops.ones, ops.zeros)
+        )
+        outputs, state = diagonal_scan_irregular(
+            tuple(part[None] for part in self.eigenvalues),
+            (
+                ops.concatenate([one, none], axis=0),
+                ops.concatenate([none, -one], axis=0),
+            ),
+            self.time_deltas,
+            ops.reshape(entering, (batch, time, 2, channels)),
+            state and tuple(part[:, None] for part in state),
+            reverse,
+            resets,
+            self.method,
+        )
+        real, imag = output_kernel
+        outputs = product(
+            ops.reshape(outputs, (batch, time, 2 * channels)),
+            ops.concatenate([real, -imag], axis=0),
+        )
+        return outputs, tuple(part[:, 0] for part in state)
+
+    def factors(self):
+        """What a single step multiplies z by, and what enters."""
+        lengths = ops.expand_dims(self.time_deltas, -1)
+        return discretise(self.eigenvalues, lengths, self.method)
 
 
 class DiagonalSystem(NamedTuple):
@@ -27,28 +77,29 @@ class DiagonalSystem(NamedTuple):
     Complex numbers are `(real, imag)` pairs of tensors.
 
     Attributes:
-        decay: pair (channels,), or (batch, time, channels).
+        decay: pair (channels,), or (batch, time, channels); `None` if steps
+            differ in length.
         input_kernel: pair (features, channels).
         output_kernel: pair (channels, units).
         feedthrough: D, a tensor (features,), which multiplies elementwise, or
             (count, units), which applies to the first `count` inputs.
             Defaults to `None`: no D.
         basis: the layer's own record of how its states relate to z.
-        gain: pair (batch, time, channels), which multiplies u_t @
-            input_kernel; then decay has that shape too. Defaults to `None`:
-            1.
+        irregular: `IrregularSteps`, which multiply u_t @ input_kernel too.
+            Defaults to `None`: all steps have one length.
     """
 
-    decay: tuple
+    decay: tuple | None
     input_kernel: tuple
     output_kernel: tuple
     feedthrough: object = None
     basis: object = None
-    gain: tuple | None = None
+    irregular: IrregularSteps | None = None
 
     def stopping_after(self, steps):
         """The system that keeps its state after the last step of each row."""
-        if steps.lengths is None:
+        # Behind its end, a row's steps last no time.
+        if steps.lengths is None or self.irregular is not None:
             return self
         time = ops.shape(steps.inputs)[1]
         return self._replace(
@@ -69,10 +120,8 @@ class DiagonalSystem(NamedTuple):
                 first. Defaults to `False`.
         """
         keep_all = all_outputs or steps.lengths is not None
-        if self.gain is not None:
-            outputs, state = scan_of_steps(
-                self.decay,
-                self.gain,
+        if self.irregular is not None:
+            outputs, state = self.irregular.run(
                 steps.inputs,
                 self.input_kernel,
                 self.output_kernel,
@@ -103,9 +152,11 @@ class DiagonalSystem(NamedTuple):
     def step(self, inputs, state):
         """One time step: `(outputs, state)` from inputs (batch, features)."""
         entering = tuple(inputs @ part for part in self.input_kernel)
-        if self.gain is not None:
-            entering = multiply(self.gain, entering)
-        state = multiply_add(self.decay, state, entering)
+        decay = self.decay
+        if self.irregular is not None:
+            decay, gain = self.irregular.factors()
+            entering = multiply(gain, entering)
+        state = multiply_add(decay, state, entering)
         return self._read(state, inputs), state
 
     def _read(self, state, inputs):

@@ -179,7 +179,7 @@ class Call {
         {'o', "products"}, {'x', "query heads"},  {'y', "key heads"},
         {'h', "heads"},   {'i', "key channels"},
         {'v', "value channels"}, {'a', "decays"}, {'e', "erased heads"},
-        {'w', "written heads"}};
+        {'w', "written heads"},   {'d', "drives"}};
     return names.at(letter);
   }
 

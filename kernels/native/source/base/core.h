@@ -25,6 +25,8 @@ enum KerasLinrecFlags {
   kKerasLinrecLogarithmic = 16,
   // For scans of structured systems: there is no initial state, but zeros.
   kKerasLinrecFromZeros = 16,
+  // For diagonal systems: discretised by the bilinear method.
+  kKerasLinrecBilinear = 16,
   // For gated scans: see gate_kernels.h.
   kKerasLinrecTwoGates = 16,
   kKerasLinrecRates = 32,
@@ -271,6 +273,28 @@ KERAS_LINREC_PUBLIC int keras_linrec_matrix_scan(int flags,
 //   from: the same, checkpoints, d_outputs and d_final_state
 //   to: the cotangents of all arguments but the resets
 KERAS_LINREC_PUBLIC int keras_linrec_matrix_scan_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
+// outputs[b, t, m, f] = Re(sum_n C[m, n, f] z_t[n, f]) of diagonal systems z' =
+// lambda z + e, of which each feature has several, with a length for each step:
+//
+//   z_t = decay z_{t-1} + gain e_t, discretised with time_deltas[b, t]; z_{t-1}
+//     is zero where resets[b, t] is not.
+//
+// What has the axes n and f is two arrays, the real and the imaginary parts.
+//   sizes: groups, batch, time, drives, channels, state, features, block
+//   from: lambda (state, features), C (channels, state, features), time_deltas
+//     (batch, time), resets (batch, time), e (batch, time, drives, features), of
+//     one part or two, initial state (batch, state, features)
+//   to: outputs (batch, time, channels, features); the final state; and
+//     checkpoints, the state before each block of `block` steps, (batch, time /
+//     block + 2, 2, state, features), or null
+KERAS_LINREC_PUBLIC int keras_linrec_diagonal_scan_irregular(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
+//   from: the same, checkpoints, d_outputs and d_final_state
+//   to: d_lambda, d_C, d_time_deltas, d_e, d_initial_state
+KERAS_LINREC_PUBLIC int keras_linrec_diagonal_scan_irregular_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
 }  // extern "C"

@@ -8,6 +8,7 @@
 #include "base/product_kernels-inl.h"
 #include "convolution/fourier_kernels-inl.h"
 #include "matrix/matrix_kernels-inl.h"
+#include "scan/diagonal_kernels-inl.h"
 #include "scan/gate_kernels-inl.h"
 #include "scan/scan_kernels-inl.h"
 #include "structured/band_kernels-inl.h"
@@ -62,6 +63,8 @@ const InstructionSet KERAS_LINREC_SET = {TEXT(KERAS_LINREC_SET),
                                          add_lanes,
                                          irregular_step,
                                          irregular_step_backward,
-                                         add_irregular};
+                                         add_irregular,
+                                         step_diagonals,
+                                         step_diagonals_backward};
 
 }  // namespace keras_linrec

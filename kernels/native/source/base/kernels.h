@@ -12,6 +12,7 @@
 #include "base/product_kernels.h"
 #include "convolution/fourier_kernels.h"
 #include "matrix/matrix_kernels.h"
+#include "scan/diagonal_kernels.h"
 #include "scan/gate_kernels.h"
 #include "scan/scan_kernels.h"
 #include "structured/band_kernels.h"
@@ -62,6 +63,8 @@ struct InstructionSet {
   void (*irregular_step)(const IrregularStep&);
   void (*irregular_step_backward)(const IrregularStepBackward&);
   void (*add_irregular)(const IrregularSums&);
+  void (*step_diagonals)(const DiagonalSteps&);
+  void (*step_diagonals_backward)(const DiagonalStepsBackward&);
 };
 
 // The best instruction set that this processor supports.

@@ -165,6 +165,12 @@ inline const Quantities matrix_operands = {{"queries", "btxi"},
                                            {"write", "btow"}};
 inline const Quantity matrix_state = {"initial_state", "bhiv"};
 
+inline const Quantities diagonal_system = {{"eigenvalues", "nf"},
+                                           {"output_kernel", "cnf"},
+                                           {"time_deltas", "bt", true}};
+inline const Quantities diagonal_inputs = {{"inputs", "btdf", true},
+                                           {"initial_state", "bnf"}};
+
 inline const Operation operations[] = {
     {"scan", Kind::kComplex,
      keras_linrec_scan, keras_linrec_cuda_scan, keras_linrec_cuda_scan_scratch,
@@ -277,6 +283,21 @@ inline const Operation operations[] = {
                                   {"d_outputs", "bthv"},
                                   {"d_final_state", "bhiv"}},
      cotangents_of(matrix_operands + Quantities{matrix_state})},
+    {"diagonal_scan_irregular", Kind::kComplex,
+     keras_linrec_diagonal_scan_irregular, nullptr, nullptr, "btdcnf",
+     has_block,
+     diagonal_system + Quantities{resets} + diagonal_inputs,
+     {{"outputs", "btcf", true},
+      {"final_state", "bnf"},
+      {"checkpoints", "bkpnf", true}}},
+    {"diagonal_scan_irregular_backward", Kind::kComplex,
+     keras_linrec_diagonal_scan_irregular_backward, nullptr, nullptr, "btdcnf",
+     has_block,
+     diagonal_system + Quantities{resets} + diagonal_inputs +
+         Quantities{{"checkpoints", "bkpnf", true},
+                    {"d_outputs", "btcf", true},
+                    {"d_final_state", "bnf"}},
+     cotangents_of(diagonal_system + diagonal_inputs)},
     // The sequential part of the nonlinear scan: see cuda_core.h.
     {"cuda_nonlinear_scan", Kind::kNonlinear,
      nullptr, keras_linrec_cuda_nonlinear_scan, nullptr, "btnz", has_leak |
