@@ -14,8 +14,8 @@ from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.layers.base.timescaled import Timescaled
 from keras_linrec.ops.masks.steps import Steps
 from keras_linrec.ops.oscillators import oscillate
-from keras_linrec.ops.oscillators import oscillator_loop
 from keras_linrec.ops.oscillators import oscillator_scan
+from keras_linrec.ops.oscillators import oscillator_scan_of_steps
 from keras_linrec.ops.oscillators import oscillators
 from keras_linrec.ops.oscillators import speeds_of
 from keras_linrec.validation import require_between
@@ -269,7 +269,7 @@ number | D |
             positions, speeds = tuple(states[:2]), tuple(states[2:])
         forces = self._forces(steps.inputs)
         if steps.time_deltas is not None:
-            every, after = oscillator_loop(
+            every, after = oscillator_scan_of_steps(
                 system, forces, positions, speeds, steps.reset_mask
             )
         else:

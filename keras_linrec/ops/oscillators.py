@@ -37,8 +37,10 @@ from keras_linrec.complex_pairs import conjugate
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.complex_pairs import reciprocal
-from keras_linrec.kernels import backends
+from keras_linrec.kernels.operations import oscillator_scan_irregular
+from keras_linrec.ops.dispatch import kernel_for
 from keras_linrec.ops.scan import complex_linear_scan
+from keras_linrec.ops.scan import resets_of_scan
 
 
 class Oscillators(NamedTuple):
@@ -133,16 +135,14 @@ def oscillate(system, forces, positions, speeds):
         system: `Oscillators`.
         forces, positions, speeds: pairs (batch, oscillators), b, x and z.
     """
-    speeds = tuple(
-        system.factor
-        * (speed + system.timescale * (force - system.stiffness * position))
-        for force, position, speed in zip(forces, positions, speeds)
+    return oscillator_scan_irregular.oscillate(
+        system.timescale,
+        system.stiffness,
+        system.factor,
+        forces,
+        positions,
+        speeds,
     )
-    positions = tuple(
-        position + system.timescale * speed
-        for position, speed in zip(positions, speeds)
-    )
-    return positions, speeds
 
 
 def oscillator_scan(system, forces, positions, speeds, reset_mask=None):
@@ -186,8 +186,10 @@ def speeds_of(system, positions, halves):
     return tuple(part / system.timescale for part in multiply(divided, rest))
 
 
-def oscillator_loop(system, forces, positions, speeds, reset_mask=None):
-    """All steps of oscillators whose steps differ in length, one by one.
+def oscillator_scan_of_steps(
+    system, forces, positions, speeds, reset_mask=None
+):
+    """All steps of oscillators whose steps differ in length.
 
     Args:
         system: `Oscillators`, of tensors (batch, time, oscillators).
@@ -198,38 +200,23 @@ def oscillator_loop(system, forces, positions, speeds, reset_mask=None):
     Returns:
         `(positions, speeds)`, pairs (batch, time, oscillators).
     """
-    count = forces[0].shape[-1]
     if positions is None:
         positions = speeds = (ops.zeros_like(forces[0][:, 0]),) * 2
-    sequences = [
+    dtype = forces[0].dtype
+    resets = resets_of_scan(reset_mask, forces[0].shape[:2], False, dtype)
+    run = kernel_for(
+        "oscillator_scan_irregular",
+        forces[0],
+        channels=4 * forces[0].shape[-1],
+        per_step=True,
+        resets=reset_mask is not None,
+    )
+    return run(
         system.timescale,
         system.stiffness,
         system.factor,
-        *forces,
-    ]
-    if reset_mask is not None:
-        resets = ops.cast(reset_mask, forces[0].dtype)
-        sequences.append(ops.expand_dims(resets, -1))
-
-    def parts(state):
-        return [
-            state[..., index * count : (index + 1) * count]
-            for index in range(4)
-        ]
-
-    def step(state, items, constants):
-        if reset_mask is not None:
-            state = ops.where(items[-1] != 0, 0.0, state)
-        one = Oscillators(*items[:3], None, None)
-        state = parts(state)
-        moved = oscillate(one, items[3:5], state[:2], state[2:])
-        return ops.concatenate([*moved[0], *moved[1]], axis=-1)
-
-    states = backends.current().loop(
-        step,
-        sequences,
-        ops.concatenate([*positions, *speeds], axis=-1),
-        (),
+        forces,
+        resets[0] if resets else None,
+        positions,
+        speeds,
     )
-    states = parts(states)
-    return tuple(states[:2]), tuple(states[2:])

@@ -14,6 +14,7 @@ from keras_linrec.kernels.operations import gated_scan
 from keras_linrec.kernels.operations import matrix_scan
 from keras_linrec.kernels.operations import move_steps
 from keras_linrec.kernels.operations import nonlinear_recurrence
+from keras_linrec.kernels.operations import oscillator_scan_irregular
 from keras_linrec.kernels.operations import projected_scan
 from keras_linrec.kernels.operations import scan
 from keras_linrec.kernels.operations.structured import impulse_response
@@ -29,6 +30,7 @@ OPERATIONS = {
     "move_steps": move_steps.OPERATION,
     "matrix_scan": matrix_scan.OPERATION,
     "diagonal_scan_irregular": diagonal_scan_irregular.OPERATION,
+    "oscillator_scan_irregular": oscillator_scan_irregular.OPERATION,
     "structured_scan_irregular": irregular_scan.OPERATION,
     "structured_scan": structured_scan.OPERATION,
     "impulse_response": impulse_response.OPERATION,

@@ -297,4 +297,20 @@ KERAS_LINREC_PUBLIC int keras_linrec_diagonal_scan_irregular(
 KERAS_LINREC_PUBLIC int keras_linrec_diagonal_scan_irregular_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to);
 
+// Oscillators whose steps differ in length: see oscillator_scan_irregular.cpp.
+// Forces, positions x and speeds z are two arrays each.
+//   sizes: groups, batch, time, oscillators
+//   from: dt, A and s (batch, time, oscillators), forces (batch, time,
+//     oscillators), resets (batch, time), x and z before the first step (batch,
+//     oscillators)
+//   to: x and z of all steps (batch, time, oscillators)
+KERAS_LINREC_PUBLIC int keras_linrec_oscillator_scan_irregular(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
+//   from: dt, A, s, forces, x and z of all steps, resets, x and z before the
+//     first step, d_x, d_z
+//   to: the cotangents of all arguments but the resets
+KERAS_LINREC_PUBLIC int keras_linrec_oscillator_scan_irregular_backward(
+    int flags, const int64_t* sizes, const void* const* from, void* const* to);
+
 }  // extern "C"

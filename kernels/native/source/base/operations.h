@@ -171,6 +171,15 @@ inline const Quantities diagonal_system = {{"eigenvalues", "nf"},
 inline const Quantities diagonal_inputs = {{"inputs", "btdf", true},
                                            {"initial_state", "bnf"}};
 
+inline const Quantities forced_oscillators = {{"timescale", "btn", true},
+                                              {"stiffness", "btn", true},
+                                              {"factor", "btn", true},
+                                              {"forces", "btn"}};
+inline const Quantities oscillator_states = {{"initial_positions", "bn"},
+                                             {"initial_speeds", "bn"}};
+inline const Quantities oscillations = {{"positions", "btn"},
+                                        {"speeds", "btn"}};
+
 inline const Operation operations[] = {
     {"scan", Kind::kComplex,
      keras_linrec_scan, keras_linrec_cuda_scan, keras_linrec_cuda_scan_scratch,
@@ -298,6 +307,16 @@ inline const Operation operations[] = {
                     {"d_outputs", "btcf", true},
                     {"d_final_state", "bnf"}},
      cotangents_of(diagonal_system + diagonal_inputs)},
+    {"oscillator_scan_irregular", Kind::kComplex,
+     keras_linrec_oscillator_scan_irregular, nullptr, nullptr, "btn", 0,
+     forced_oscillators + Quantities{resets} + oscillator_states,
+     oscillations},
+    {"oscillator_scan_irregular_backward", Kind::kComplex,
+     keras_linrec_oscillator_scan_irregular_backward, nullptr, nullptr, "btn",
+     0,
+     forced_oscillators + oscillations + Quantities{resets} +
+         oscillator_states + cotangents_of(oscillations),
+     cotangents_of(forced_oscillators + oscillator_states)},
     // The sequential part of the nonlinear scan: see cuda_core.h.
     {"cuda_nonlinear_scan", Kind::kNonlinear,
      nullptr, keras_linrec_cuda_nonlinear_scan, nullptr, "btnz", has_leak |
