@@ -138,9 +138,9 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
         step_rescale: positive number or scalar tensor that multiplies dt in
             this call, in addition to the layer's own; checked like
             `time_deltas`. Defaults to `None`, 1.
-        `time_deltas` take time and memory for the states of all steps, N
-            numbers a feature and step, and `reset_mask` a few times as much
-            time as without.
+        `time_deltas` and `reset_mask` take a few times as much time as
+            without; on GPUs `time_deltas` also take memory for the states of
+            all steps, N numbers a feature and step.
         See `call` for `mask`, `reset_mask` and what else every unit takes.
 
     Output shape:

@@ -71,20 +71,40 @@ def _zero_order_hold(angle, timescale):
 
     exp(z) - 1 = (exp(a) + 1) exp(i b / 2) (tanh(a / 2) cos(b / 2) +
     i sin(b / 2)), of which no part loses digits where z is small. (ONNX has
-    no expm1.) A z of 0 is replaced where it divides: the derivative of the
-    quotient's second factor is 0 there, and the first has the other half.
+    no expm1.) The derivatives of the quotient do, so that a small z has the
+    series.
     """
     real, imag = angle
     growth = ops.exp(real)
     turn = cos(0.5 * imag), sin(0.5 * imag)
     decay = tuple(growth * part for part in multiply(turn, turn))
     tangent = tanh(0.5 * real)
-    is_zero = (real == 0) & (imag == 0)
-    divided = reciprocal((ops.where(is_zero, 1.0, real), imag))
+    most = _MOST_BY_SERIES[keras.backend.standardize_dtype(real.dtype)]
+    is_small = real * real + imag * imag < most * most
+    divided = reciprocal((ops.where(is_small, 1.0, real), imag))
     quotient = multiply((tangent * turn[0], turn[1]), divided)
-    quotient = (ops.where(is_zero, 0.5, quotient[0]), quotient[1])
-    scale = timescale * (growth + 1.0)
-    return decay, tuple(scale * part for part in multiply(turn, quotient))
+    quotient = multiply(
+        ((growth + 1.0) * turn[0], (growth + 1.0) * turn[1]), quotient
+    )
+    series = _series(tuple(ops.where(is_small, part, 0.0) for part in angle))
+    return decay, tuple(
+        timescale * ops.where(is_small, near, far)
+        for near, far in zip(series, quotient)
+    )
+
+
+# The largest angles whose quotient is its series. The first term that is left
+# out is 1e-11 and 2e-22, and the quotient's slope loses 6 and 10 bits beyond.
+_MOST_BY_SERIES = {"float32": 0.03, "float64": 1e-3}
+
+
+def _series(z):
+    """(exp(z) - 1) / z = 1 + z / 2 + z^2 / 6 + ... + z^5 / 720."""
+    total = (1.0, 0.0)
+    for divisor in range(6, 1, -1):
+        real, imag = multiply(z, total)
+        total = (1.0 + real / divisor, imag / divisor)
+    return total
 
 
 # States whose factors are computed at once: a scan of all of them is slow

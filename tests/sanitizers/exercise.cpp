@@ -419,6 +419,71 @@ void nonlinear_scans(int form, int64_t b, int64_t t, int64_t f, int64_t n,
   }
 }
 
+// Diagonal systems of `n` numbers a feature, and oscillators, whose steps differ
+// in length.
+template <class Real>
+void irregular_diagonals(int flags, int64_t g, int64_t b, int64_t t,
+                         int64_t drives, int64_t m, int64_t n, int64_t f) {
+  flags |= kKerasLinrecComplex | (sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0);
+  const int64_t block = 5;
+  const Quantity resets =
+      marks<Real>(flags & kKerasLinrecResets ? g * b * t : 0);
+  const std::vector<int64_t> sizes = {g, b, t, drives, m, n, f, block};
+  const Quantity eigenvalues = make<Real>(2, g * n * f, 1);
+  const Quantity kernel = make<Real>(2, g * m * n * f, 2);
+  const Quantity lengths = around<Real>(0.5, 0.5, g * b * t, 3);
+  const Quantity inputs = make<Real>(1, g * b * t * drives * f, 4);
+  const Quantity state = make<Real>(2, g * b * n * f, 5);
+  Quantity outputs = make<Real>(1, g * b * t * m * f, 6), final_state = state;
+  Quantity kept = make<Real>(1, g * b * (t / block + 2) * 2 * n * f, 7);
+  call<Real>(keras_linrec_diagonal_scan_irregular, flags, sizes,
+             {&eigenvalues, &kernel, &lengths, &resets, &inputs, &state},
+             {&outputs, &final_state, &kept});
+  Quantity d_eigenvalues = eigenvalues, d_kernel = kernel, d_lengths = lengths;
+  Quantity d_inputs = inputs, d_state = state;
+  call<Real>(keras_linrec_diagonal_scan_irregular_backward, flags, sizes,
+             {&eigenvalues, &kernel, &lengths, &resets, &inputs, &state, &kept,
+              &outputs, &final_state},
+             {&d_eigenvalues, &d_kernel, &d_lengths, &d_inputs, &d_state});
+}
+
+template <class Real>
+void irregular_oscillators(int flags, int64_t g, int64_t b, int64_t t,
+                           int64_t n) {
+  flags |= kKerasLinrecComplex | (sizeof(Real) == 8 ? kKerasLinrecFloat64 : 0);
+  const Quantity resets =
+      marks<Real>(flags & kKerasLinrecResets ? g * b * t : 0);
+  const std::vector<int64_t> sizes = {g, b, t, n};
+  const Quantity lengths = around<Real>(0.2, 0.2, g * b * t * n, 1);
+  const Quantity stiffness = around<Real>(1.0, 1.0, g * b * t * n, 2);
+  const Quantity factor = around<Real>(0.9, 0.1, g * b * t * n, 3);
+  const Quantity forces = make<Real>(2, g * b * t * n, 4);
+  const Quantity state = make<Real>(2, g * b * n, 5);
+  Quantity positions = forces, speeds = forces;
+  call<Real>(
+      keras_linrec_oscillator_scan_irregular, flags, sizes,
+      {&lengths, &stiffness, &factor, &forces, &resets, &state, &state},
+      {&positions, &speeds});
+  Quantity d_lengths = lengths, d_stiffness = stiffness, d_factor = factor;
+  Quantity d_forces = forces, d_positions = state, d_speeds = state;
+  call<Real>(keras_linrec_oscillator_scan_irregular_backward, flags, sizes,
+             {&lengths, &stiffness, &factor, &forces, &positions, &speeds,
+              &resets, &state, &state, &positions, &speeds},
+             {&d_lengths, &d_stiffness, &d_factor, &d_forces, &d_positions,
+              &d_speeds});
+}
+
+template <class Real>
+void irregular_steps() {
+  for (int form : {0, kKerasLinrecBilinear | kKerasLinrecResets}) {
+    irregular_diagonals<Real>(form, 1, 1, 1, 1, 1, 1, 1);
+    irregular_diagonals<Real>(form, 2, 3, 12, 1, 2, 5, 9);
+    irregular_diagonals<Real>(form, 1, 5, 70, 2, 1, 40, 17);
+    irregular_oscillators<Real>(form & kKerasLinrecResets, 1, 1, 1, 1);
+    irregular_oscillators<Real>(form & kKerasLinrecResets, 2, 5, 60, 130);
+  }
+}
+
 // Every activation, with and without a solver, plain and with all options.
 template <class Real>
 void nonlinear_scans() {
@@ -444,6 +509,7 @@ template <class Real>
 void everything() {
   nonlinear_scans<Real>();
   matrix_scans<Real>();
+  irregular_steps<Real>();
   for (int64_t block : {-1, 0, 1, 8, 64}) {
     impulse_responses<Real>(1, 1, 1, 1, 1, block);
     impulse_responses<Real>(2, 3, 2, 5, 50, block);

@@ -6,15 +6,18 @@ import keras
 import numpy as np
 
 from keras_linrec.layers import LSSL
+from keras_linrec.layers import S5
 from keras_linrec.layers import DeltaNet
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import LinearDynamicalSystem
+from keras_linrec.layers import LinOSS
 from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import MinGRU
 from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.layers import RotRNN
 
 BATCH, TIME, FEATURES, UNITS = 8, 24, 3, 6
+LEARNING_RATE = 0.003
 
 
 def build(seed=0, kept=True):
@@ -35,6 +38,8 @@ def build(seed=0, kept=True):
             LipschitzRNN(UNITS, return_sequences=True),
             MinGRU(UNITS, return_sequences=True),
             DeltaNet(UNITS, num_heads=2, key_dim=4, value_dim=4),
+            S5(UNITS, state_size=4),
+            LinOSS(UNITS, state_size=4),
             # Without it, outputs so small would hardly train.
             keras.layers.LayerNormalization(),
             keras.layers.Dense(2),
@@ -51,7 +56,7 @@ def data():
 
 def compiled(model):
     # SGD: Adam would hide a gradient that is too large by a factor.
-    model.compile(keras.optimizers.SGD(0.01), "mse")
+    model.compile(keras.optimizers.SGD(LEARNING_RATE), "mse")
     return model
 
 

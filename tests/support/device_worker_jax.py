@@ -30,6 +30,8 @@ from support.device_model import train
 from keras_linrec import config
 from keras_linrec import kernels
 from keras_linrec import ops
+from keras_linrec.layers import S5
+from keras_linrec.layers import LinOSS
 
 
 def mesh_of(**axes):
@@ -230,7 +232,11 @@ def outputs_of(layers, inputs, weights):
         (lssl, features, {"initial_state": states}),
         (lssl, features, {"time_deltas": length}),
         (rot_rnn, inputs, {"mask": length > 0.5}),
-        *((layer, inputs, {}) for layer in others),
+        *(
+            (layer, inputs, {"time_deltas": length} if timed else {})
+            for layer in others
+            for timed in [isinstance(layer, (LinOSS, S5))]
+        ),
     ]
     outputs = [ops.linear_scan(inputs, inputs, reverse=True)]
     for layer, given, options in calls:

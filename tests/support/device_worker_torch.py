@@ -13,6 +13,7 @@ os.environ["KERAS_BACKEND"] = "torch"
 
 import torch
 from support.device_model import BATCH
+from support.device_model import LEARNING_RATE
 from support.device_model import build
 from support.device_model import data
 from torch import distributed
@@ -23,7 +24,7 @@ KEPT = []
 
 
 def losses(network, sequences, targets):
-    optimizer = torch.optim.SGD(network.parameters(), 0.01)
+    optimizer = torch.optim.SGD(network.parameters(), LEARNING_RATE)
     found = []
     for _ in range(4):
         optimizer.zero_grad()

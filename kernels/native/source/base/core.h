@@ -284,8 +284,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_matrix_scan_backward(
 // What has the axes n and f is two arrays, the real and the imaginary parts.
 //   sizes: groups, batch, time, drives, channels, state, features, block
 //   from: lambda (state, features), C (channels, state, features), time_deltas
-//     (batch, time), resets (batch, time), e (batch, time, drives, features), of
-//     one part or two, initial state (batch, state, features)
+//     (batch, time), resets (batch, time), e (batch, time, drives, features),
+//     of one part or two, initial state (batch, state, features)
 //   to: outputs (batch, time, channels, features); the final state; and
 //     checkpoints, the state before each block of `block` steps, (batch, time /
 //     block + 2, 2, state, features), or null
