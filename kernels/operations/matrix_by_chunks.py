@@ -9,8 +9,9 @@ D_ij the product of these behind row j up to row i, a chunk of n rows has
 
 and takes a state S to (D_n0 - K^T W) S + K^T U, where the rows of K are D_nj
 k_j: the compact form of a product of reflections. The outputs follow from S
-likewise. All of it is computed for all chunks at once, but for the states
-between them.
+likewise. All of it is computed for all chunks of a group at once, but for the
+states between them. Groups follow each other, and the gradient computes a group
+again: of 2^20 steps, all chunks at once would take tens of gigabytes.
 
 Products of decays, L and T grow from halves, blocks of 1, 2, 4, ... rows. What
 joins two halves are products of decays: for a row of the second, from the
@@ -25,8 +26,10 @@ not stop NaN and infinities from reaching the next sequence of a row. So with
 resets these are taken out, and what they would have reached is set to NaN.
 """
 
+import math
 from typing import NamedTuple
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -39,6 +42,9 @@ from keras_linrec.kernels.resets import segment_ids
 # 64 rows 0.66 and 1.66, and rounding errors twice as large; with 16 rows 0.82
 # and 2.24.
 _CHUNK = 32
+# Numbers that the chunks of a group may take. Those of (4, 2048, 8, 64, 64) are
+# about as many, and one group.
+_NUMBERS_OF_GROUP = 2**26
 
 
 class _Rows(NamedTuple):
@@ -83,14 +89,92 @@ def matrix_scan_by_chunks(
 ):
     """See `matrix_scan.py`."""
     arithmetic = _Sums if logarithmic else _Products
-    batch, heads, key_dim, value_dim = ops.shape(initial_state)
-    time, products = ops.shape(queries)[1], keys.shape[2]
+    time = ops.shape(queries)[1]
     backend = backends.current()
     if hasattr(backend, "require_length"):
         # Here, because PyTorch's exporter would take all shapes below for those
         # of a single chunk.
         backend.require_length(time)
     steps = _Rows(queries, keys, values, decay, erase, write, resets)
+    length = _group_length(steps, initial_state)
+    if length is None:
+        return _scan_of_group(steps, initial_state, arithmetic)
+    return _by_groups(steps, initial_state, arithmetic, length)
+
+
+# Groups.
+
+
+def _group_length(steps, initial_state):
+    """The steps of a group; `None` if all are one."""
+    batch, heads, key_dim, value_dim = initial_state.shape
+    time, products = steps.values.shape[1:3]
+    if not all(isinstance(size, int) for size in (batch, time)):
+        return None
+    # What chunks do, some copies of their rows, and their triangles.
+    numbers = key_dim * (key_dim + value_dim) + 6 * _CHUNK**2
+    numbers += 4 * _CHUNK * (key_dim + value_dim)
+    rows = batch * heads * products
+    most = _NUMBERS_OF_GROUP * _CHUNK // max(1, numbers * rows)
+    length = max(_CHUNK, most // _CHUNK * _CHUNK)
+    return length if length < time else None
+
+
+def _by_groups(steps, initial_state, arithmetic, length):
+    """`matrix_scan_by_chunks`, some steps after others."""
+    batch, time = steps.queries.shape[:2]
+    count = -(-time // length)
+    shapes, sequences = {}, []
+    for name, part in steps._asdict().items():
+        if part is None:
+            continue
+        filling = arithmetic.neutral if name == "decay" else 0.0
+        rest = tuple(part.shape[2:])
+        padding = [[0, 0], [0, count * length - time]] + [[0, 0]] * len(rest)
+        part = ops.pad(part, padding, constant_values=filling)
+        shapes[name] = batch, length, *rest
+        numbers = length * math.prod(rest)
+        sequences.append(ops.reshape(part, (batch, count, numbers)))
+    state_shape, states = (
+        initial_state.shape,
+        math.prod(initial_state.shape[1:]),
+    )
+    heads, value_dim = steps.values.shape[3:]
+
+    @keras.remat
+    def group(state, *items):
+        given = {
+            name: ops.reshape(item, shape)
+            for item, (name, shape) in zip(items, shapes.items())
+        }
+        outputs, state = _scan_of_group(
+            _Rows(**{**dict.fromkeys(_Rows._fields), **given}),
+            ops.reshape(state[:, :states], state_shape),
+            arithmetic,
+        )
+        # A loop returns its states: the outputs are part of them.
+        flat = (ops.reshape(part, (batch, -1)) for part in (state, outputs))
+        return ops.concatenate(list(flat), axis=-1)
+
+    state = ops.reshape(initial_state, (batch, states))
+    outputs = ops.zeros((batch, length * heads * value_dim), state.dtype)
+    found = backends.current().loop(
+        lambda state, items, constants: group(state, *items),
+        sequences,
+        ops.concatenate([state, outputs], axis=-1),
+        (),
+    )
+    outputs = ops.reshape(
+        found[:, :, states:], (batch, count * length, heads, value_dim)
+    )
+    return outputs[:, :time], ops.reshape(found[:, -1, :states], state_shape)
+
+
+def _scan_of_group(steps, initial_state, arithmetic):
+    """`(outputs, final_state)`, all chunks at once but for their states."""
+    batch, heads, key_dim, value_dim = ops.shape(initial_state)
+    resets = steps.resets
+    time, products = ops.shape(steps.queries)[1], steps.keys.shape[2]
     rows, count = _rows_of_chunks(steps, arithmetic)
     if resets is None:
         chunks = _chunks_of(rows, arithmetic)

@@ -21,8 +21,10 @@ from support.needs_native import each_kernel
 from keras_linrec import config
 from keras_linrec import kernels
 from keras_linrec import ops
+from keras_linrec.kernels.operations import matrix_by_chunks
 
 kernel = each_kernel("native", "associative", "reference")
+portable = each_kernel("associative")
 
 
 class Sizes(NamedTuple):
@@ -208,6 +210,19 @@ def test_resets_drop_the_state(decay, without, kernel):
     require_defined(with_resets(a_case(SMALL, decay, without)))
     long = SMALL._replace(products=1, time=150)
     require_defined(with_resets(a_case(long, decay, without)))
+
+
+@pytest.mark.weekly(*COMPILING)
+@pytest.mark.parametrize("decay", ["heads", "logarithms of channels"])
+@pytest.mark.parametrize("products", [1, 3])
+def test_groups_of_chunks_equal_the_whole(
+    decay, products, portable, monkeypatch
+):
+    monkeypatch.setattr(matrix_by_chunks, "_NUMBERS_OF_GROUP", 1)
+    sizes = SMALL._replace(time=75, products=products)
+    require_defined(with_resets(a_case(sizes, decay)))
+    # A whole number of groups.
+    require_defined(a_case(sizes._replace(time=64), decay))
 
 
 @pytest.mark.parametrize("decay", ["heads", "channels"])
