@@ -9,7 +9,9 @@ unit with 128 states, and beside it
 - "associative_scan": the same recurrence by `keras.ops.associative_scan`, which
   under JAX is that of `jax.lax`, as the public codes of S5, LinOSS and the
   gated units run it;
-- "loop", with `--loop`: the same recurrence as a plain loop.
+- "loop", with `--loop`: the same recurrence as a plain loop;
+- "time_deltas", of S5, S4D and LinOSS: the same layer over steps that differ in
+  length, and without native kernels.
 
 S4D has no such peers: its public code is a convolution too.
 """
@@ -52,6 +54,7 @@ UNITS = {
     "MinLSTM": layers.MinLSTM,
     "RGLRU": layers.RGLRU,
 }
+TIMED = ("S5", "S4D", "LinOSS")
 
 
 def main():
@@ -75,20 +78,34 @@ def compare(unit, size, options):
         calls["associative_scan"] = step_of(unit, sequences, by_tree)
     if unit in RECURRENCES and options.loop:
         calls["loop"] = step_of(unit, sequences, by_loop)
+    if unit in TIMED:
+        lengths = generator.uniform(0.5, 1.5, size[:2]).astype("float32")
+        lengths = {"time_deltas": ops.convert_to_tensor(lengths)}
+        calls["time_deltas"] = step_of(unit, sequences, **lengths)
+        calls["time_deltas, portable"] = on_portable(
+            step_of(unit, sequences, **lengths)
+        )
     for name in framework_layers():
         calls[name] = framework_step(name, sequences)
     print_comparison(f"{unit} {size}", calls, options.rounds)
 
 
-def step_of(unit, sequences, run=None):
-    """A function that trains a new layer for one step."""
+def step_of(unit, sequences, run=None, **arguments):
+    """A function that trains a new layer for one step.
+
+    Args:
+        unit: a key of `UNITS`.
+        sequences: tensor (batch, time, features).
+        run: how the recurrence runs; `None`, the default, as the layer does.
+        **arguments: further ones of the call.
+    """
     keras.utils.set_random_seed(0)
     layer = UNITS[unit]()
     layer.build(tuple(sequences.shape))
     if run is not None:
         layer = Peer(layer, RECURRENCES[unit], run)
         layer.build(tuple(sequences.shape))
-    return training_step(layer, sequences)
+    return training_step(layer, sequences, **arguments)
 
 
 def on_portable(step):

@@ -66,6 +66,24 @@ def require_exportable(layer, whole=True):
         )
 
 
+def require_length(time, what="a recurrence that runs in a loop"):
+    """Raise if PyTorch traces a program of any length, which it unrolls.
+
+    Args:
+        time: integer, or a symbol.
+        what: what the program would be of.
+    """
+    if isinstance(time, int) or keras.backend.backend() != "torch":
+        return
+    raise ValueError(
+        f"PyTorch exports {what} for one number of steps only, because loops "
+        "are unrolled. Give `model.export` an `input_signature` with a fixed "
+        "number of steps, export the result of "
+        "`keras_linrec.export_step(model)`, or export a SavedModel under "
+        f"TensorFlow or JAX. Received: {time} steps"
+    )
+
+
 def with_fixed_sizes(sequences):
     """The sequences, with their sizes fixed in a file that is being traced.
 

@@ -34,6 +34,7 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.kernels import backends
+from keras_linrec.kernels.exporting import require_length
 from keras_linrec.kernels.full_precision import matmul
 from keras_linrec.kernels.resets import segment_ids
 
@@ -90,11 +91,9 @@ def matrix_scan_by_chunks(
     """See `matrix_scan.py`."""
     arithmetic = _Sums if logarithmic else _Products
     time = ops.shape(queries)[1]
-    backend = backends.current()
-    if hasattr(backend, "require_length"):
-        # Here, because PyTorch's exporter would take all shapes below for those
-        # of a single chunk.
-        backend.require_length(time)
+    # Here, because PyTorch's exporter would take all shapes below for those of
+    # a single chunk.
+    require_length(time)
     steps = _Rows(queries, keys, values, decay, erase, write, resets)
     length = _group_length(steps, initial_state)
     if length is None:

@@ -9,7 +9,6 @@ from keras_linrec import settings
 from keras_linrec.kernels import powers
 from keras_linrec.kernels.torch import products
 from keras_linrec.kernels.torch.loop import loop as loop
-from keras_linrec.kernels.torch.loop import require_length as require_length
 from keras_linrec.kernels.torch.products import (
     in_full_precision as in_full_precision,
 )

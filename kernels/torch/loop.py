@@ -2,6 +2,8 @@
 
 import torch
 
+from keras_linrec.kernels.exporting import require_length
+
 
 def loop(step, sequences, state, constants):
     """The `loop` of `keras_linrec.kernels.operations.nonlinear_recurrence`."""
@@ -13,16 +15,3 @@ def loop(step, sequences, state, constants):
         state = step(state, items, constants)
         states.append(state)
     return torch.stack(states, dim=1)
-
-
-def require_length(time):
-    """Raise if a length is open while a program is traced."""
-    if isinstance(time, int):
-        return
-    raise ValueError(
-        "PyTorch exports a recurrence that runs in a loop for one number of "
-        "steps only, because the loop is unrolled. Give `model.export` an "
-        "`input_signature` with a fixed number of steps, export the result of "
-        "`keras_linrec.export_step(model)`, or export a SavedModel under "
-        f"TensorFlow or JAX. Received: {time} steps"
-    )

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import keras
 from keras import ops
 
 from keras_linrec.layers.base.mixed_features import read_out
@@ -11,6 +10,7 @@ from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.check_bounded import require_bounded
 from keras_linrec.ops.check_bounded import require_bounded_rows
 from keras_linrec.ops.concrete_values import is_symbol
+from keras_linrec.ops.exportable import require_length
 from keras_linrec.ops.structured import step as structured_step
 from keras_linrec.ops.structured.discretization import discretise
 from keras_linrec.ops.structured.hippo import StructuredTransition
@@ -88,7 +88,7 @@ def respond(systems, steps, states, wants_states):
     if steps.time_deltas is not None:
         run = _by_structured_steps
     elif is_symbol(time):
-        _require_known_length(time, systems.name)
+        require_length(time, f"the layer '{systems.name}' (LSSL)")
         run = _by_dense_steps
     elif states is None and steps.reset_mask is None and not wants_states:
         return _by_impulse_response(systems, steps.inputs), None
@@ -177,15 +177,3 @@ def _by_impulse_response(systems, inputs):
     response = systems.require_bounded(response)
     response = with_feedthrough(response, systems.feedthrough)
     return causal_convolution(inputs, response, systems.activation)
-
-
-def _require_known_length(time, name):
-    if keras.backend.backend() == "torch":
-        raise ValueError(
-            f"PyTorch exports the layer '{name}' (LSSL) for one "
-            "number of steps only. Give `model.export` an "
-            "`input_signature` with a fixed time, export what "
-            "`keras_linrec.export_step(model)` returns, or export a "
-            "SavedModel under TensorFlow or JAX. Received: "
-            f"{time} steps"
-        )
