@@ -174,7 +174,8 @@ def sum_of_pieces(transform, convolve, sequences, responses, is_cut):
         )
         is_part = (parts == opening) & (opening > _NO_LEVEL)
         size = ops.sum(ops.cast(is_part, "int32"), axis=-1, keepdims=True)
-        end = begin + ops.maximum(size, 1)
+        # Under 64 bits, JAX sums 32-bit integers to 64-bit ones.
+        end = begin + ops.cast(ops.maximum(size, 1), "int32")
         part = ops.where(is_part, taps, 0.0)
         exponent = _exponent(ops.amax(ops.abs(part), axis=-1, keepdims=True))
         of_part = transform(_times_power_of_two(part, -exponent))

@@ -14,6 +14,7 @@ from support.autodiff import gradient
 from support.autodiff import relative_error
 from support.autodiff import tensors
 from support.autodiff import to_numpy
+from support.conformance_cases import float64
 from support.needs_native import each_kernel
 
 from keras_linrec import activations
@@ -481,3 +482,21 @@ def test_vmap_equals_a_loop(kernel):
 def test_shapes_that_do_not_fit_are_named(inputs, response, message):
     with pytest.raises(ValueError, match=message):
         causal_convolution(np.zeros(inputs, "float32"), np.zeros(response))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-13)]
+)
+def test_both_precisions_run_where_float64_is_on(dtype, tolerance, kernel):
+    inputs, response, _ = numbers(2, 17, 3, 2, 9)
+    expected = definition.causal_convolution(inputs, response)
+    with float64():
+        given = (
+            keras.ops.convert_to_tensor(part, dtype)
+            for part in (inputs, response)
+        )
+        outputs = compiled(lambda given: causal_convolution(*given))(
+            list(given)
+        )
+        assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+        assert relative_error(to_numpy([outputs])[0], expected) < tolerance
