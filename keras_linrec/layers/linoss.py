@@ -12,6 +12,7 @@ from keras_linrec.layers.base.diagonal_layer import fed_through
 from keras_linrec.layers.base.precise_layer import uniform_over_fan_in
 from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.layers.base.timescaled import Timescaled
+from keras_linrec.ops.check_bounded import require_bounded_rows
 from keras_linrec.ops.masks.steps import Steps
 from keras_linrec.ops.oscillators import oscillate
 from keras_linrec.ops.oscillators import oscillator_scan
@@ -123,9 +124,11 @@ number | D |
             whose time is added to the next one. Zero leaves the state as it
             is. Numbers that are negative or not finite are refused in an eager
             call on a CPU, unless the step is masked; a compiled program does
-            not check them, and its outputs are then meaningless. The steps
-            then run one after another. Each is stable by itself; IMEX steps of
-            changing length need not be together. Defaults to `None`, all 1.
+            not check them, and its outputs are then meaningless. Each step is
+            stable by itself; IMEX steps of changing length need not be
+            together, and states that grow beyond 1e30 are an error, or a
+            warning of a compiled JAX program. IM steps do not grow. Defaults to
+            `None`, all 1.
         step_rescale: positive number or scalar tensor that multiplies dt in
             this call, in addition to the layer's own; checked like
             `time_deltas`. Defaults to `None`, 1.
@@ -272,6 +275,7 @@ number | D |
             every, after = oscillator_scan_of_steps(
                 system, forces, positions, speeds, steps.reset_mask
             )
+            every = self._checked(every, steps, states)
         else:
             scale = system.factor * system.timescale * system.timescale
             every, after = oscillator_scan(
@@ -295,6 +299,21 @@ number | D |
             every = tuple(steps.last_of(part) for part in every)
             inputs = steps.last_of(inputs)
         return self._read_out(every, inputs), final_states
+
+    def _checked(self, positions, steps, states):
+        """The positions; complain where they grew without bound."""
+        if self.discretization == "im":
+            return positions
+        message = (
+            f"Layer '{self.name}' has states beyond 1e30 or NaN, though its "
+            "inputs are finite: IMEX steps whose lengths differ excite its "
+            'oscillators. With `discretization="im"` they do not grow; with '
+            "a smaller `dt_max` or `step_rescale` they grow more slowly."
+        )
+        given = [steps.inputs, *(states or ())]
+        return tuple(
+            require_bounded_rows(part, message, given) for part in positions
+        )
 
     def _forces(self, inputs):
         """B u, a pair."""

@@ -139,8 +139,9 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
             this call, in addition to the layer's own; checked like
             `time_deltas`. Defaults to `None`, 1.
         `time_deltas` and `reset_mask` take a few times as much time as
-            without; on GPUs `time_deltas` also take memory for the states of
-            all steps, N numbers a feature and step.
+            without; on GPUs `time_deltas` also take memory for the factors
+            and states of all steps, in training some 20 N numbers a feature
+            and step.
         See `call` for `mask`, `reset_mask` and what else every unit takes.
 
     Output shape:

@@ -51,12 +51,19 @@ def diagonal_scan_irregular(
         `(outputs, final_state)`: a tensor (batch, time, channels, features),
         and a pair (batch, n, features).
     """
+    bilinear = {"zoh": False, "bilinear": True}[method]
     dtype = accumulation_dtype(*eigenvalues, inputs)
-    time_deltas = ops.cast(time_deltas, dtype)
+
+    def cast(parts):
+        return tuple(ops.cast(part, dtype) for part in parts)
+
+    eigenvalues, output_kernel = cast(eigenvalues), cast(output_kernel)
+    time_deltas, inputs = cast((time_deltas, inputs))
     size, features = eigenvalues[0].shape
     if initial_state is None:
         shape = ops.shape(inputs)[0], size, features
         initial_state = (ops.zeros(shape, dtype),) * 2
+    initial_state = cast(initial_state)
     resets = resets_of_scan(reset_mask, inputs.shape[:2], reverse, dtype)
     sequences = time_deltas, *resets, inputs
     if reverse:
@@ -76,7 +83,7 @@ def diagonal_scan_irregular(
         resets[0] if resets else None,
         inputs,
         initial_state,
-        method == "bilinear",
+        bilinear,
     )
     return ops.flip(outputs, axis=1) if reverse else outputs, final_state
 

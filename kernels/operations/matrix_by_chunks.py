@@ -115,8 +115,12 @@ def _group_length(steps, initial_state):
     numbers += 4 * _CHUNK * (key_dim + value_dim)
     rows = batch * heads * products
     most = _NUMBERS_OF_GROUP * _CHUNK // max(1, numbers * rows)
-    length = max(_CHUNK, most // _CHUNK * _CHUNK)
-    return length if length < time else None
+    most = max(_CHUNK, most)
+    if time <= most:
+        return None
+    # Of almost equal length, so that the last one is not mostly filled up.
+    count = -(-time // most)
+    return -(-time // (count * _CHUNK)) * _CHUNK
 
 
 def _by_groups(steps, initial_state, arithmetic, length):
@@ -148,7 +152,7 @@ def _by_groups(steps, initial_state, arithmetic, length):
         }
         outputs, state = _scan_of_group(
             _Rows(**{**dict.fromkeys(_Rows._fields), **given}),
-            ops.reshape(state[:, :states], state_shape),
+            ops.reshape(state, state_shape),
             arithmetic,
         )
         # A loop returns its states: the outputs are part of them.
@@ -158,7 +162,8 @@ def _by_groups(steps, initial_state, arithmetic, length):
     state = ops.reshape(initial_state, (batch, states))
     outputs = ops.zeros((batch, length * heads * value_dim), state.dtype)
     found = backends.current().loop(
-        lambda state, items, constants: group(state, *items),
+        # Cut before, since the gradient keeps the arguments of a group.
+        lambda state, items, constants: group(state[:, :states], *items),
         sequences,
         ops.concatenate([state, outputs], axis=-1),
         (),

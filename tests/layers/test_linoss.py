@@ -1,5 +1,7 @@
 """LinOSS: how it starts, what it conserves, and which arguments it refuses."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -222,3 +224,35 @@ def test_a_seed_gives_every_kernel_numbers_of_its_own():
         built(kernel_initializer=keras.initializers.GlorotNormal(seed=1))
     )
     assert np.abs(weights["input_real"] - weights["input_imag"]).max() > 0.1
+
+
+def test_oscillators_that_uneven_steps_excite_say_so():
+    layer = LinOSS(4, damping=True, name="wild")
+    inputs = np.random.default_rng(0).uniform(-1, 1, (1, 1500, 2))
+    inputs = inputs.astype("float32")
+    lengths = np.resize(np.float32([0.5, 1.5]), (1, 1500))
+    message = "wild.{1,3} has states beyond 1e30"
+    if keras.backend.backend() == "jax":
+        import jax
+
+        with pytest.warns(RuntimeWarning, match=message):
+            layer(inputs, time_deltas=lengths)
+            jax.effects_barrier()
+    else:
+        with pytest.raises(Exception, match=message):
+            array(layer(inputs, time_deltas=lengths))
+    # What is given may be NaN.
+    inputs[:, 0] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        outputs = layer(inputs, time_deltas=lengths)
+        assert np.isnan(array(outputs)).all()
+
+
+def test_implicit_steps_do_not_grow_however_long_they_are():
+    layer = LinOSS(4, discretization="im")
+    random = np.random.default_rng(0)
+    inputs = random.uniform(-1, 1, (1, 3000, 2)).astype("float32")
+    lengths = random.uniform(0, 3, (1, 3000)).astype("float32")
+    outputs = array(layer(inputs, time_deltas=lengths))
+    assert np.abs(outputs[:, 1500:]).max() < 3 * np.abs(outputs[:, :1500]).max()

@@ -212,6 +212,23 @@ def test_resets_drop_the_state(decay, without, kernel):
     require_defined(with_resets(a_case(long, decay, without)))
 
 
+def test_groups_of_chunks_are_of_almost_equal_length(portable, monkeypatch):
+    lengths = []
+    run = matrix_by_chunks._by_groups
+    monkeypatch.setattr(
+        matrix_by_chunks,
+        "_by_groups",
+        lambda *given: lengths.append(given[-1]) or run(*given),
+    )
+    monkeypatch.setattr(matrix_by_chunks, "_NUMBERS_OF_GROUP", 2**14)
+    for time in (65, 97, 200):
+        case = a_case(SMALL._replace(batch=1, products=1, time=time))
+        case.run(tensors(case.arrays.values()))
+        count = -(-time // lengths[-1])
+        assert count * lengths[-1] < time + 32 * count
+    assert len(lengths) == 3 and lengths[-1] > 32
+
+
 @pytest.mark.weekly(*COMPILING)
 @pytest.mark.parametrize("decay", ["heads", "logarithms of channels"])
 @pytest.mark.parametrize("products", [1, 3])

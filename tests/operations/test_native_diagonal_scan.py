@@ -41,8 +41,8 @@ native = require_native()
 TORCH = keras.backend.backend() == "torch"
 
 # All sums are float64: what is left is the rounding of results, of checkpoints
-# and of states between steps.
-TOLERANCE = {"float32": 3e-7, "float64": 1e-13}
+# and of states between steps; and that of the definitions in float64.
+TOLERANCE = {"float32": 3e-7, "float64": 2e-13}
 SLOPES = {"float32": 1e-6, "float64": 1e-12}
 
 
@@ -223,6 +223,8 @@ def oscillators(batch, time, size):
 
 SCANS = {
     "one of everything": lambda: diagonals(1, 1, 1, 1, 1, 1),
+    "two of some": lambda: diagonals(1, 1, 1, 1, 2, 2),
+    "shares of rows": lambda: diagonals(130, 3, 1, 1, 2, 9),
     "eight features": lambda: diagonals(2, 17, 1, 2, 7, 8),
     "nine features": lambda: diagonals(2, 17, 2, 1, 3, 9, block=5),
     "bilinear": lambda: diagonals(3, 16, 2, 3, 7, 5, bilinear=True),
@@ -374,7 +376,7 @@ def test_growth_beyond_numbers_is_infinite_in_float32():
         results = results_of(
             scan.call, quantities(scan, scan.arguments), "float32"
         )
-    assert not np.isfinite(results[0]).all()
+    assert not np.isfinite(results[0]).any()
 
 
 def test_long_sequences_are_as_accurate():

@@ -32,8 +32,12 @@ class IrregularSteps(NamedTuple):
     time_deltas: object
     method: str
 
-    def run(self, inputs, input_kernel, output_kernel, state, reverse, resets):
-        """Outputs of all steps, and the final z."""
+    def run(self, inputs, input_kernel, state, reverse, resets, wanted):
+        """The parts of z of all steps, side by side, and the final z.
+
+        Args:
+            wanted: whether the former are wanted. Else they have no channels.
+        """
         batch, time, _ = ops.shape(inputs)
         channels = self.eigenvalues[0].shape[0]
         entering = product(inputs, ops.concatenate(input_kernel, axis=-1))
@@ -42,12 +46,13 @@ class IrregularSteps(NamedTuple):
             fill((1, 1, channels), entering.dtype)
             for fill in (ops.ones, ops.zeros)
         )
-        outputs, state = diagonal_scan_irregular(
+        parts = (
+            ops.concatenate([one, none], axis=0),
+            ops.concatenate([none, -one], axis=0),
+        )
+        every, state = diagonal_scan_irregular(
             tuple(part[None] for part in self.eigenvalues),
-            (
-                ops.concatenate([one, none], axis=0),
-                ops.concatenate([none, -one], axis=0),
-            ),
+            parts if wanted else tuple(part[:0] for part in parts),
             self.time_deltas,
             ops.reshape(entering, (batch, time, 2, channels)),
             state and tuple(part[:, None] for part in state),
@@ -55,12 +60,9 @@ class IrregularSteps(NamedTuple):
             resets,
             self.method,
         )
-        real, imag = output_kernel
-        outputs = product(
-            ops.reshape(outputs, (batch, time, 2 * channels)),
-            ops.concatenate([real, -imag], axis=0),
-        )
-        return outputs, tuple(part[:, 0] for part in state)
+        count = 2 * channels if wanted else 0
+        every = ops.reshape(every, (batch, time, count))
+        return every, tuple(part[:, 0] for part in state)
 
     def factors(self):
         """What a single step multiplies z by, and what enters."""
@@ -109,7 +111,8 @@ class DiagonalSystem(NamedTuple):
     def run(self, steps, state, all_outputs, reverse=False):
         """Outputs of all steps, or of the last one, and the final z.
 
-        The states of single steps are never stored.
+        The states of single steps are never stored, but for steps that differ
+        in length and outputs of all of them.
 
         Args:
             steps: `Steps` without a mask.
@@ -121,14 +124,18 @@ class DiagonalSystem(NamedTuple):
         """
         keep_all = all_outputs or steps.lengths is not None
         if self.irregular is not None:
-            outputs, state = self.irregular.run(
+            every, state = self.irregular.run(
                 steps.inputs,
                 self.input_kernel,
-                self.output_kernel,
                 state,
                 reverse,
                 steps.reset_mask,
+                keep_all,
             )
+            if not keep_all:
+                return self._read(state, steps.inputs[:, -1]), state
+            real, imag = self.output_kernel
+            outputs = product(every, ops.concatenate([real, -imag], axis=0))
             if self.feedthrough is not None:
                 outputs = outputs + fed_through(steps.inputs, self.feedthrough)
             return outputs if all_outputs else steps.last_of(outputs), state

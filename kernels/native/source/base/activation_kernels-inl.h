@@ -6,8 +6,9 @@
 namespace keras_linrec {
 namespace {
 
-// exp(x + rest) for x <= 0 and a rest that is much smaller, or that minus 1,
-// which is accurate for small x too.
+// exp(x + rest) for x <= 0, or up to the largest whose exponential is a number,
+// and a rest that is much smaller; or that minus 1, which is accurate for small
+// x too.
 template <class Real, bool minus_1>
 INLINE typename Types<Real>::Vector exponential(
     typename Types<Real>::Vector x,

@@ -106,18 +106,18 @@ template <>
 struct StepFactors<false> {
   Complexes decay, gain;
   INLINE StepFactors(Complexes lambda, Complexes inverse, Doubles dt) {
-    // Its exponential is near the largest number.
     const Doubles most = Doubles{} + 709.0, one = Doubles{} + 1.0;
-    Doubles growth = lambda.real * dt;
-    growth = growth > most ? most : growth;
-    const Doubles grown = exponential<double, true>(growth);
-    const SineAndCosine turn = sine_and_cosine(0.5 * dt * lambda.imag);
+    const Doubles growth = lambda.real * dt, angle = lambda.imag * dt;
+    Doubles grown = exponential<double, true>(growth > most ? most : growth);
+    grown = growth > most ? Doubles{} + __builtin_inf() : grown;
+    const SineAndCosine turn = sine_and_cosine(0.5 * angle);
     const Complexes half = {turn.cosine, turn.sine};
     decay = (grown + one) * (half * half);
     const Complexes change = {grown * turn.cosine, (grown + 2.0) * turn.sine};
     const Complexes divided = half * change * inverse;
-    const auto is_zero = (lambda.real == 0) & (lambda.imag == 0);
-    gain = {is_zero ? dt : divided.real, divided.imag};
+    // Also where the product underflows.
+    const auto is_zero = (growth == 0) & (angle == 0);
+    gain = {is_zero ? dt : divided.real, is_zero ? Doubles{} : divided.imag};
   }
   // What the scratch keeps beside the decay.
   INLINE Complexes kept() const { return gain; }
@@ -154,9 +154,14 @@ struct StepFactors<true> {
   Complexes decay, gain, inverse;
   INLINE StepFactors(Complexes lambda, Complexes, Doubles dt) {
     const Complexes half = 0.5 * dt * lambda;
-    const Doubles left = 1.0 - half.real;
-    const Doubles scale = 1.0 / (left * left + half.imag * half.imag);
-    inverse = {left * scale, half.imag * scale};
+    // Divided by its larger part, whose square might overflow.
+    const Doubles left = 1.0 - half.real, none{};
+    const Doubles real = left < none ? -left : left;
+    const Doubles imag = half.imag < none ? -half.imag : half.imag;
+    const Doubles most = real > imag ? real : imag;
+    const Doubles a = left / most, b = half.imag / most;
+    const Doubles scale = 1.0 / ((a * a + b * b) * most);
+    inverse = {a * scale, b * scale};
     const Complexes right = {1.0 + half.real, half.imag};
     decay = right * inverse;
     gain = dt * inverse;
@@ -200,8 +205,8 @@ struct DiagonalLoops {
 
   static void run(const DiagonalSteps& s) {
     const DiagonalSystem& system = *s.system;
-    __builtin_memset(s.outputs, 0,
-                     s.steps * system.channels * row * sizeof(double));
+    for (int64_t i = 0; i < s.steps * system.channels * row; i++)
+      s.outputs[i] = 0.0;
     for_each_vector_of(system, [&](int64_t n, int64_t lane, int64_t place) {
       const Complexes lambda = Complexes::load(system.eigenvalue, place);
       const Complexes inverse = Complexes::load(system.inverse, place);

@@ -1,10 +1,10 @@
 // The scan of diagonal systems whose steps differ in length: the factors of a
-// step are computed where they are used, and the states of all steps are never
+// step are computed where they are used, and states of single steps are not
 // stored. Computed in float64.
 //
-// A job takes `features_at_once` features of a row. The forward pass keeps the
-// states that enter blocks of time, from which the backward pass recomputes the
-// others.
+// A job takes `features_at_once` features of some rows; of fewer features, the
+// others are computed in vain. The forward pass keeps the states that enter
+// blocks of time, from which the backward pass recomputes the others.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -21,6 +21,9 @@ namespace {
 
 // The least steps of systems that pay for another thread.
 constexpr int64_t least_work_a_thread = 1 << 12;
+// Of a batch, each of which adds up the gradients of its systems. Not as many
+// as there are threads, so that sums round in the same places.
+constexpr int64_t most_shares = 64;
 
 typedef std::vector<double> Numbers;
 
@@ -50,21 +53,34 @@ struct DiagonalSizes {
   // At least the states that enter the blocks.
   int64_t checkpoints() const { return time / block + 2; }
   int64_t rows() const { return groups * batch; }
-  int64_t jobs() const { return rows() * places(); }
+  int64_t rows_a_share() const {
+    return std::max<int64_t>(1, (batch + most_shares - 1) / most_shares);
+  }
+  int64_t shares() const {
+    return (batch + rows_a_share() - 1) / rows_a_share();
+  }
+  int64_t jobs() const { return groups * shares() * places(); }
   int64_t wanted() const {
-    const int64_t work = jobs() * time * std::max<int64_t>(size, 1);
+    const int64_t systems = rows() * places() * std::max<int64_t>(size, 1);
+    const int64_t work = systems * time;
     return std::min<int64_t>(threads(), 1 + work / least_work_a_thread);
   }
 };
 
-// The features of a row that a job takes.
+// The rows of a group that a job takes, and their features. `row` is one of
+// them.
 struct Place {
-  int64_t group, row, first, count;
+  int64_t group, row, end, first, count;
   Place(const DiagonalSizes& s, int64_t job)
-      : group(job / s.places() / s.batch),
-        row(job / s.places()),
+      : group(job / s.places() / s.shares()),
+        row(group * s.batch + job / s.places() % s.shares() * s.rows_a_share()),
+        end(std::min(row + s.rows_a_share(), (group + 1) * s.batch)),
         first(job % s.places() * features_at_once),
         count(std::min(features_at_once, s.features - first)) {}
+  // Where the lengths' cotangents of a row are.
+  int64_t of_row(const DiagonalSizes& s) const {
+    return row * s.places() + first / features_at_once;
+  }
 };
 
 // The arguments that both calls begin with.
@@ -108,7 +124,7 @@ class Workspace {
     outputs.resize(steps_ * s.channels * row);
   }
 
-  // Reads the systems of some features, and their states before the first step.
+  // Reads the systems of some features.
   void begin(const Place& place) {
     const int64_t of_group = place.group * s_.size * s_.features;
     for (int p = 0; p < 2; p++) {
@@ -116,10 +132,21 @@ class Workspace {
                 eigenvalue_[p]);
       read_rows(from_.output_kernel[p] + s_.channels * of_group,
                 s_.channels * s_.size, place, read_out_[p]);
-      read_rows(from_.initial_state[p] + place.row * s_.size * s_.features,
-                s_.size, place, state[p]);
     }
     for (size_t i = 0; i < eigenvalue_[0].size(); i++) invert(i);
+  }
+
+  // The states of a row before its first step.
+  void read_state(const In<Real>& states, const Place& place, Numbers* to) {
+    for (int p = 0; p < 2; p++)
+      read_rows(states[p] + place.row * s_.size * s_.features, s_.size, place,
+                to[p]);
+  }
+  void write_state(const Numbers* states, const Place& place,
+                   const Out<Real>& to) const {
+    for (int p = 0; p < 2; p++)
+      write_rows(states[p], s_.size, place,
+                 to[p] + place.row * s_.size * s_.features);
   }
 
   // The steps of a block, and its inputs.
@@ -184,7 +211,6 @@ class Workspace {
   Numbers eigenvalue_[2], inverse_[2], read_out_[2];
 };
 
-// Rows of `features_at_once` for each job, of which the last has fewer.
 template <class Real>
 int diagonal_scan(const DiagonalSizes& s, const void* const* from,
                   void* const* to) {
@@ -198,25 +224,26 @@ int diagonal_scan(const DiagonalSizes& s, const void* const* from,
                                 sizeof(Real));
   const auto make = [&] { return Workspace<Real>(s, arguments); };
   for_each_job(s.wanted(), s.jobs(), make, [&](auto& w, int64_t job) {
-    const Place place(s, job);
+    Place place(s, job);
     w.begin(place);
-    for (int64_t block = 0; block < s.blocks(); block++) {
-      if (checkpoints)
-        for (int p = 0; p < 2; p++)
-          w.write_rows(w.state[p], s.size, place,
-                       checkpoints + w.checkpoint(place, block, p));
-      const int64_t steps = w.read_block(place, block);
-      instruction_set().step_diagonals(
-          {&w.system(), steps, w.lengths.data(), w.drops.get(),
-           w.inputs.data(), {w.state[0].data(), w.state[1].data()},
-           w.outputs.data()});
-      const int64_t step = place.row * s.time + block * s.block;
-      w.write_rows(w.outputs, steps * s.channels, place,
-                   outputs + step * s.channels * s.features);
+    for (; place.row < place.end; place.row++) {
+      w.read_state(arguments.initial_state, place, w.state);
+      for (int64_t block = 0; block < s.blocks(); block++) {
+        if (checkpoints)
+          for (int p = 0; p < 2; p++)
+            w.write_rows(w.state[p], s.size, place,
+                         checkpoints + w.checkpoint(place, block, p));
+        const int64_t steps = w.read_block(place, block);
+        instruction_set().step_diagonals(
+            {&w.system(), steps, w.lengths.data(), w.drops.get(),
+             w.inputs.data(), {w.state[0].data(), w.state[1].data()},
+             w.outputs.data()});
+        const int64_t step = place.row * s.time + block * s.block;
+        w.write_rows(w.outputs, steps * s.channels, place,
+                     outputs + step * s.channels * s.features);
+      }
+      w.write_state(w.state, place, final_state);
     }
-    for (int p = 0; p < 2; p++)
-      w.write_rows(w.state[p], s.size, place,
-                   final_state[p] + place.row * s.size * s.features);
   });
   return kKerasLinrecDone;
 }
@@ -241,16 +268,8 @@ class DiagonalGradient {
   void run() {
     prepare_to_write(d_inputs_, s_.rows() * s_.time * s_.drives * s_.features *
                                     sizeof(Real));
-    // By rows of the batch, so that sums round in the same places whatever
-    // thread a job runs on.
-    for (int p = 0; p < 2; p++) {
-      sums_[p].resize(s_.jobs() * numbers());
-      std::fill_n(d_eigenvalues_[p], s_.groups * s_.size * s_.features,
-                  Real{0});
-      std::fill_n(d_output_kernel_[p],
-                  s_.groups * s_.channels * s_.size * s_.features, Real{0});
-    }
-    d_lengths_.resize(s_.jobs() * s_.time);
+    for (auto& part : sums_) part.resize(s_.jobs() * numbers());
+    d_lengths_.resize(s_.rows() * s_.places() * s_.time);
     const auto make = [&] { return Own(s_, arguments_); };
     for_each_job(s_.wanted(), s_.jobs(), make,
                  [&](Own& own, int64_t job) { run(own, job); });
@@ -280,42 +299,43 @@ class DiagonalGradient {
   }
 
   void run(Own& w, int64_t job) {
-    const Place place(s_, job);
+    Place place(s_, job);
     w.begin(place);
-    double* sums[2];
-    for (int p = 0; p < 2; p++) {
-      w.read_rows(d_final_[p] + place.row * s_.size * s_.features, s_.size,
-                  place, w.d_state[p]);
-      sums[p] = sums_[p].data() + job * numbers();
+    double* const sums[] = {sums_[0].data() + job * numbers(),
+                            sums_[1].data() + job * numbers()};
+    for (; place.row < place.end; place.row++) {
+      w.read_state(d_final_, place, w.d_state);
+      for (int64_t block = s_.blocks() - 1; block >= 0; block--)
+        run_block(w, place, block, sums);
+      w.write_state(w.d_state, place, d_initial_);
     }
+  }
+
+  void run_block(Own& w, const Place& place, int64_t block,
+                 double* const (&sums)[2]) {
     const int64_t kernel = s_.size * features_at_once;
-    for (int64_t block = s_.blocks() - 1; block >= 0; block--) {
-      const int64_t steps = w.read_block(place, block);
-      const int64_t step = place.row * s_.time + block * s_.block;
-      for (int p = 0; p < 2; p++)
-        w.read_rows(checkpoints_ + w.checkpoint(place, block, p), s_.size,
-                    place, w.state[p]);
-      w.read_rows(d_outputs_ + step * s_.channels * s_.features,
-                  steps * s_.channels, place, w.outputs);
-      std::fill(w.d_inputs.begin(), w.d_inputs.end(), 0.0);
-      std::fill(w.d_lengths.begin(), w.d_lengths.end(), 0.0);
-      instruction_set().step_diagonals_backward(
-          {&w.system(), steps, w.lengths.data(), w.drops.get(),
-           w.inputs.data(), {w.state[0].data(), w.state[1].data()},
-           w.outputs.data(), {w.d_state[0].data(), w.d_state[1].data()},
-           w.d_inputs.data(), w.d_lengths.data(), {sums[0], sums[1]},
-           {sums[0] + kernel, sums[1] + kernel}, w.scratch.data()});
-      w.write_rows(w.d_inputs, steps * s_.drives, place,
-                   d_inputs_ + step * s_.drives * s_.features);
-      double* const lengths =
-          d_lengths_.data() + job * s_.time + block * s_.block;
-      for (int64_t t = 0; t < steps; t++)
-        for (int64_t i = 0; i < place.count; i++)
-          lengths[t] += w.d_lengths[t * features_at_once + i];
-    }
+    const int64_t steps = w.read_block(place, block);
+    const int64_t step = place.row * s_.time + block * s_.block;
     for (int p = 0; p < 2; p++)
-      w.write_rows(w.d_state[p], s_.size, place,
-                   d_initial_[p] + place.row * s_.size * s_.features);
+      w.read_rows(checkpoints_ + w.checkpoint(place, block, p), s_.size, place,
+                  w.state[p]);
+    w.read_rows(d_outputs_ + step * s_.channels * s_.features,
+                steps * s_.channels, place, w.outputs);
+    std::fill(w.d_inputs.begin(), w.d_inputs.end(), 0.0);
+    std::fill(w.d_lengths.begin(), w.d_lengths.end(), 0.0);
+    instruction_set().step_diagonals_backward(
+        {&w.system(), steps, w.lengths.data(), w.drops.get(), w.inputs.data(),
+         {w.state[0].data(), w.state[1].data()}, w.outputs.data(),
+         {w.d_state[0].data(), w.d_state[1].data()}, w.d_inputs.data(),
+         w.d_lengths.data(), {sums[0], sums[1]},
+         {sums[0] + kernel, sums[1] + kernel}, w.scratch.data()});
+    w.write_rows(w.d_inputs, steps * s_.drives, place,
+                 d_inputs_ + step * s_.drives * s_.features);
+    double* const lengths =
+        d_lengths_.data() + place.of_row(s_) * s_.time + block * s_.block;
+    for (int64_t t = 0; t < steps; t++)
+      for (int64_t i = 0; i < place.count; i++)
+        lengths[t] += w.d_lengths[t * features_at_once + i];
   }
 
   void add_lengths(int64_t row) {
@@ -327,28 +347,28 @@ class DiagonalGradient {
     }
   }
 
-  // Of the rows of a group, for some features.
+  // Of the shares of a group, for some features.
   void add_sums(int64_t job) {
     const int64_t group = job / s_.places(), at = job % s_.places();
     const int64_t first = at * features_at_once;
     const int64_t count = std::min(features_at_once, s_.features - first);
-    const int64_t rows = (1 + s_.channels) * s_.size;
     for (int p = 0; p < 2; p++)
-      for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < count; i++) {
-          double sum = 0.0;
-          for (int64_t b = 0; b < s_.batch; b++)
-            sum += sums_[p][((group * s_.batch + b) * s_.places() + at) *
-                                numbers() +
-                            r * features_at_once + i];
-          const bool is_eigenvalue = r < s_.size;
-          const int64_t row = is_eigenvalue
-                                  ? group * s_.size + r
-                                  : group * s_.channels * s_.size + r - s_.size;
-          Real* const to =
-              is_eigenvalue ? d_eigenvalues_[p] : d_output_kernel_[p];
-          to[row * s_.features + first + i] = static_cast<Real>(sum);
+      for (int64_t r = 0; r < (1 + s_.channels) * s_.size; r++) {
+        double sum[features_at_once] = {};
+        for (int64_t share = 0; share < s_.shares(); share++) {
+          const int64_t from = (group * s_.shares() + share) * s_.places() + at;
+          const double* const part =
+              &sums_[p][from * numbers() + r * features_at_once];
+          for (int64_t i = 0; i < features_at_once; i++) sum[i] += part[i];
         }
+        Real* const to = r < s_.size
+                             ? d_eigenvalues_[p] + group * s_.size * s_.features
+                             : d_output_kernel_[p] +
+                                   (group * s_.channels - 1) * s_.size *
+                                       s_.features;
+        for (int64_t i = 0; i < count; i++)
+          to[r * s_.features + first + i] = static_cast<Real>(sum[i]);
+      }
   }
 
   const DiagonalSizes& s_;
