@@ -138,7 +138,7 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
         step_rescale: positive number or scalar tensor that multiplies dt in
             this call, in addition to the layer's own; checked like
             `time_deltas`. Defaults to `None`, 1.
-        `time_deltas` and `reset_mask` take a few times as much time as
+        `time_deltas` and `reset_mask` take several times as much time as
             without; on GPUs `time_deltas` also take memory for the factors
             and states of all steps, in training some 20 N numbers a feature
             and step.
