@@ -343,12 +343,18 @@ def test_sizes_that_do_not_fit_are_named():
         (1, 2, 5, 3, 1, 3, 4, 8),
         (1, 2, 5, 1, 1, 3, 4, 0),
     ):
-        with pytest.raises(ValueError, match="sizes that fit together"):
-            core.call("keras_linrec_diagonal_scan_irregular", 0, sizes, [], [])
+        require_refused("diagonal_scan_irregular", COMPLEX, sizes)
+    require_refused("oscillator_scan_irregular", COMPLEX, (1, 2, 0, 3))
+
+
+def test_real_numbers_are_refused():
+    require_refused("diagonal_scan_irregular", 0, (1, 2, 5, 1, 1, 3, 4, 8))
+    require_refused("oscillator_scan_irregular", 0, (1, 2, 5, 3))
+
+
+def require_refused(name, flags, sizes):
     with pytest.raises(ValueError, match="sizes that fit together"):
-        core.call(
-            "keras_linrec_oscillator_scan_irregular", 0, (1, 2, 0, 3), [], []
-        )
+        core.call(f"keras_linrec_{name}", flags, sizes, [], [])
 
 
 def test_large_angles_keep_their_digits():

@@ -29,7 +29,7 @@ typedef std::vector<double> Numbers;
 
 struct DiagonalSizes {
   int64_t groups, batch, time, drives, channels, size, features, block;
-  bool has_resets, bilinear;
+  bool is_complex, has_resets, bilinear;
   DiagonalSizes(int flags, const int64_t* sizes)
       : groups(sizes[0]),
         batch(sizes[1]),
@@ -39,11 +39,12 @@ struct DiagonalSizes {
         size(sizes[5]),
         features(sizes[6]),
         block(sizes[7]),
+        is_complex(flags & kKerasLinrecComplex),
         has_resets(flags & kKerasLinrecResets),
         bilinear(flags & kKerasLinrecBilinear) {}
   bool valid() const {
-    return groups >= 0 && batch >= 0 && time >= 1 && channels >= 0 &&
-           size >= 0 && features >= 0 && block >= 1 &&
+    return is_complex && groups >= 0 && batch >= 0 && time >= 1 &&
+           channels >= 0 && size >= 0 && features >= 0 && block >= 1 &&
            (drives == 1 || drives == 2);
   }
   int64_t places() const {

@@ -20,15 +20,16 @@ constexpr int64_t least_work_a_thread = 1 << 15;
 
 struct OscillatorSizes {
   int64_t groups, batch, time, size;
-  bool has_resets;
+  bool is_complex, has_resets;
   OscillatorSizes(int flags, const int64_t* sizes)
       : groups(sizes[0]),
         batch(sizes[1]),
         time(sizes[2]),
         size(sizes[3]),
+        is_complex(flags & kKerasLinrecComplex),
         has_resets(flags & kKerasLinrecResets) {}
   bool valid() const {
-    return groups >= 0 && batch >= 0 && time >= 1 && size >= 0;
+    return is_complex && groups >= 0 && batch >= 0 && time >= 1 && size >= 0;
   }
   int64_t places() const {
     return (size + oscillators_a_job - 1) / oscillators_a_job;
