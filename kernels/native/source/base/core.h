@@ -281,8 +281,8 @@ KERAS_LINREC_PUBLIC int keras_linrec_matrix_scan_backward(
 //   z_t = decay z_{t-1} + gain e_t, discretised with time_deltas[b, t]; z_{t-1}
 //     is zero where resets[b, t] is not.
 //
-// What has the axes n and f is two arrays, the real and the imaginary parts, and
-// the flag of complex numbers is set.
+// What has the axes n and f is two arrays, the real and the imaginary parts,
+// and the flag of complex numbers is set.
 //   sizes: groups, batch, time, drives, channels, state, features, block
 //   from: lambda (state, features), C (channels, state, features), time_deltas
 //     (batch, time), resets (batch, time), e (batch, time, drives, features),
