@@ -227,11 +227,10 @@ ABOUT = {
     "the GRU as features, the LSSL also as `time_deltas`.",
     TEXT: f"Tiny Shakespeare, a megabyte, in rows of {TEXT_LENGTH} bytes, each "
     "read without what came before it. The figure is the bits of a byte on the "
-    "last tenth, which is held out. The three models have about the same "
-    "number of weights, and train for about the same time on one processor: "
-    "3,000 steps of RotRNN and of the LSTM, and 750 of the transformer. They "
-    "share one learning rate, which was not tuned for the LSTM or the "
-    "transformer.",
+    "last tenth, which is held out. The models have about the same number of "
+    "weights, and train for about the same time on one processor: 750 steps of "
+    "the transformer, and 3,000 of the others. They share one learning rate, "
+    "which was tuned for RotRNN alone.",
     LISTS_SECTION: "The values of nested lists of digits, drawn by the rules "
     "of Long Range Arena and not taken from its files: 96,000 for training, "
     "2,000 for the test, whose standard error is 1.1 points.",
