@@ -230,7 +230,7 @@ ABOUT = {
     "last tenth, which is held out. The models have about the same number of "
     "weights, and train for about the same time on one processor: 750 steps of "
     "the transformer, and 3,000 of the others. They share one learning rate, "
-    "which was tuned for RotRNN alone.",
+    "which was not tuned for each.",
     LISTS_SECTION: "The values of nested lists of digits, drawn by the rules "
     "of Long Range Arena and not taken from its files: 96,000 for training, "
     "2,000 for the test, whose standard error is 1.1 points.",
