@@ -413,7 +413,7 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
 
         Behind the end of a row a step lasts no time, and keeps its state.
         """
-        timescale = self.timescale(steps.options.get("step_rescale"))
+        timescale = self._timescale_of(steps)
         # The gain's factor dt multiplies the inputs.
         outputs, final = diagonal_scan_irregular(
             tuple(

@@ -288,7 +288,7 @@ number | D |
             ops.convert_to_tensor(self.input_imag),
         )
         eigenvalues = self._real(), ops.convert_to_tensor(self.transition_imag)
-        timescale = self.timescale(steps.options.get("step_rescale"))
+        timescale = self._timescale_of(steps)
         decay = irregular = None
         if steps.time_deltas is None:
             decay, gain = discretise(

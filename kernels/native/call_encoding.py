@@ -20,8 +20,13 @@ def flags_of(decay, reverse, resets):
         COMPLEX * (len(decay) == 2)
         + PER_STEP * (len(decay[0].shape) == 3)
         + REVERSE * bool(reverse)
-        + RESETS * (resets is not None and are_given(resets))
+        + reset_flag(resets)
     )
+
+
+def reset_flag(resets):
+    """The flag of resets, which may be `None`."""
+    return RESETS * (resets is not None and are_given(resets))
 
 
 def bits_of(number):

@@ -14,13 +14,12 @@ from keras_linrec.double_precision import tanh
 from keras_linrec.kernels.full_precision import einsum
 from keras_linrec.kernels.native.call_encoding import BILINEAR
 from keras_linrec.kernels.native.call_encoding import COMPLEX
-from keras_linrec.kernels.native.call_encoding import RESETS
+from keras_linrec.kernels.native.call_encoding import reset_flag
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import fused
 from keras_linrec.kernels.operations.tiny_cases import numbers
 from keras_linrec.kernels.operations.tiny_cases import slopes_of
-from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.resets import or_none
 
 
@@ -81,9 +80,8 @@ def _zero_order_hold(angle, timescale):
     is_small = real * real + imag * imag < most * most
     divided = reciprocal((ops.where(is_small, 1.0, real), imag))
     quotient = multiply((tangent * turn[0], turn[1]), divided)
-    quotient = multiply(
-        ((growth + 1.0) * turn[0], (growth + 1.0) * turn[1]), quotient
-    )
+    scale = growth + 1.0
+    quotient = multiply(tuple(scale * part for part in turn), quotient)
     series = _series(tuple(ops.where(is_small, part, 0.0) for part in angle))
     return decay, tuple(
         timescale * ops.where(is_small, near, far)
@@ -143,7 +141,6 @@ def diagonal_scan_irregular(
     size, features = eigenvalues[0].shape
     at_once = max(1, _STATES_AT_ONCE // max(size, 1))
     method = "bilinear" if bilinear else "zoh"
-
     found = []
     for first in range(0, max(features, 1), at_once):
         group = slice(first, min(first + at_once, features))
@@ -214,9 +211,7 @@ def _call_native(
     initial_state,
     bilinear=False,
 ):
-    if resets is None:
-        resets = ops.zeros((0, 0), inputs.dtype)
-    flags = COMPLEX + BILINEAR * bilinear + RESETS * are_given(resets)
+    flags = COMPLEX + BILINEAR * bilinear + reset_flag(resets)
     return run(
         Call("diagonal_scan_irregular", flags, (_BLOCK,)),
         eigenvalues,

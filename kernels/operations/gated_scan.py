@@ -14,14 +14,13 @@ from keras import ops
 from keras_linrec.double_precision import activate
 from keras_linrec.kernels.native.call_encoding import POSITIVE
 from keras_linrec.kernels.native.call_encoding import RATES
-from keras_linrec.kernels.native.call_encoding import RESETS
 from keras_linrec.kernels.native.call_encoding import TWO_GATES
+from keras_linrec.kernels.native.call_encoding import reset_flag
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import fused
 from keras_linrec.kernels.operations.tiny_cases import numbers
 from keras_linrec.kernels.operations.tiny_cases import slopes_of
-from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.resets import or_none
 
 # Less than this is not told from 0 under the square root, whose slope is
@@ -137,8 +136,7 @@ def _gates_of(flags):
 
 def _call_native(run, gates, driven, initial_state, resets=None):
     flags = TWO_GATES * gates.two + RATES * gates.rates
-    flags += POSITIVE * gates.positive
-    flags += RESETS * (resets is not None and are_given(resets))
+    flags += POSITIVE * gates.positive + reset_flag(resets)
     drive, bias, inputs, largest_rate = driven
     if bias is None:
         bias = ops.zeros((drive.shape[-1],), drive.dtype)

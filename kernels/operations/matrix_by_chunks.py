@@ -151,7 +151,7 @@ def _by_groups(steps, initial_state, arithmetic, length):
             for item, (name, shape) in zip(items, shapes.items())
         }
         outputs, state = _scan_of_group(
-            _Rows(**{**dict.fromkeys(_Rows._fields), **given}),
+            steps._replace(**given),
             ops.reshape(state, state_shape),
             arithmetic,
         )

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_linrec.kernels import backends
 from keras_linrec.kernels.native.call_encoding import LOGARITHMIC
-from keras_linrec.kernels.native.call_encoding import RESETS
+from keras_linrec.kernels.native.call_encoding import reset_flag
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.matrix_by_chunks import (
     matrix_scan_by_chunks,
@@ -20,7 +20,6 @@ from keras_linrec.kernels.operations.record import fused
 from keras_linrec.kernels.operations.record import is_short
 from keras_linrec.kernels.operations.tiny_cases import numbers
 from keras_linrec.kernels.operations.tiny_cases import slopes_of
-from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.resets import or_none
 
 
@@ -210,9 +209,7 @@ def _call_native(
     erase, write = (
         nowhere if part is None else part for part in (erase, write)
     )
-    if resets is None:
-        resets = ops.zeros((0, 0), values.dtype)
-    flags = LOGARITHMIC * logarithmic + RESETS * are_given(resets)
+    flags = LOGARITHMIC * logarithmic + reset_flag(resets)
     block = max(1, _ROWS_OF_CHECKPOINTS // keys.shape[2])
     return run(
         Call("matrix_scan", flags, (block,)),

@@ -6,13 +6,12 @@ from keras import ops
 
 from keras_linrec.kernels import backends
 from keras_linrec.kernels.native.call_encoding import COMPLEX
-from keras_linrec.kernels.native.call_encoding import RESETS
+from keras_linrec.kernels.native.call_encoding import reset_flag
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.record import Operation
 from keras_linrec.kernels.operations.record import fused
 from keras_linrec.kernels.operations.tiny_cases import numbers
 from keras_linrec.kernels.operations.tiny_cases import slopes_of
-from keras_linrec.kernels.resets import are_given
 from keras_linrec.kernels.resets import or_none
 
 
@@ -90,9 +89,7 @@ def _plain(kernel):
 def _call_native(
     run, timescale, stiffness, factor, forces, resets, positions, speeds
 ):
-    if resets is None:
-        resets = ops.zeros((0, 0), timescale.dtype)
-    flags = COMPLEX + RESETS * are_given(resets)
+    flags = COMPLEX + reset_flag(resets)
     return run(
         Call("oscillator_scan_irregular", flags),
         timescale,

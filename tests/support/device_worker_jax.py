@@ -227,15 +227,15 @@ def outputs_of(layers, inputs, weights):
     length = 1.0 + inputs[:, :, 0]
     features = inputs[:, :, :FEATURES]
     states = lssl.get_initial_state(len(inputs))
+    timed = {"time_deltas": length}
     calls = [
         (lssl, features, {}),
         (lssl, features, {"initial_state": states}),
-        (lssl, features, {"time_deltas": length}),
+        (lssl, features, timed),
         (rot_rnn, inputs, {"mask": length > 0.5}),
         *(
-            (layer, inputs, {"time_deltas": length} if timed else {})
+            (layer, inputs, timed if isinstance(layer, (LinOSS, S5)) else {})
             for layer in others
-            for timed in [isinstance(layer, (LinOSS, S5))]
         ),
     ]
     outputs = [ops.linear_scan(inputs, inputs, reverse=True)]

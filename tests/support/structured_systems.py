@@ -6,6 +6,8 @@ from definitions import lssl as definition
 from keras_linrec.ops.structured.hippo import hippo
 
 NAMES = ("p", "d", "q", "t", "b", "timescale", "output_matrix")
+# The place of T.
+BANDS = NAMES.index("t")
 
 
 def rounded(array):
@@ -47,7 +49,7 @@ def assert_slopes(
     tolerance,
     directions=1,
     floor=1e-3,
-    bands=3,
+    bands=BANDS,
 ):
     """Compare gradients of sum(weights * results) with derivatives.
 
@@ -57,7 +59,7 @@ def assert_slopes(
         directions: how many random directions to take in each argument.
         floor: added to what errors are relative to, since gradients of single
             numbers may be sums that vanish.
-        bands: the place of a structured system's T in `NAMES`, or `None`.
+        bands: the place of a structured system's T, or `None`.
     """
     generator = np.random.default_rng(7)
     pairs = zip(arguments, gradients, strict=True)

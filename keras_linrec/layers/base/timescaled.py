@@ -116,13 +116,17 @@ class Timescaled:
             require_between("step_rescale", float(value), 0, math.inf, "()")
         return timescale * scale
 
+    def _timescale_of(self, steps):
+        """dt of a call, (parts,), whatever the lengths of its steps."""
+        return self.timescale(steps.options.get("step_rescale"))
+
     def timescale_over(self, steps):
         """dt times the lengths of steps, (..., parts), or dt, (parts,).
 
         Args:
             steps: `Steps`, or a single one without the axis of time.
         """
-        timescale = self.timescale(steps.options.get("step_rescale"))
+        timescale = self._timescale_of(steps)
         if steps.time_deltas is None:
             return timescale
         return ops.expand_dims(steps.time_deltas, -1) * timescale

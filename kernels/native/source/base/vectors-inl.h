@@ -40,6 +40,13 @@ namespace {
 typedef double Doubles __attribute__((vector_size(VECTOR_BYTES)));
 typedef Doubles DoublesInMemory __attribute__((aligned(8), may_alias));
 
+INLINE Doubles load_doubles(const double* from) {
+  return *reinterpret_cast<const DoublesInMemory*>(from);
+}
+INLINE void store_doubles(double* to, Doubles value) {
+  *reinterpret_cast<DoublesInMemory*>(to) = value;
+}
+
 template <class Real>
 struct Types;
 template <>

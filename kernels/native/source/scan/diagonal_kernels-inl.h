@@ -7,17 +7,11 @@
 namespace keras_linrec {
 namespace {
 
-INLINE Doubles load_doubles(const double* from) {
-  return *reinterpret_cast<const DoublesInMemory*>(from);
-}
-INLINE void store_doubles(double* to, Doubles value) {
-  *reinterpret_cast<DoublesInMemory*>(to) = value;
-}
-
 // Complex numbers, a vector of them.
 struct Complexes {
   Doubles real, imag;
-  static INLINE Complexes load(const double* const (&from)[2], int64_t at) {
+  template <class Pointer>
+  static INLINE Complexes load(Pointer const (&from)[2], int64_t at) {
     return {load_doubles(from[0] + at), load_doubles(from[1] + at)};
   }
   template <class Pointer>
@@ -210,8 +204,7 @@ struct DiagonalLoops {
     for_each_vector_of(system, [&](int64_t n, int64_t lane, int64_t place) {
       const Complexes lambda = Complexes::load(system.eigenvalue, place);
       const Complexes inverse = Complexes::load(system.inverse, place);
-      const double* const from[] = {s.state[0], s.state[1]};
-      Complexes state = Complexes::load(from, place);
+      Complexes state = Complexes::load(s.state, place);
       for (int64_t t = 0; t < s.steps; t++) {
         if (s.drops[t]) state = Complexes{};
         const Factors step(lambda, inverse, Doubles{} + s.lengths[t]);
@@ -248,12 +241,10 @@ struct DiagonalLoops {
         step.decay.store(decays, t * row + lane);
         step.kept().store(factors, t * row + lane);
       }
-      const double* const d_after[] = {s.d_state[0], s.d_state[1]};
-      Complexes d_state = Complexes::load(d_after, place), d_lambda{};
+      Complexes d_state = Complexes::load(s.d_state, place), d_lambda{};
       for (int64_t t = s.steps - 1; t >= 0; t--) {
         const int64_t here = t * row + lane;
-        state = Complexes{load_doubles(after[0] + here),
-                          load_doubles(after[1] + here)};
+        state = Complexes::load(after, here);
         for (int64_t c = 0; c < system.channels; c++) {
           const int64_t at = (c * system.size + n) * row + lane;
           const Doubles d_output =
@@ -266,13 +257,9 @@ struct DiagonalLoops {
         }
         Complexes before = first;
         if (s.drops[t]) before = Complexes{};
-        else if (t > 0)
-          before = Complexes{load_doubles(after[0] + here - row),
-                    load_doubles(after[1] + here - row)};
-        const Complexes decay = {load_doubles(decays[0] + here),
-                                 load_doubles(decays[1] + here)};
-        const Complexes factor = {load_doubles(factors[0] + here),
-                                  load_doubles(factors[1] + here)};
+        else if (t > 0) before = Complexes::load(after, here - row);
+        const Complexes decay = Complexes::load(decays, here);
+        const Complexes factor = Complexes::load(factors, here);
         const Doubles dt = Doubles{} + s.lengths[t];
         const Complexes entering = input(s.inputs, t, lane);
         const typename Factors::Slopes slopes(lambda, inverse, dt, decay,

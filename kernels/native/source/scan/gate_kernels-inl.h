@@ -87,13 +87,12 @@ struct Wide {
   static INLINE Wide load(const double* from) {
     Wide wide;
     UNROLL for (int i = 0; i < count; i++)
-      wide.part[i] =
-          *reinterpret_cast<const DoublesInMemory*>(from + i * width);
+      wide.part[i] = load_doubles(from + i * width);
     return wide;
   }
   INLINE void store(double* to) const {
     UNROLL for (int i = 0; i < count; i++)
-      *reinterpret_cast<DoublesInMemory*>(to + i * width) = part[i];
+      store_doubles(to + i * width, part[i]);
   }
   INLINE typename T::Vector narrowed() const {
     typename T::Narrow narrow[count];

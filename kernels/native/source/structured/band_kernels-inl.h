@@ -9,12 +9,11 @@ namespace {
 constexpr int64_t band_width = Types<double>::width;
 
 INLINE Doubles band(const double* from, int64_t row, int64_t column) {
-  return *reinterpret_cast<const DoublesInMemory*>(from + row * band_columns +
-                                                   column);
+  return load_doubles(from + row * band_columns + column);
 }
 
 INLINE void keep_band(double* to, int64_t row, int64_t column, Doubles value) {
-  *reinterpret_cast<DoublesInMemory*>(to + row * band_columns + column) = value;
+  store_doubles(to + row * band_columns + column, value);
 }
 
 void solve_bands(const BandSolve& s) {
