@@ -3,8 +3,7 @@
     python tests/run.py                     the selection, as in the README
     python tests/run.py --rest              most of what the selection leaves
     python tests/run.py --weekly            what both leave
-    python tests/run.py --weekly --day 6    a seventh of it: Saturday's
-    python tests/run.py --rest --day 6      of JAX and TensorFlow, one slice
+    python tests/run.py --day 6             Saturday's share of both
     python tests/run.py --all               all of them
     python tests/run.py --all --write-table
                                             and write docs/capabilities.md
@@ -14,7 +13,7 @@
 one piece when the process ends.
 
 The table in docs/capabilities.md is compared with the results of all tests:
-after `--all`, and after `--rest` if the variable KERAS_LINREC_TEST_RESULTS
+after `--all`, and after the rest if the variable KERAS_LINREC_TEST_RESULTS
 names the folder with the selection's results.
 """
 
@@ -35,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "capabilities.md"
 # The number of processes per backend, the slowest backend first. With a single
 # process for JAX, the other processors would end up idle.
-SLICES = {"jax": 6, "tensorflow": 5, "torch": 3}
+SLICES = {"jax": 7, "tensorflow": 7, "torch": 3}
 # Each process imports its backend and the tests anew.
 SLICES_OF_SELECTION = {"jax": 1, "tensorflow": 1, "torch": 2}
 # One more than there are processors, since tests also wait.
@@ -94,33 +93,36 @@ def run(backend, part, piece, arguments, results):
     return done.returncode, done.stdout
 
 
-def processes(part, arguments, day):
-    """`(backend, slice)` of each; with arguments, one process per backend."""
-    slices = SLICES_OF_SELECTION if part == selection.SELECTION else SLICES
+def processes(parts, arguments, day):
+    """`(backend, part, slice)` of each; with arguments, one per backend.
+
+    On a day, all of the rest runs under PyTorch, and a seventh of all else.
+    """
+    slices = SLICES_OF_SELECTION if parts == [selection.SELECTION] else SLICES
     for backend, count in slices.items():
-        count = 1 if arguments else count
-        indices = range(1, count + 1)
-        if day and part == selection.WEEKLY:
-            count, indices = DAYS, [day]
-        elif day and backend in selection.COMPILING:
-            indices = [day % count + 1]
-        for index in indices:
-            yield backend, f"{index}/{count}"
+        for part in parts:
+            if arguments:
+                yield backend, part, "1/1"
+            elif day and (backend != "torch" or part == selection.WEEKLY):
+                yield backend, part, f"{day}/{DAYS}"
+            else:
+                for index in range(1, count + 1):
+                    yield backend, part, f"{index}/{count}"
 
 
-def run_all(part, arguments, results, day):
+def run_all(parts, arguments, results, day):
     # The arguments may select no test of a backend, and the selection may
     # leave none to the other parts.
-    may_be_none = arguments or part != selection.SELECTION
+    may_be_none = arguments or parts != [selection.SELECTION]
     passed = {0, NO_TESTS_COLLECTED} if may_be_none else {0}
     failed = []
-    print(f"Testing under {', '.join(SLICES)}: {part}.", flush=True)
+    print(f"Testing under {', '.join(SLICES)}: {', '.join(parts)}.", flush=True)
     with ThreadPoolExecutor(WORKERS) as pool:
         runs = {
             pool.submit(
                 run, backend, part, piece, arguments, results
-            ): f"{backend} {piece}"
-            for backend, piece in processes(part, arguments, day)
+            ): f"{backend}, {part} {piece}"
+            for backend, part, piece in processes(parts, arguments, day)
         }
         for done in as_completed(runs):
             status, output = done.result()
@@ -128,7 +130,7 @@ def run_all(part, arguments, results, day):
             if status not in passed:
                 failed.append(runs[done])
     if failed:
-        sys.exit(f"Failed under {', '.join(sorted(failed))}.")
+        sys.exit(f"Failed under {'; '.join(sorted(failed))}.")
     print("All tests passed under every backend.")
 
 
@@ -179,20 +181,21 @@ def main():
         "--day",
         type=int,
         choices=range(1, DAYS + 1),
-        help="with --weekly, a day's seventh of it, 1 for Monday's; with "
-        "--rest, one of the slices of JAX and TensorFlow",
+        help="what CI runs of the rest and the weekly ones, 1 on Mondays",
     )
     options, arguments = parser.parse_known_args()
+    if options.day and (options.part or arguments):
+        parser.error("--day chooses the tests itself")
     default = selection.ALL if arguments else selection.SELECTION
-    part = options.part or default
-    if options.write_table and (part != selection.ALL or arguments):
+    parts = [options.part or default]
+    if options.day:
+        parts = [selection.REST, selection.WEEKLY]
+    if options.write_table and (parts != [selection.ALL] or arguments):
         parser.error("--write-table needs all tests: --all")
-    if options.day and part not in (selection.REST, selection.WEEKLY):
-        parser.error("--day needs --rest or --weekly")
     kept = capabilities.results
     with tempfile.TemporaryDirectory() as folder:
-        run_all(part, arguments, kept or folder, options.day)
-        whole = part == selection.ALL or (kept and part == selection.REST)
+        run_all(parts, arguments, kept or folder, options.day)
+        whole = selection.ALL in parts or (kept and selection.REST in parts)
         # The table needs the results of all tests.
         if whole and not arguments:
             check_table(kept or folder, options.write_table)

@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
     value_dim: int
 
 
-# The chunks of the portable form have 32 rows, the blocks of the native 16.
+# Chunks of the portable form have up to 32 rows, blocks of the native one 16.
 SIZES = [
     Sizes(1, 1, 1, 1, 1, 1, 1, 1),
     Sizes(3, 2, 1, 2, 2, 2, 3, 5),
@@ -220,13 +220,15 @@ def test_groups_of_chunks_are_of_almost_equal_length(portable, monkeypatch):
         "_by_groups",
         lambda *given: lengths.append(given[-1]) or run(*given),
     )
-    monkeypatch.setattr(matrix_by_chunks, "_NUMBERS_OF_GROUP", 2**14)
+    monkeypatch.setattr(matrix_by_chunks, "_NUMBERS_OF_GROUP", 2**13)
+    rows = 8
+    assert matrix_by_chunks._rows_of_a_chunk(SMALL.key_dim) == rows
     for time in (65, 97, 200):
         case = a_case(SMALL._replace(batch=1, products=1, time=time))
         case.run(tensors(case.arrays.values()))
         count = -(-time // lengths[-1])
-        assert count * lengths[-1] < time + 32 * count
-    assert len(lengths) == 3 and lengths[-1] > 32
+        assert count * lengths[-1] < time + rows * count
+    assert len(lengths) == 3 and lengths[-1] > rows
 
 
 @pytest.mark.weekly(*COMPILING)
@@ -284,10 +286,11 @@ def test_logarithms_of_decays_close_to_one_are_exact(decay):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("decay", standing_for_all(DECAYS, ("heads",)), ids=str)
 def test_nan_does_not_pass_a_reset(decay, bad, kernel):
+    # Chunks of 8 rows: each of the sequences lies in several, and two end
+    # within one.
     sizes = Sizes(1, 90, 1, 1, 1, 2, 4, 3)
     case = with_resets(a_case(sizes, decay))
     case.resets[:] = False
-    # The last sequence lies in two chunks, the first two in the first.
     case.resets[0, [9, 30]] = True
     weights = weights_for(case)
     # A loss knows nothing of the middle sequence, which is broken.
