@@ -1,11 +1,26 @@
 """Activations for units that keep the norm of their state."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_linrec import types
+
+__all__ = [
+    "get",
+    "get_unary",
+    "leaky_relu",
+    "modrelu",
+    "oplu",
+    "require_even_units",
+    "serialize",
+]
+
 
 @keras.saving.register_keras_serializable("keras_linrec")
-def leaky_relu(x):
+def leaky_relu(x: types.Tensor) -> types.Tensor:
     """max(x / 10, x), the activation of Mhammedi et al. 2017.
 
     It is the default of `keras_linrec.layers.OrthogonalRNN`.
@@ -28,7 +43,7 @@ def leaky_relu(x):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-def oplu(x):
+def oplu(x: types.Tensor) -> types.Tensor:
     """Sort each pair (x_2i, x_2i+1) into its maximum and its minimum.
 
     OPLU only permutes entries, so it preserves the norm of `x` and of the
@@ -67,7 +82,7 @@ def oplu(x):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-def modrelu(x, bias):
+def modrelu(x: types.Tensor, bias: types.Tensor) -> types.Tensor:
     """(|z| + bias) z / |z| where |z| + bias > 0, else 0 - Arjovsky et al. 2016.
 
     This is the real form (Mhammedi et al. 2017, section 3): the first half of
@@ -106,7 +121,9 @@ def modrelu(x, bias):
     return ops.concatenate([scale * real, scale * imag], axis=-1)
 
 
-def get(identifier, name="activation"):
+def get(
+    identifier: types.Identifier, name: str | None = "activation"
+) -> Callable[..., Any] | None:
     """Return the activation for a name, a configuration or a function.
 
     Args:
@@ -152,7 +169,7 @@ OF_NUMBERS = (
 )
 
 
-def serialize(activation):
+def serialize(activation: types.Identifier) -> Any:
     """Return a configuration from which `get` restores the activation.
 
     Raises:
@@ -167,7 +184,9 @@ def serialize(activation):
     return keras.activations.serialize(activation)
 
 
-def get_unary(identifier, name="activation"):
+def get_unary(
+    identifier: types.Identifier, name: str | None = "activation"
+) -> Callable[..., Any] | None:
     """As `get`, for a function of one argument.
 
     Args:
@@ -187,7 +206,7 @@ def get_unary(identifier, name="activation"):
     return activation
 
 
-def require_even_units(activation, units):
+def require_even_units(activation: types.Identifier, units: int) -> None:
     """Raise if an activation of pairs is used with an odd number of units."""
     if activation in OF_PAIRS and units % 2:
         raise ValueError(

@@ -3,13 +3,25 @@
 import ctypes
 import sys
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import keras
 
 from keras_linrec import settings
+from keras_linrec import types
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_choice
+
+__all__ = [
+    "get_kernel",
+    "keep_freed_memory",
+    "portable_kernels",
+    "sequence_parallel",
+    "set_kernel",
+]
+
 
 # The parameters of glibc's `mallopt`, in <malloc.h>.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -17,7 +29,7 @@ _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _MOST_BYTES = 2**31 - 1
 
 
-def set_kernel(kernel):
+def set_kernel(kernel: types.Kernel | None) -> None:
     """Choose the kernel that runs the scans.
 
     The choice affects speed and memory; results change only by rounding. A
@@ -47,12 +59,12 @@ def set_kernel(kernel):
     settings.kernel = kernel
 
 
-def get_kernel():
+def get_kernel() -> str | None:
     """Return the kernel set by `set_kernel`, or `None`."""
     return settings.kernel
 
 
-def keep_freed_memory(limit=_MOST_BYTES):
+def keep_freed_memory(limit: int = _MOST_BYTES) -> bool:
     """Keep freed memory in the process, for the next training step to reuse.
 
     On Linux, the C library returns each large buffer to the operating system
@@ -125,7 +137,7 @@ def _address(function):
 
 
 @contextmanager
-def portable_kernels():
+def portable_kernels() -> Iterator[None]:
     """A scope in which models run without native code.
 
     A function traced in this scope contains only the framework's own
@@ -148,7 +160,9 @@ def portable_kernels():
 
 
 @contextmanager
-def sequence_parallel(mesh, time_axis="time", batch_axis=None):
+def sequence_parallel(
+    mesh: Any, time_axis: str = "time", batch_axis: str | None = None
+) -> Iterator[None]:
     """A scope that shards sequences along time over several devices, on JAX.
 
     Each device runs every linear scan on its own part of the time axis, and

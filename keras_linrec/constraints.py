@@ -46,6 +46,15 @@ from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_count
 
+__all__ = [
+    "AccretiveBands",
+    "Between",
+    "ContractiveBands",
+    "Sign",
+    "UnitReflectors",
+]
+
+
 _ROUNDING = {"float32": 2.0**-20, "float64": 2.0**-49}
 
 
@@ -68,7 +77,9 @@ class Between(keras.constraints.Constraint):
     [0.5, 0.7]
     """
 
-    def __init__(self, minimum=None, maximum=None):
+    def __init__(
+        self, minimum: float | None = None, maximum: float | None = None
+    ):
         for name, value in (("minimum", minimum), ("maximum", maximum)):
             if value is not None:
                 require_between(name, value, -math.inf, math.inf)
@@ -177,7 +188,7 @@ class UnitReflectors(keras.constraints.Constraint):
     [[1.0, 0.0], [0.0, 0.6], [0.0, 0.8]]
     """
 
-    def __init__(self, matrices=1):
+    def __init__(self, matrices: int = 1):
         require_count("matrices", matrices)
         self.matrices = int(matrices)
 

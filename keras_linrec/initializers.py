@@ -2,11 +2,14 @@
 
 import math
 import numbers
+from typing import Any
+from typing import Literal
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.ops.structured.hippo import hippo
 from keras_linrec.ops.structured.hippo import hippo_matrices
 from keras_linrec.ops.structured.hippo_measures import require_measure
@@ -16,6 +19,13 @@ from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 from keras_linrec.validation import require_ordered
+
+__all__ = [
+    "DecayLog",
+    "FanInNormal",
+    "HiPPO",
+    "ReflectorPairs",
+]
 
 
 def _checked_seed(seed):
@@ -46,7 +56,7 @@ class FanInNormal(keras.initializers.Initializer):
     True
     """
 
-    def __init__(self, axis=-2, seed=None):
+    def __init__(self, axis: int = -2, seed: types.Seed = None):
         if not isinstance(axis, numbers.Integral) or axis >= 0:
             raise ValueError(
                 "`axis` should be a negative integer, counted from the last. "
@@ -91,7 +101,11 @@ class DecayLog(keras.initializers.Initializer):
     """
 
     def __init__(
-        self, gamma_min=0.5, gamma_max=0.999, seed=None, even_memories=False
+        self,
+        gamma_min: float = 0.5,
+        gamma_max: float = 0.999,
+        seed: types.Seed = None,
+        even_memories: bool = False,
     ):
         require_bool("even_memories", even_memories)
         require_between("gamma_min", gamma_min, 0, 1, "()")
@@ -163,7 +177,9 @@ class ReflectorPairs(keras.initializers.Initializer):
     True
     """
 
-    def __init__(self, deviation=0.3, matrices=1, seed=None):
+    def __init__(
+        self, deviation: float = 0.3, matrices: int = 1, seed: types.Seed = None
+    ):
         require_between("deviation", deviation, 0, math.inf, "[)")
         require_count("matrices", matrices)
         self.deviation = deviation
@@ -240,13 +256,18 @@ class HiPPO(keras.initializers.Initializer):
     (8,)
     """
 
-    def __init__(self, measure="legs", part="transition", **parameters):
+    def __init__(
+        self,
+        measure: types.Measure = "legs",
+        part: Literal["transition", "input"] = "transition",
+        **parameters: Any,
+    ):
         require_choice("part", part, ("transition", "input"))
         self.measure = measure
         self.part = part
         self.parameters = require_measure(measure, parameters)
 
-    def structured(self, state_size):
+    def structured(self, state_size: int) -> Any:
         """A as P (D + T^-1) Q, and B.
 
         Args:

@@ -2,12 +2,17 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_linrec.stored_values import checked_value
 from keras_linrec.validation import require_between
+
+__all__ = [
+    "ParameterGroups",
+]
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -79,7 +84,12 @@ class ParameterGroups(keras.optimizers.Optimizer):
     >>> history = model.fit(sequences, labels, verbose=0)
     """
 
-    def __init__(self, optimizer, groups, name="parameter_groups"):
+    def __init__(
+        self,
+        optimizer: Any,
+        groups: Mapping[str, Mapping[str, Any]],
+        name: str | None = "parameter_groups",
+    ):
         _require_optimizer(optimizer)
         _require_groups(groups)
         # The learning rates are those of the groups' optimizers.

@@ -11,6 +11,8 @@ import warnings
 from contextlib import contextmanager
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from typing import Literal
 
 import keras
 
@@ -24,8 +26,18 @@ from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_bools
 from keras_linrec.validation import require_count
 
+__all__ = [
+    "BackupAndRestore",
+    "load_model",
+    "load_weights",
+    "save_model",
+    "save_weights",
+]
 
-def save_model(model, filepath, overwrite=True):
+
+def save_model(
+    model: Any, filepath: str | os.PathLike[str], overwrite: bool = True
+) -> None:
     """Save a model as a `.keras` file that is replaced whole or not at all.
 
     `keras.saving.save_model` empties the old file before it writes the new
@@ -70,7 +82,9 @@ def save_model(model, filepath, overwrite=True):
         keras.saving.save_model(model, path)
 
 
-def save_weights(model, filepath, overwrite=True):
+def save_weights(
+    model: Any, filepath: str | os.PathLike[str], overwrite: bool = True
+) -> None:
     """Save a model's weights in a file that is replaced whole or not at all.
 
     As `save_model`, for a path that ends in `.weights.h5`.
@@ -104,12 +118,12 @@ def save_weights(model, filepath, overwrite=True):
 
 
 def load_model(
-    filepath,
-    custom_objects=None,
-    compile=True,
-    safe_mode=True,
-    require_finite=True,
-):
+    filepath: str | os.PathLike[str],
+    custom_objects: Any = None,
+    compile: bool = True,
+    safe_mode: bool = True,
+    require_finite: bool = True,
+) -> Any:
     """Load a model, as `keras.saving.load_model`; every error names the file.
 
     Args:
@@ -138,7 +152,12 @@ def load_model(
         )
 
 
-def load_weights(model, filepath, skip_mismatch=False, require_finite=True):
+def load_weights(
+    model: Any,
+    filepath: str | os.PathLike[str],
+    skip_mismatch: bool = False,
+    require_finite: bool = True,
+) -> None:
     """Load weights, as `model.load_weights`; every error names the file.
 
     Args:
@@ -216,7 +235,12 @@ class BackupAndRestore(keras.callbacks.Callback):
     ...     )
     """
 
-    def __init__(self, backup_dir, save_freq="epoch", delete_checkpoint=True):
+    def __init__(
+        self,
+        backup_dir: str | os.PathLike[str],
+        save_freq: int | Literal["epoch"] = "epoch",
+        delete_checkpoint: bool = True,
+    ):
         super().__init__()
         if not (isinstance(save_freq, str) and save_freq == "epoch"):
             require_count("save_freq", save_freq)

@@ -3,11 +3,16 @@
 import inspect
 import math
 import numbers
+from collections.abc import Callable
 from functools import cache
 from functools import wraps
+from typing import Any
+from typing import TypeVar
 
 import keras
 import numpy as np
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # An upper limit that catches mistaken sizes.
 _LARGEST_COUNT = 2**24
@@ -289,7 +294,7 @@ def _holds_numbers(dtype):
     )
 
 
-def in_any_byte_order(function):
+def in_any_byte_order(function: _Function) -> _Function:
     """A function that takes NumPy arrays of the other byte order too.
 
     Files of audio and instruments hold such arrays. PyTorch refuses them, and

@@ -9,9 +9,15 @@ import keras
 
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import exporting
-from keras_linrec.kernels.registry import available as available
-from keras_linrec.kernels.resolver import explain as explain
-from keras_linrec.settings import KERNELS as KERNELS
+from keras_linrec.kernels.registry import available
+from keras_linrec.kernels.resolver import explain
+from keras_linrec.settings import KERNELS
+
+__all__ = [
+    "KERNELS",
+    "available",
+    "explain",
+]
 
 exporting.open_scope_in_keras()
 if keras.backend.backend() in backends.BACKENDS:

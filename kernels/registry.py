@@ -65,7 +65,7 @@ class Availability:
         return self.available
 
 
-def available():
+def available() -> dict[str, Availability]:
     """The kernels of the current backend.
 
     Returns:

@@ -3,9 +3,11 @@
 import threading
 from contextlib import contextmanager
 from numbers import Integral
+from typing import Any
 from typing import NamedTuple
 
 from keras_linrec import settings
+from keras_linrec import types
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import registry
 from keras_linrec.kernels.exporting import exporting
@@ -93,7 +95,9 @@ class Explanation(tuple):
         return "\n".join(map(str, self))
 
 
-def explain(what, shape, dtype="float32", **options):
+def explain(
+    what: Any, shape: types.Shape, dtype: str = "float32", **options: Any
+) -> tuple[Decision, ...]:
     """How a layer, a model or an operation would run here, and why.
 
     Args:

@@ -6,7 +6,6 @@ writes `public_signatures.txt` anew, with which
 `rules/test_public_names.py` compares.
 """
 
-import ast
 import inspect
 import sys
 from pathlib import Path
@@ -20,20 +19,12 @@ SIGNATURES = Path(__file__).parent / "public_signatures.txt"
 def public_names():
     """The package's functions and classes, under the names users have."""
     # What needs an extra is not imported with the rest.
-    for name in (*imported_by_name(), "nlp"):
+    for name in (*keras_linrec.__all__, "nlp"):
         value = getattr(keras_linrec, name)
         if inspect.ismodule(value):
             yield from _names_of(value)
         elif callable(value):
             yield f"keras_linrec.{name}", value
-
-
-def imported_by_name():
-    """What the package shows: modules beside these are there to be imported."""
-    tree = ast.parse(Path(keras_linrec.__file__).read_text())
-    for node in ast.walk(tree):
-        for alias in getattr(node, "names", []):
-            yield alias.asname
 
 
 def signatures():
@@ -60,15 +51,9 @@ def signatures():
 
 
 def _names_of(module):
-    # A folder shows what is in its files; a file, what is its own.
-    home = module.__name__
-    if hasattr(module, "__path__"):
-        home = "keras_linrec."
-    for name, value in vars(module).items():
-        if name.startswith("_") or not callable(value):
-            continue
-        if value.__module__.startswith(home):
-            yield f"{module.__name__}.{name}", value
+    for name in module.__all__:
+        if callable(getattr(module, name)):
+            yield f"{module.__name__}.{name}", getattr(module, name)
 
 
 def _method_signature(value):

@@ -1,11 +1,14 @@
 """White-box adversarial attacks on classifiers."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.analysis._classifier import batches
 from keras_linrec.analysis._classifier import class_numbers
 from keras_linrec.analysis._classifier import classification_task
@@ -47,16 +50,16 @@ class AdversarialExamples:
 
 
 def pgd(
-    model,
-    inputs,
-    labels,
-    radius=None,
-    step_size=0.01,
-    iterations=7,
-    clip=None,
-    loss=None,
-    batch_size=128,
-):
+    model: Any,
+    inputs: types.Tensor,
+    labels: types.Tensor,
+    radius: float | None = None,
+    step_size: float = 0.01,
+    iterations: int = 7,
+    clip: Sequence[float] | None = None,
+    loss: types.Loss = None,
+    batch_size: int = 128,
+) -> AdversarialExamples:
     """Projected gradient ascent on the loss (PGD), in the maximum norm.
 
         x <- project(x + step_size sign(grad_x loss(x, y)))
@@ -129,18 +132,18 @@ def pgd(
 
 
 def deepfool(
-    model,
-    inputs,
-    labels,
-    norm=2,
-    radius=None,
-    iterations=7,
-    overshoot=0.02,
-    max_classes=10,
-    clip=None,
-    loss=None,
-    batch_size=128,
-):
+    model: Any,
+    inputs: types.Tensor,
+    labels: types.Tensor,
+    norm: float = 2,
+    radius: float | None = None,
+    iterations: int = 7,
+    overshoot: float = 0.02,
+    max_classes: int = 10,
+    clip: Sequence[float] | None = None,
+    loss: types.Loss = None,
+    batch_size: int = 128,
+) -> AdversarialExamples:
     """DeepFool: steps to the nearest boundary of the linearised classifier.
 
     With the predicted class 0 and w_k = grad (f_k - f_0) for the classes k

@@ -1,9 +1,12 @@
 """The norms of gradients after many steps back in time."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.ops import differentiation
 from keras_linrec.ops.scan_checks import require_rank
 from keras_linrec.validation import checked_seed
@@ -12,7 +15,9 @@ from keras_linrec.validation import require_array
 
 
 @in_any_byte_order
-def gradient_norms(layer, sequences, steps, seed=0):
+def gradient_norms(
+    layer: Any, sequences: types.Tensor, steps: int, seed: types.Seed = 0
+) -> types.Tensor:
     """The relative norm of a gradient after a number of steps back in time.
 
         |(d h_t / d h_0)^T v| / |v|

@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.analysis._classifier import batches
 from keras_linrec.analysis._classifier import classification_task
 from keras_linrec.ops import differentiation
@@ -121,7 +123,14 @@ class Hessian:
     True
     """
 
-    def __init__(self, model, inputs, labels, loss=None, batch_size=128):
+    def __init__(
+        self,
+        model: Any,
+        inputs: types.Tensor,
+        labels: types.Tensor,
+        loss: types.Loss = None,
+        batch_size: int = 128,
+    ):
         self._classifier, self.inputs, self.labels = classification_task(
             model, inputs, labels, loss, batch_size
         )
@@ -142,7 +151,7 @@ class Hessian:
         """The number of trainable parameters."""
         return sum(int(np.prod(shape)) for shape in self._shapes)
 
-    def product(self, vector):
+    def product(self, vector: types.Tensor) -> types.Tensor:
         """The Hessian times a vector.
 
         Args:
@@ -169,11 +178,16 @@ class Hessian:
             )
         return product
 
-    def gradient(self):
+    def gradient(self) -> types.Tensor:
         """The gradient of the same loss, float64 array (size,)."""
         return self._sum(self._gradient)
 
-    def extreme_eigenvalues(self, iterations=50, tolerance=1e-3, seed=None):
+    def extreme_eigenvalues(
+        self,
+        iterations: int = 50,
+        tolerance: float = 1e-3,
+        seed: types.Seed = None,
+    ) -> ExtremeEigenvalues:
         """The two ends of the spectrum, by the Lanczos method.
 
         All Lanczos vectors are kept and reorthogonalised, so that no
@@ -204,7 +218,9 @@ class Hessian:
             tolerance,
         )
 
-    def trace(self, samples=30, seed=None):
+    def trace(
+        self, samples: int = 30, seed: types.Seed = None
+    ) -> TraceEstimate:
         """The trace, by Hutchinson's estimator with random signs.
 
         Args:
@@ -230,7 +246,13 @@ class Hessian:
             error = np.std(values, ddof=1) / np.sqrt(samples)
         return TraceEstimate(float(np.mean(values)), float(error))
 
-    def summary(self, iterations=50, tolerance=1e-3, samples=30, seed=None):
+    def summary(
+        self,
+        iterations: int = 50,
+        tolerance: float = 1e-3,
+        samples: int = 30,
+        seed: types.Seed = None,
+    ) -> HessianSummary:
         """The largest eigenvalue, the condition number and the trace.
 
         The paper's condition number is the largest eigenvalue divided by the

@@ -1,9 +1,12 @@
 """The accuracy of classifiers under noise."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from keras_linrec import types
 from keras_linrec.analysis._classifier import class_numbers
 from keras_linrec.analysis._classifier import classification_task
 from keras_linrec.validation import checked_seed
@@ -25,8 +28,14 @@ class ResponseCurve:
 
 
 def white_noise_response(
-    model, inputs, labels, levels, seed=None, loss=None, batch_size=128
-):
+    model: Any,
+    inputs: types.Tensor,
+    labels: types.Tensor,
+    levels: Sequence[float],
+    seed: types.Seed = None,
+    loss: types.Loss = None,
+    batch_size: int = 128,
+) -> ResponseCurve:
     """Accuracy under white noise of given standard deviations (figure 2a).
 
     Args:
@@ -77,16 +86,16 @@ def white_noise_response(
 
 
 def salt_and_pepper_response(
-    model,
-    inputs,
-    labels,
-    levels,
-    low=None,
-    high=None,
-    seed=None,
-    loss=None,
-    batch_size=128,
-):
+    model: Any,
+    inputs: types.Tensor,
+    labels: types.Tensor,
+    levels: Sequence[float],
+    low: float | None = None,
+    high: float | None = None,
+    seed: types.Seed = None,
+    loss: types.Loss = None,
+    batch_size: int = 128,
+) -> ResponseCurve:
     """Accuracy under salt-and-pepper noise of given density (figure 2b).
 
     Args:

@@ -1,15 +1,23 @@
 """Plots of units with two states and of spectra, with Matplotlib."""
 
+from typing import Any
+
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.analysis._matrices import require_built
 from keras_linrec.validation import require_count
 
 
 def plot_vector_field(
-    layer, inputs=None, limits=(-2.0, 2.0), points=21, axes=None, **kwargs
-):
+    layer: Any,
+    inputs: types.Tensor = None,
+    limits: tuple[float, float] = (-2.0, 2.0),
+    points: int = 21,
+    axes: Any = None,
+    **kwargs: Any,
+) -> Any:
     """Plot the change of state in one step, for two states (figure 1).
 
     The arrow at h shows step(x, h) - h, with the same x everywhere. Arrow
@@ -48,14 +56,14 @@ def plot_vector_field(
 
 
 def plot_phase_portrait(
-    layer,
-    starts=None,
-    steps=200,
-    inputs=None,
-    limits=(-2.0, 2.0),
-    axes=None,
-    **kwargs,
-):
+    layer: Any,
+    starts: types.Tensor = None,
+    steps: int = 200,
+    inputs: types.Tensor = None,
+    limits: tuple[float, float] = (-2.0, 2.0),
+    axes: Any = None,
+    **kwargs: Any,
+) -> Any:
     """Plot trajectories of two states, from several starting points.
 
     Args:
@@ -109,7 +117,7 @@ def plot_phase_portrait(
     return axes
 
 
-def plot_eigenvalue_bands(bands, axes=None):
+def plot_eigenvalue_bands(bands: Any, axes: Any = None) -> Any:
     """Plot the range of real parts against beta, with bounds (figure 4).
 
     The largest real parts are red, the smallest blue, and the bounds of

@@ -1,10 +1,13 @@
 """Spectra of a unit's matrices, and the distance to orthogonality."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from keras_linrec import types
 from keras_linrec.analysis._matrices import are_finite
 from keras_linrec.analysis._matrices import eigenvalues
 from keras_linrec.analysis._matrices import has_transition_matrix
@@ -18,7 +21,9 @@ from keras_linrec.validation import require_finite
 from keras_linrec.validation import require_tensors
 
 
-def spectrum_bounds(matrix, beta, gamma):
+def spectrum_bounds(
+    matrix: types.Tensor, beta: float, gamma: float
+) -> tuple[float, float]:
     """An interval that contains the real parts of the eigenvalues of S(M).
 
         S(M) = (1 - beta) (M + M^T) + beta (M - M^T) - gamma I
@@ -70,7 +75,7 @@ def spectrum_bounds(matrix, beta, gamma):
     return low, high
 
 
-def real_parts(matrix):
+def real_parts(matrix: types.Tensor) -> types.Tensor:
     """The real parts of a matrix's eigenvalues, in ascending order.
 
     Args:
@@ -109,8 +114,13 @@ class EigenvalueBands:
 
 
 def eigenvalue_bands(
-    size, betas=None, gamma=0.0, trials=10, seed=None, stddev=None
-):
+    size: int,
+    betas: Sequence[float] | None = None,
+    gamma: float = 0.0,
+    trials: int = 10,
+    seed: types.Seed = None,
+    stddev: float | None = None,
+) -> EigenvalueBands:
     """The ranges of real parts for random M and several beta (figure 4).
 
     Each trial draws one M with normal entries, used for all of `betas`.
@@ -191,7 +201,7 @@ def _float64_symmetric_skew(matrix, beta, gamma):
     return (1 - beta) * symmetric + beta * skew - gamma * np.eye(len(matrix))
 
 
-def orthogonality_defect(layer_or_matrix):
+def orthogonality_defect(layer_or_matrix: Any) -> float:
     """max |W^T W - I|, the deviation of a matrix from orthogonality.
 
     Args:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -204,8 +205,10 @@ class StabilityCertificate:
 
 
 def stability_certificate(
-    layer_or_matrices, lipschitz_constant=None, monotone=None
-):
+    layer_or_matrices: Any,
+    lipschitz_constant: float | None = None,
+    monotone: bool | None = None,
+) -> StabilityCertificate:
     """The stability certificate of a unit h' = A h + sigma(W h + U x + b).
 
     Theorem 1 of the paper: an equilibrium is globally exponentially stable if

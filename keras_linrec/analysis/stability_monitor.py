@@ -63,7 +63,11 @@ class StabilityMonitor(keras.callbacks.Callback):
     True
     """
 
-    def __init__(self, lipschitz_constant=None, monotone=None):
+    def __init__(
+        self,
+        lipschitz_constant: float | None = None,
+        monotone: bool | None = None,
+    ):
         super().__init__()
         require_activation_facts(lipschitz_constant, monotone)
         self.lipschitz_constant = lipschitz_constant

@@ -1,9 +1,13 @@
 """The one-step streaming form of a model."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.export.step_graph import StepGraph
 from keras_linrec.models.saved_whole import SavedWhole
 from keras_linrec.ops.exportable import any_batch
@@ -11,7 +15,9 @@ from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_bool
 
 
-def export_step(model, position_wise=(), drop_masks=False):
+def export_step(
+    model: Any, position_wise: Sequence[Any] = (), drop_masks: bool = False
+) -> "StepModel":
     """Convert a sequence model into a model of one time step.
 
     The returned model takes one time step and the states before it. It
@@ -118,7 +124,7 @@ class StepModel(SavedWhole, keras.Model):
             keras.tree.map_structure(_as_tensor, inputs), **kwargs
         )
 
-    def initial_states(self, batch_size):
+    def initial_states(self, batch_size) -> list[types.Tensor]:
         """The states before the first step: a list of zeros.
 
         Args:

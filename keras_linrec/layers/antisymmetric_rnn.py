@@ -4,6 +4,7 @@ import math
 
 import keras
 
+from keras_linrec import types
 from keras_linrec.layers.base.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.layers.lipschitz_rnn.layer import LipschitzLayer
@@ -19,23 +20,23 @@ class AntisymmetricUnit(LipschitzUnit):
 
     def __init__(
         self,
-        units,
-        gamma=0.001,
-        step_size=0.03,
-        solver="euler",
-        activation="tanh",
-        gated=False,
-        trainable_step_size=False,
-        use_bias=True,
-        kernel_initializer=None,
-        recurrent_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        recurrent_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        **kwargs,
+        units: int,
+        gamma: float = 0.001,
+        step_size: float = 0.03,
+        solver: types.Solver = "euler",
+        activation: types.Identifier = "tanh",
+        gated: bool = False,
+        trainable_step_size: bool = False,
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = None,
+        recurrent_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        recurrent_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         for name in _FIXED & set(kwargs):
             raise ValueError(
@@ -127,30 +128,30 @@ if `gated` |
 
     def __init__(
         self,
-        units,
-        gamma=0.001,
-        step_size=0.03,
-        solver="euler",
-        activation="tanh",
-        gated=False,
-        trainable_step_size=False,
-        use_bias=True,
-        kernel_initializer=None,
-        recurrent_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        recurrent_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=False,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int,
+        gamma: float = 0.001,
+        step_size: float = 0.03,
+        solver: types.Solver = "euler",
+        activation: types.Identifier = "tanh",
+        gated: bool = False,
+        trainable_step_size: bool = False,
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = None,
+        recurrent_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        recurrent_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(AntisymmetricRNN, locals()))
 

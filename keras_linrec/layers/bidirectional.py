@@ -1,8 +1,13 @@
 """`keras.layers.Bidirectional` for masked, packed and irregular sequences."""
 
+from collections.abc import Sequence
+from typing import Any
+from typing import Literal
+
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.layers.base.kept_masks import keep_masks
 from keras_linrec.layers.base.set_later import SetLater
 from keras_linrec.layers.base.torch_module import LoadsAnyName
@@ -82,11 +87,11 @@ class Bidirectional(SetLater, LoadsAnyName, keras.layers.Bidirectional):
 
     def __init__(
         self,
-        layer,
-        merge_mode="concat",
-        weights=None,
-        backward_layer=None,
-        **kwargs,
+        layer: Any,
+        merge_mode: Literal["concat", "sum", "ave", "mul"] | None = "concat",
+        weights: Sequence[types.Tensor] | None = None,
+        backward_layer: Any = None,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         # Autocasting would bring states and time_deltas down to 16 bits; the
         # two layers cast what they compute in 16 bits.

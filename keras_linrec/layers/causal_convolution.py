@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.double_precision import product
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.layers.base.input_weights import InputWeights
@@ -102,24 +103,24 @@ number than the features' |
 
     def __init__(
         self,
-        units=None,
-        kernel_size=4,
-        activation=None,
-        use_bias=True,
-        kernel_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        kernel_size: int = 4,
+        activation: types.Identifier = None,
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         kernel_initializer = kernel_initializer or FanInNormal()
         super().__init__(**for_bases(CausalConvolution, locals()))

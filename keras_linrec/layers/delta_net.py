@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.double_precision import activate
 from keras_linrec.double_precision import product
 from keras_linrec.layers.base.matrix_state_layer import MatrixStateLayer
@@ -150,33 +151,33 @@ num_heads), (num_heads,), (num_heads,) | W_a^T, b_a, log A, if `gated` |
 
     def __init__(
         self,
-        units=None,
-        num_heads=4,
-        key_dim=32,
-        value_dim=None,
-        key_heads=None,
-        gated=True,
-        reflections=1,
-        negative_eigenvalues=False,
-        output_gate=True,
-        kernel_size=4,
-        dt_min=1e-3,
-        dt_max=0.1,
-        use_bias=False,
-        kernel_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        num_heads: int = 4,
+        key_dim: int = 32,
+        value_dim: int | None = None,
+        key_heads: int | None = None,
+        gated: bool = True,
+        reflections: int = 1,
+        negative_eigenvalues: bool = False,
+        output_gate: bool = True,
+        kernel_size: int = 4,
+        dt_min: float = 1e-3,
+        dt_max: float = 0.1,
+        use_bias: bool = False,
+        kernel_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         kernel_initializer = kernel_initializer or uniform_over_fan_in()
         super().__init__(**for_bases(DeltaNet, locals()))

@@ -1,7 +1,9 @@
 """Starting values in hertz and seconds."""
 
 import math
+from typing import Any
 
+from keras_linrec import types
 from keras_linrec.initializers import DecayLog
 from keras_linrec.validation import require_between
 
@@ -19,14 +21,14 @@ class DecaysForSignals:
     @classmethod
     def for_signals(
         cls,
-        units=None,
+        units: int | None = None,
         *,
-        sampling_rate,
-        longest_memory,
-        shortest_memory=None,
-        highest_frequency=None,
-        **arguments,
-    ):
+        sampling_rate: float,
+        longest_memory: float,
+        shortest_memory: float | None = None,
+        highest_frequency: float | None = None,
+        **arguments: Any,
+    ) -> types.Self:
         """A layer for signals, with starting values in hertz and seconds.
 
         A state that turns by the angle theta per step follows a frequency of
@@ -91,14 +93,14 @@ class TimescalesForSignals:
     @classmethod
     def for_signals(
         cls,
-        units=None,
+        units: int | None = None,
         *,
-        sampling_rate,
-        longest_memory,
-        shortest_memory=None,
-        highest_frequency=None,
-        **arguments,
-    ):
+        sampling_rate: float,
+        longest_memory: float,
+        shortest_memory: float | None = None,
+        highest_frequency: float | None = None,
+        **arguments: Any,
+    ) -> types.Self:
         """A layer for signals, with starting values in seconds.
 
         A feature (a state of `S5`) with the timescale dt remembers about 1 /

@@ -1,10 +1,12 @@
 """LinOSS: forced harmonic oscillators, damped or not."""
 
 import math
+from typing import Literal
 
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.double_precision import product
 from keras_linrec.double_precision import sin
 from keras_linrec.layers.base.diagonal_layer import DiagonalLayer
@@ -167,30 +169,30 @@ number | D |
 
     def __init__(
         self,
-        units=None,
-        state_size=64,
-        discretization="imex",
-        damping=False,
-        r_min=0.9,
-        r_max=1.0,
-        theta_max=math.pi,
-        trainable_timescale=True,
-        dt_min=0.5,
-        dt_max=0.73,
-        step_rescale=1.0,
-        activation=None,
-        kernel_initializer=None,
-        feedthrough_initializer=None,
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        state_size: int = 64,
+        discretization: Literal["imex", "im"] = "imex",
+        damping: bool = False,
+        r_min: float = 0.9,
+        r_max: float = 1.0,
+        theta_max: float = math.pi,
+        trainable_timescale: bool = True,
+        dt_min: float = 0.5,
+        dt_max: float = 0.73,
+        step_rescale: float = 1.0,
+        activation: types.Identifier = None,
+        kernel_initializer: types.Identifier = None,
+        feedthrough_initializer: types.Identifier = None,
+        kernel_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         kernel_initializer = kernel_initializer or uniform_over_fan_in()
         super().__init__(**for_bases(LinOSS, locals()))

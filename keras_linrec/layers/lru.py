@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
 from keras_linrec.layers.base.diagonal_layer import DiagonalLayer
@@ -120,25 +121,25 @@ number | D |
 
     def __init__(
         self,
-        units=None,
-        state_size=64,
-        r_min=0.9,
-        r_max=0.999,
-        theta_max=2 * math.pi,
-        activation=None,
-        kernel_initializer=None,
-        feedthrough_initializer=None,
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        even_memories=False,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        state_size: int = 64,
+        r_min: float = 0.9,
+        r_max: float = 0.999,
+        theta_max: float = 2 * math.pi,
+        activation: types.Identifier = None,
+        kernel_initializer: types.Identifier = None,
+        feedthrough_initializer: types.Identifier = None,
+        kernel_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        even_memories: bool = False,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         kernel_initializer = (
             kernel_initializer

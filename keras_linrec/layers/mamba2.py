@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.double_precision import activate
 from keras_linrec.double_precision import product
 from keras_linrec.layers.base.matrix_state_layer import MatrixStateLayer
@@ -133,29 +134,29 @@ A, b_dt, D |
 
     def __init__(
         self,
-        units=None,
-        state_size=64,
-        num_heads=None,
-        expand=2,
-        num_groups=1,
-        kernel_size=4,
-        dt_min=1e-3,
-        dt_max=0.1,
-        use_bias=True,
-        kernel_initializer=None,
-        bias_initializer=None,
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        state_size: int = 64,
+        num_heads: int | None = None,
+        expand: int = 2,
+        num_groups: int = 1,
+        kernel_size: int = 4,
+        dt_min: float = 1e-3,
+        dt_max: float = 0.1,
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = None,
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         require_taps(kernel_size)
         kernel_initializer = kernel_initializer or uniform_over_fan_in()

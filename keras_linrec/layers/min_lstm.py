@@ -1,7 +1,10 @@
 """MinLSTM: an LSTM whose gates read the input alone."""
 
+from typing import Literal
+
 import keras
 
+from keras_linrec import types
 from keras_linrec.layers.base.minimal_layer import MinimalLayer
 from keras_linrec.layers.base.set_later import for_bases
 
@@ -97,22 +100,22 @@ b_f |
 
     def __init__(
         self,
-        units=None,
-        candidate="linear",
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        candidate: Literal["linear", "positive"] = "linear",
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = "glorot_uniform",
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(MinLSTM, locals()))

@@ -1,9 +1,12 @@
 """OrthogonalRNN: a nonlinear recurrence whose transition keeps norms."""
 
+from typing import Literal
+
 import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.constraints import Sign
 from keras_linrec.constraints import UnitReflectors
 from keras_linrec.initializers import ReflectorPairs
@@ -30,21 +33,21 @@ class OrthogonalUnit(NonlinearUnit):
 
     def __init__(
         self,
-        units,
-        reflections=None,
-        activation=activations.leaky_relu,
-        use_bias=True,
-        field="real",
-        train_initial_state=False,
-        kernel_initializer="glorot_uniform",
-        reflector_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        reflector_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        **kwargs,
+        units: int,
+        reflections: int | None = None,
+        activation: types.Identifier = activations.leaky_relu,
+        use_bias: bool = True,
+        field: Literal["real", "complex"] = "real",
+        train_initial_state: bool = False,
+        kernel_initializer: types.Identifier = "glorot_uniform",
+        reflector_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        reflector_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(OrthogonalUnit, locals()))
         require_choice("field", field, ("real", "complex"))
@@ -138,7 +141,7 @@ class OrthogonalUnit(NonlinearUnit):
         state = ops.convert_to_tensor(self.initial_state)
         return [ops.broadcast_to(state, (batch_size, self.units))]
 
-    def transition_matrix(self):
+    def transition_matrix(self) -> types.Tensor:
         """W, a tensor (units, units), in real numbers.
 
         With field="complex", W = A + iB is returned as [[A, -B], [B, A]].
@@ -304,28 +307,28 @@ with zeros above row j; (units, reflections - 1) if reflections == n |
 
     def __init__(
         self,
-        units,
-        reflections=None,
-        activation=activations.leaky_relu,
-        use_bias=True,
-        field="real",
-        train_initial_state=False,
-        kernel_initializer="glorot_uniform",
-        reflector_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        reflector_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=False,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int,
+        reflections: int | None = None,
+        activation: types.Identifier = activations.leaky_relu,
+        use_bias: bool = True,
+        field: Literal["real", "complex"] = "real",
+        train_initial_state: bool = False,
+        kernel_initializer: types.Identifier = "glorot_uniform",
+        reflector_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        reflector_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(OrthogonalRNN, locals()))
 
@@ -378,7 +381,7 @@ class OrthogonalRNNCell(OrthogonalUnit, NonlinearCell):
     (2, 8)
     """
 
-    def get_initial_state(self, batch_size=None):
+    def get_initial_state(self, batch_size: int | None = None):
         return self.trained_states(batch_size) or [
             ops.zeros((batch_size, self.units), dtype=self.compute_dtype)
         ]

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.double_precision import activate
 from keras_linrec.double_precision import product
 from keras_linrec.initializers import DecayLog
@@ -128,25 +129,25 @@ number than the features' |
 
     def __init__(
         self,
-        units=None,
-        num_heads=1,
-        r_min=0.9,
-        r_max=0.999,
-        use_bias=True,
-        kernel_initializer="lecun_normal",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        num_heads: int = 1,
+        r_min: float = 0.9,
+        r_max: float = 0.999,
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = "lecun_normal",
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(RGLRU, locals()))
         require_count("num_heads", num_heads)

@@ -1,7 +1,10 @@
 """`keras.layers.RNN` that keeps masks."""
 
+from typing import Any
+
 import keras
 
+from keras_linrec import types
 from keras_linrec.layers.base.kept_masks import keep_masks
 from keras_linrec.validation import first_mask
 
@@ -72,14 +75,14 @@ class RNN(keras.layers.RNN):
 
     def __init__(
         self,
-        cell,
-        return_sequences=False,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        unroll=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        cell: Any,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(
             cell,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.double_precision import cos
 from keras_linrec.double_precision import sin
@@ -170,28 +171,28 @@ number | D |
 
     def __init__(
         self,
-        units=None,
-        state_size=128,
-        num_heads=None,
-        gamma_min=0.5,
-        gamma_max=0.999,
-        theta_max=2 * math.pi,
-        bidirectional=False,
-        activation=None,
-        kernel_initializer="glorot_normal",
-        rotation_initializer=None,
-        feedthrough_initializer=None,
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        even_memories=False,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        state_size: int = 128,
+        num_heads: int | None = None,
+        gamma_min: float = 0.5,
+        gamma_max: float = 0.999,
+        theta_max: float = 2 * math.pi,
+        bidirectional: bool = False,
+        activation: types.Identifier = None,
+        kernel_initializer: types.Identifier = "glorot_normal",
+        rotation_initializer: types.Identifier = None,
+        feedthrough_initializer: types.Identifier = None,
+        kernel_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        even_memories: bool = False,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(RotRNN, locals()))
         require_count("state_size", state_size)

@@ -1,11 +1,13 @@
 """S4D: a complex diagonal system in continuous time for every feature."""
 
 import math
+from typing import Literal
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.double_precision import activate
@@ -176,33 +178,33 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
 
     def __init__(
         self,
-        units=None,
-        state_size=64,
-        channels=1,
-        initial_eigenvalues="lin",
-        trainable_transition=True,
-        trainable_timescale=True,
-        dt_min=1e-3,
-        dt_max=1e-1,
-        step_rescale=1.0,
-        activation="gelu",
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        output_initializer=None,
-        feedthrough_initializer=None,
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        state_size: int = 64,
+        channels: int = 1,
+        initial_eigenvalues: Literal["lin", "inv", "legs"] = "lin",
+        trainable_transition: bool = True,
+        trainable_timescale: bool = True,
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        step_rescale: float = 1.0,
+        activation: types.Identifier = "gelu",
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = "glorot_uniform",
+        bias_initializer: types.Identifier = "zeros",
+        output_initializer: types.Identifier = None,
+        feedthrough_initializer: types.Identifier = None,
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         output_initializer = (
             output_initializer

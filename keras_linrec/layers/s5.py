@@ -1,10 +1,12 @@
 """S5: one complex diagonal system in continuous time for all features."""
 
 import math
+from typing import Literal
 
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.layers.base.both_ways import BothWays
 from keras_linrec.layers.base.diagonal_layer import DiagonalLayer
@@ -167,29 +169,29 @@ number | D |
 
     def __init__(
         self,
-        units=None,
-        state_size=64,
-        num_blocks=1,
-        discretization="zoh",
-        eigenvalues="stable",
-        bidirectional=False,
-        trainable_timescale=True,
-        dt_min=1e-3,
-        dt_max=1e-1,
-        step_rescale=1.0,
-        activation=None,
-        kernel_initializer="lecun_normal",
-        feedthrough_initializer=None,
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        state_size: int = 64,
+        num_blocks: int = 1,
+        discretization: Literal["zoh", "bilinear"] = "zoh",
+        eigenvalues: Literal["stable", "clipped", "free"] = "stable",
+        bidirectional: bool = False,
+        trainable_timescale: bool = True,
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        step_rescale: float = 1.0,
+        activation: types.Identifier = None,
+        kernel_initializer: types.Identifier = "lecun_normal",
+        feedthrough_initializer: types.Identifier = None,
+        kernel_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(S5, locals()))
         require_count("state_size", state_size)

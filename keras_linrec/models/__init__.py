@@ -1,10 +1,13 @@
 """Blocks and whole models."""
 
-from keras_linrec.models.recurrent_block import RecurrentBlock as RecurrentBlock
-from keras_linrec.models.residual_block import ResidualBlock as ResidualBlock
-from keras_linrec.models.sequence_classifier import (
-    SequenceClassifier as SequenceClassifier,
-)
-from keras_linrec.models.sequence_regressor import (
-    SequenceRegressor as SequenceRegressor,
-)
+from keras_linrec.models.recurrent_block import RecurrentBlock
+from keras_linrec.models.residual_block import ResidualBlock
+from keras_linrec.models.sequence_classifier import SequenceClassifier
+from keras_linrec.models.sequence_regressor import SequenceRegressor
+
+__all__ = [
+    "RecurrentBlock",
+    "ResidualBlock",
+    "SequenceClassifier",
+    "SequenceRegressor",
+]

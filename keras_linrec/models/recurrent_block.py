@@ -1,8 +1,12 @@
 """The recurrent block of Griffin: a gate beside a convolution and a unit."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.double_precision import activate
 from keras_linrec.double_precision import product
 from keras_linrec.layers.base.input_weights import InputWeights
@@ -125,27 +129,27 @@ class RecurrentBlock(InputWeights, SequenceLayer):
 
     def __init__(
         self,
-        units=None,
-        width=None,
-        unit="rglru",
-        unit_arguments=None,
-        kernel_size=4,
-        activation="gelu",
-        use_bias=True,
-        kernel_initializer="lecun_normal",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        width: int | None = None,
+        unit: types.Unit = "rglru",
+        unit_arguments: Mapping[str, Any] | None = None,
+        kernel_size: int = 4,
+        activation: types.Identifier = "gelu",
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = "lecun_normal",
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: Any,
     ):
         super().__init__(**for_bases(RecurrentBlock, locals()))
         require_count("width", width, optional=True)

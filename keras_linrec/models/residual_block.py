@@ -1,10 +1,13 @@
 """A unit with normalization, position-wise layers and a residual connection."""
 
 import inspect
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.double_precision import activate
 from keras_linrec.layers.base.kept_masks import keep_masks
 from keras_linrec.layers.base.set_later import SetLater
@@ -146,16 +149,16 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
 
     def __init__(
         self,
-        unit="lssl",
-        unit_arguments=None,
-        activation=None,
-        gated=None,
-        dropout=0.0,
-        normalization="layer",
-        norm_first=True,
-        epsilon=1e-5,
-        seed=None,
-        **kwargs,
+        unit: types.Unit = "lssl",
+        unit_arguments: Mapping[str, Any] | None = None,
+        activation: types.Identifier = None,
+        gated: bool | None = None,
+        dropout: float = 0.0,
+        normalization: types.Normalization = "layer",
+        norm_first: bool = True,
+        epsilon: float = 1e-5,
+        seed: types.Seed = None,
+        **kwargs: Any,
     ):
         # Autocasting would bring time_deltas down to 16 bits.
         super().__init__(autocast=False, **kwargs)
@@ -387,7 +390,7 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
         if isinstance(self.unit, Streaming):
             self.unit.require_streaming(part)
 
-    def get_initial_state(self, batch_size):
+    def get_initial_state(self, batch_size: int):
         self.require_streaming()
         return self.unit.get_initial_state(batch_size)
 

@@ -1,7 +1,12 @@
 """A deep model for classes."""
 
+from collections.abc import Mapping
+from typing import Any
+from typing import Literal
+
 import keras
 
+from keras_linrec import types
 from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.models.sequence_model import SequenceModel
 from keras_linrec.validation import require_count
@@ -122,23 +127,23 @@ class SequenceClassifier(SequenceModel):
 
     def __init__(
         self,
-        num_classes,
-        num_layers=6,
-        units=128,
-        unit="lssl",
-        unit_arguments=None,
-        dropout=0.0,
-        normalization="layer",
-        norm_first=True,
-        block_activation=None,
-        gated=None,
-        pool_size=1,
-        pooling="mean",
-        activation="softmax",
-        seed=None,
-        name=None,
-        dtype=None,
-        trainable=True,
+        num_classes: int,
+        num_layers: int = 6,
+        units: int = 128,
+        unit: types.Unit = "lssl",
+        unit_arguments: Mapping[str, Any] | None = None,
+        dropout: float = 0.0,
+        normalization: types.Normalization = "layer",
+        norm_first: bool = True,
+        block_activation: types.Identifier = None,
+        gated: bool | None = None,
+        pool_size: int = 1,
+        pooling: types.Pooling = "mean",
+        activation: types.Identifier = "softmax",
+        seed: types.Seed = None,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
     ):
         require_count("num_classes", num_classes)
         super().__init__(
@@ -147,7 +152,13 @@ class SequenceClassifier(SequenceModel):
         self.num_classes = num_classes
 
     @classmethod
-    def from_size(cls, size, num_classes, unit_arguments=None, **overrides):
+    def from_size(
+        cls,
+        size: Literal["small", "large"],
+        num_classes: int,
+        unit_arguments: Mapping[str, Any] | None = None,
+        **overrides: Any,
+    ) -> types.Self:
         """A model of one of the LSSL paper's two sizes.
 
         The paper counts `num_layers * channels * units * (units + state_size)`
@@ -176,14 +187,14 @@ class SequenceClassifier(SequenceModel):
     @classmethod
     def for_signals(
         cls,
-        num_classes,
+        num_classes: int,
         *,
-        sampling_rate,
-        longest_memory,
-        shortest_memory=None,
-        highest_frequency=None,
-        **arguments,
-    ):
+        sampling_rate: float,
+        longest_memory: float,
+        shortest_memory: float | None = None,
+        highest_frequency: float | None = None,
+        **arguments: Any,
+    ) -> types.Self:
         """A model for signals, with starting values in hertz and seconds.
 
         The states of each block start as the `for_signals` of its unit makes

@@ -2,11 +2,14 @@
 
 import math
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.layers.base.sequence_layer import SequenceLayer
 from keras_linrec.layers.base.set_later import SetLater
 from keras_linrec.layers.base.set_later import set_all
@@ -64,23 +67,23 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
 
     def __init__(
         self,
-        output_dim,
-        num_layers=6,
-        units=128,
-        unit="lssl",
-        unit_arguments=None,
-        dropout=0.0,
-        normalization="layer",
-        norm_first=True,
-        block_activation=None,
-        gated=None,
-        pool_size=1,
-        pooling="mean",
-        activation=None,
-        seed=None,
-        name=None,
-        dtype=None,
-        trainable=True,
+        output_dim: int,
+        num_layers: int = 6,
+        units: int = 128,
+        unit: types.Unit = "lssl",
+        unit_arguments: Mapping[str, Any] | None = None,
+        dropout: float = 0.0,
+        normalization: types.Normalization = "layer",
+        norm_first: bool = True,
+        block_activation: types.Identifier = None,
+        gated: bool | None = None,
+        pool_size: int = 1,
+        pooling: types.Pooling = "mean",
+        activation: types.Identifier = None,
+        seed: types.Seed = None,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
     ):
         # Autocasting would bring time_deltas down to 16 bits.
         super().__init__(
@@ -233,7 +236,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
 
     # Sampling rates.
 
-    def with_step_rescale(self, step_rescale):
+    def with_step_rescale(self, step_rescale: float):
         """A copy for signals of another sampling rate.
 
         The first block multiplies its dt by `step_rescale`. With `pool_size`,
@@ -443,7 +446,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
     def streaming_parts(self):
         return self.blocks
 
-    def get_initial_state(self, batch_size):
+    def get_initial_state(self, batch_size: int):
         """The states before the first step.
 
         Args:

@@ -1,7 +1,12 @@
 """A deep model for real numbers."""
 
+from collections.abc import Mapping
+from typing import Any
+from typing import Literal
+
 import keras
 
+from keras_linrec import types
 from keras_linrec.models.sequence_model import SequenceModel
 
 
@@ -46,7 +51,13 @@ class SequenceRegressor(SequenceModel):
     """
 
     @classmethod
-    def from_size(cls, size, output_dim, unit_arguments=None, **overrides):
+    def from_size(
+        cls,
+        size: Literal["small", "large"],
+        output_dim: int,
+        unit_arguments: Mapping[str, Any] | None = None,
+        **overrides: Any,
+    ) -> types.Self:
         """A model of one of the LSSL paper's two sizes.
 
         Args:
@@ -65,14 +76,14 @@ class SequenceRegressor(SequenceModel):
     @classmethod
     def for_signals(
         cls,
-        output_dim,
+        output_dim: int,
         *,
-        sampling_rate,
-        longest_memory,
-        shortest_memory=None,
-        highest_frequency=None,
-        **arguments,
-    ):
+        sampling_rate: float,
+        longest_memory: float,
+        shortest_memory: float | None = None,
+        highest_frequency: float | None = None,
+        **arguments: Any,
+    ) -> types.Self:
         """A model for signals, with starting values in hertz and seconds.
 
         Args:

@@ -12,20 +12,22 @@ except ImportError as error:
         '`pip install grain "keras-nlp>=0.32"`.'
     ) from error
 
-from keras_linrec.nlp.backbone import LinRecBackbone as LinRecBackbone
-from keras_linrec.nlp.byte_tokenizer import (
-    LinRecByteTokenizer as LinRecByteTokenizer,
-)
-from keras_linrec.nlp.causal_lm import LinRecCausalLM as LinRecCausalLM
-from keras_linrec.nlp.causal_lm_preprocessor import (
-    LinRecCausalLMPreprocessor as LinRecCausalLMPreprocessor,
-)
-from keras_linrec.nlp.gated_feedforward import (
-    GatedFeedforward as GatedFeedforward,
-)
-from keras_linrec.nlp.text_classifier import (
-    LinRecTextClassifier as LinRecTextClassifier,
-)
+from keras_linrec.nlp.backbone import LinRecBackbone
+from keras_linrec.nlp.byte_tokenizer import LinRecByteTokenizer
+from keras_linrec.nlp.causal_lm import LinRecCausalLM
+from keras_linrec.nlp.causal_lm_preprocessor import LinRecCausalLMPreprocessor
+from keras_linrec.nlp.gated_feedforward import GatedFeedforward
+from keras_linrec.nlp.text_classifier import LinRecTextClassifier
 from keras_linrec.nlp.text_classifier_preprocessor import (
-    LinRecTextClassifierPreprocessor as LinRecTextClassifierPreprocessor,
+    LinRecTextClassifierPreprocessor,
 )
+
+__all__ = [
+    "GatedFeedforward",
+    "LinRecBackbone",
+    "LinRecByteTokenizer",
+    "LinRecCausalLM",
+    "LinRecCausalLMPreprocessor",
+    "LinRecTextClassifier",
+    "LinRecTextClassifierPreprocessor",
+]

@@ -1,9 +1,13 @@
 """Token embedding, residual blocks of sequence units, last normalization."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 from keras_hub.layers import ReversibleEmbedding
 from keras_hub.models import Backbone
 
+from keras_linrec import types
 from keras_linrec.layers.base.set_later import SetLater
 from keras_linrec.layers.base.streaming import Streaming
 from keras_linrec.models.frozen_parts import freeze
@@ -122,18 +126,18 @@ class LinRecBackbone(SetLater, NamedPreset, SavedWhole, Streaming, Backbone):
 
     def __init__(
         self,
-        vocabulary_size,
-        num_layers,
-        hidden_dim,
-        intermediate_dim,
-        unit="rotrnn",
-        unit_arguments=None,
-        normalization="rms",
-        dropout=0.0,
-        tie_embeddings=True,
-        packed=False,
-        dtype=None,
-        **kwargs,
+        vocabulary_size: int,
+        num_layers: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        unit: types.Unit = "rotrnn",
+        unit_arguments: Mapping[str, Any] | None = None,
+        normalization: types.Normalization = "rms",
+        dropout: float = 0.0,
+        tie_embeddings: bool = True,
+        packed: bool = False,
+        dtype: Any = None,
+        **kwargs: Any,
     ):
         require_count("vocabulary_size", vocabulary_size)
         require_count("num_layers", num_layers)

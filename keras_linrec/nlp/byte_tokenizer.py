@@ -1,5 +1,7 @@
 """Bytes as tokens, and three tokens that are no bytes."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras_hub.tokenizers import ByteTokenizer
@@ -48,7 +50,7 @@ class LinRecByteTokenizer(NamedPreset, ByteTokenizer):
 
     backbone_cls = LinRecBackbone
 
-    def __init__(self, lowercase=False, **kwargs):
+    def __init__(self, lowercase: bool = False, **kwargs: Any):
         super().__init__(lowercase=lowercase, **kwargs)
         for name, token in _SPECIAL_TOKENS.items():
             self._add_special_token(token, name)

@@ -2,6 +2,7 @@
 
 from functools import partial
 from threading import Lock
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from keras_hub.samplers import BeamSampler
 from keras_hub.samplers import ContrastiveSampler
 from keras_hub.samplers import SpeculativeSampler
 
+from keras_linrec import types
 from keras_linrec.nlp.backbone import LinRecBackbone
 from keras_linrec.nlp.causal_lm_preprocessor import LinRecCausalLMPreprocessor
 from keras_linrec.nlp.task import LinRecTask
@@ -93,7 +95,7 @@ class LinRecCausalLM(LinRecTask, CausalLM):
     backbone_cls = LinRecBackbone
     preprocessor_cls = LinRecCausalLMPreprocessor
 
-    def __init__(self, backbone, preprocessor=None, **kwargs):
+    def __init__(self, backbone: Any, preprocessor: Any = None, **kwargs: Any):
         require_parts(backbone, preprocessor)
         _require_streaming(backbone)
         is_packed = getattr(preprocessor, "packed", backbone.packed)
@@ -199,10 +201,10 @@ class LinRecCausalLM(LinRecTask, CausalLM):
 
     def generate(
         self,
-        inputs,
-        max_length=None,
-        stop_token_ids="auto",
-        strip_prompt=False,
+        inputs: types.Tensor,
+        max_length: int | None = None,
+        stop_token_ids: Any = "auto",
+        strip_prompt: bool = False,
     ):
         """Continue prompts.
 

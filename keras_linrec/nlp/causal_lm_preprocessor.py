@@ -1,5 +1,7 @@
 """Texts to what a language model is trained on and generates from."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras_hub.models import CausalLMPreprocessor
@@ -79,7 +81,7 @@ class LinRecCausalLMPreprocessor(NamedPreset, CausalLMPreprocessor):
     backbone_cls = LinRecBackbone
     tokenizer_cls = LinRecByteTokenizer
 
-    def __init__(self, tokenizer, packed=False, **kwargs):
+    def __init__(self, tokenizer: Any, packed: bool = False, **kwargs: Any):
         require_bool("packed", packed)
         require_count(
             "sequence_length", kwargs.get("sequence_length"), optional=True

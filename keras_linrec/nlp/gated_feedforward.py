@@ -1,8 +1,11 @@
 """The gated position-wise network of a language model's blocks."""
 
+from typing import Any
+
 import keras
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.double_precision import activate
 from keras_linrec.layers.base.precise_layer import drawn_apart
 from keras_linrec.layers.base.set_later import SetLater
@@ -52,10 +55,10 @@ class GatedFeedforward(SetLater, Streaming, keras.layers.Layer):
 
     def __init__(
         self,
-        intermediate_dim,
-        activation="silu",
-        kernel_initializer="glorot_uniform",
-        **kwargs,
+        intermediate_dim: int,
+        activation: types.Identifier = "silu",
+        kernel_initializer: types.Identifier = "glorot_uniform",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         require_count("intermediate_dim", intermediate_dim)

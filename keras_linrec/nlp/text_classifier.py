@@ -1,10 +1,14 @@
 """Classes of texts."""
 
+from typing import Any
+from typing import Literal
+
 import keras
 from keras import ops
 from keras_hub.models import TextClassifier
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.files import replacing
 from keras_linrec.layers.base.set_later import SetLater
 from keras_linrec.layers.base.set_later import accepted_share
@@ -86,14 +90,14 @@ class LinRecTextClassifier(LinRecTask, TextClassifier):
 
     def __init__(
         self,
-        backbone,
-        num_classes,
-        preprocessor=None,
-        pooling="mean",
-        activation=None,
-        dropout=0.0,
-        head_dtype=None,
-        **kwargs,
+        backbone: Any,
+        num_classes: int,
+        preprocessor: Any = None,
+        pooling: Literal["mean", "max", "last", "ends"] = "mean",
+        activation: types.Identifier = None,
+        dropout: float = 0.0,
+        head_dtype: Any = None,
+        **kwargs: Any,
     ):
         require_count("num_classes", num_classes)
         # Keras takes no NumPy integers.

@@ -1,5 +1,7 @@
 """Texts to what a classifier of texts takes."""
 
+from typing import Any
+
 import keras
 from keras_hub.models import TextClassifierPreprocessor
 
@@ -58,7 +60,7 @@ class LinRecTextClassifierPreprocessor(NamedPreset, TextClassifierPreprocessor):
     backbone_cls = LinRecBackbone
     tokenizer_cls = LinRecByteTokenizer
 
-    def __init__(self, tokenizer, **kwargs):
+    def __init__(self, tokenizer: Any, **kwargs: Any):
         require_count(
             "sequence_length", kwargs.get("sequence_length"), optional=True
         )

@@ -8,6 +8,7 @@ size n of the last axis must be known.
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.complex_pairs import largest_part
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import reciprocal
@@ -21,7 +22,11 @@ _LOGARITHM_OF_ZERO = -1e30
 
 
 @in_any_byte_order
-def canonical_input(eigenvalues, inverse_powers=False, normalized=False):
+def canonical_input(
+    eigenvalues: types.Tensor,
+    inverse_powers: bool = False,
+    normalized: bool = False,
+) -> types.Tensor:
     """The modal input B'_i = 1 / prod_{j != i} (lambda_i - lambda_j).
 
     This is the input of the system (A^T, e_n) in its eigenbasis, where A is
@@ -108,7 +113,7 @@ def _product(numbers):
 
 
 @in_any_byte_order
-def leja_order(nodes):
+def leja_order(nodes: types.Tensor) -> types.Tensor:
     """Leja ordering: each node is as far as possible from those before it.
 
     The first node has the largest magnitude, every other one the largest

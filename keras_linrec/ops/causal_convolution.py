@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.double_precision import activate
 from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.ops.dispatch import kernel_for
@@ -13,7 +14,11 @@ from keras_linrec.validation import require_tensors
 
 
 @in_any_byte_order
-def causal_convolution(inputs, response, activation=None):
+def causal_convolution(
+    inputs: types.Tensor,
+    response: types.Tensor,
+    activation: types.Identifier = None,
+) -> types.Tensor:
     """The causal convolution of every feature with responses of its own.
 
         y[b, t, h, m] = activation(

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.complex_pairs import adjoint
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.double_precision import cos
@@ -23,7 +24,7 @@ _ONE_BY_ONE = 128
 
 
 @in_any_byte_order
-def reflection_product(reflectors):
+def reflection_product(reflectors: types.Tensor) -> types.Tensor:
     """W = H(u_1) H(u_2) ... H(u_m), H(u) = I - 2 u u^T / |u|^2.
 
     By the compact WY form W = I - U T^-1 U^T, T = striu(U^T U) +
@@ -68,7 +69,9 @@ def reflection_factors(reflectors):
 
 
 @in_any_byte_order
-def unitary_matrix(reflectors, phases):
+def unitary_matrix(
+    reflectors: types.Tensor, phases: types.Tensor
+) -> types.Tensor:
     """W = H(u_1) ... H(u_m) diag(exp(i phases)) in real arithmetic.
 
     The complex n x n matrix W = A + iB as the real one [[A, -B], [B, A]],

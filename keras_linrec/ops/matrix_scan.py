@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.ops.dispatch import kernel_for
 from keras_linrec.ops.precision import accumulation_dtype
 from keras_linrec.ops.scan import resets_of
@@ -14,16 +15,16 @@ from keras_linrec.validation import require_tensors
 
 @in_any_byte_order
 def matrix_scan(
-    queries,
-    keys,
-    values,
-    decay=None,
-    erase=None,
-    write=None,
-    initial_state=None,
-    reset_mask=None,
-    log_decay=None,
-):
+    queries: types.Tensor,
+    keys: types.Tensor,
+    values: types.Tensor,
+    decay: types.Tensor = None,
+    erase: types.Tensor = None,
+    write: types.Tensor = None,
+    initial_state: types.Tensor = None,
+    reset_mask: types.Tensor = None,
+    log_decay: types.Tensor = None,
+) -> tuple[types.Tensor, types.Tensor]:
     """A linear recurrence whose states are matrices: the delta rule's family.
 
     Each head has a matrix S (key_dim, value_dim). A step multiplies it by a

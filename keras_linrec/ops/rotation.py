@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.ops.concrete_values import values_of
 from keras_linrec.ops.precision import matmul
 from keras_linrec.validation import in_any_byte_order
@@ -22,7 +23,7 @@ _SQUARINGS = 12
 
 
 @in_any_byte_order
-def rotation_matrix(matrix):
+def rotation_matrix(matrix: types.Tensor) -> types.Tensor:
     """The rotation P = expm(M - M^T), by scaling and squaring.
 
     Args:

@@ -5,6 +5,7 @@ from numbers import Real
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.kernels.native.call_encoding import activation_flags
 from keras_linrec.kernels.operations.nonlinear_recurrence import Dynamics
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
@@ -34,8 +35,12 @@ from keras_linrec.validation import require_tensors
 
 @in_any_byte_order
 def linear_scan(
-    decay, inputs, initial_state=None, reverse=False, reset_mask=None
-):
+    decay: types.Tensor,
+    inputs: types.Tensor,
+    initial_state: types.Tensor = None,
+    reverse: bool = False,
+    reset_mask: types.Tensor = None,
+) -> types.Tensor:
     """The real linear recurrence h_t = decay_t * h_{t-1} + inputs_t.
 
     Args:
@@ -93,8 +98,12 @@ def linear_scan(
 
 @in_any_byte_order
 def complex_linear_scan(
-    decay, inputs, initial_state=None, reverse=False, reset_mask=None
-):
+    decay: types.Tensor,
+    inputs: types.Tensor,
+    initial_state: types.Tensor = None,
+    reverse: bool = False,
+    reset_mask: types.Tensor = None,
+) -> types.Tensor:
     """The complex linear recurrence h_t = decay_t * h_{t-1} + inputs_t.
 
     Every argument and result is a `(real, imag)` pair of float tensors.
@@ -147,16 +156,16 @@ def complex_linear_scan(
 
 @in_any_byte_order
 def projected_scan(
-    decay,
-    inputs,
-    input_kernel,
-    output_kernel,
-    initial_state=None,
-    reverse=False,
-    keep_all=True,
-    feedthrough=None,
-    reset_mask=None,
-):
+    decay: types.Tensor,
+    inputs: types.Tensor,
+    input_kernel: types.Tensor,
+    output_kernel: types.Tensor,
+    initial_state: types.Tensor = None,
+    reverse: bool = False,
+    keep_all: bool = True,
+    feedthrough: types.Tensor = None,
+    reset_mask: types.Tensor = None,
+) -> tuple[types.Tensor, types.Tensor]:
     """A linear recurrence between two projections.
 
     outputs = Re(scan(inputs @ input_kernel) @ output_kernel)
@@ -272,20 +281,20 @@ def projected_scan(
 
 @in_any_byte_order
 def nonlinear_scan(
-    inputs,
-    input_kernel,
-    recurrent_kernel,
-    bias=None,
-    initial_state=None,
-    activation="tanh",
-    modulus_bias=None,
-    solver=None,
-    linear_kernel=None,
-    step_size=1.0,
-    gated=False,
-    keep_all=True,
-    reset_mask=None,
-):
+    inputs: types.Tensor,
+    input_kernel: types.Tensor,
+    recurrent_kernel: types.Tensor,
+    bias: types.Tensor = None,
+    initial_state: types.Tensor = None,
+    activation: types.Identifier = "tanh",
+    modulus_bias: types.Tensor = None,
+    solver: types.Solver | None = None,
+    linear_kernel: types.Tensor = None,
+    step_size: types.Tensor = 1.0,
+    gated: bool = False,
+    keep_all: bool = True,
+    reset_mask: types.Tensor = None,
+) -> types.Tensor:
     """A recurrence that is nonlinear in its state, computed step by step.
 
     Without a solver, with z_t = inputs_t @ input_kernel + bias,

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.ops.scan_checks import require_rank
 from keras_linrec.ops.scan_checks import require_shape
 from keras_linrec.validation import in_any_byte_order
@@ -11,7 +12,9 @@ from keras_linrec.validation import require_tensors
 
 
 @in_any_byte_order
-def symmetric_skew(matrix, beta, gamma):
+def symmetric_skew(
+    matrix: types.Tensor, beta: types.Tensor, gamma: types.Tensor
+) -> types.Tensor:
     """S = (1 - beta) (M + M^T) + beta (M - M^T) - gamma I.
 
     `beta` interpolates between a symmetric S, at 0, and a skew-symmetric one,

@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.double_precision import product
 from keras_linrec.layers.base.precise_layer import drawn_apart
 from keras_linrec.layers.base.precise_layer import serialized
@@ -24,15 +25,15 @@ class InputWeights:
 
     def __init__(
         self,
-        units=None,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        **kwargs,
+        units: int | None = None,
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = "glorot_uniform",
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(units=units, **kwargs)
         require_bool("use_bias", use_bias)

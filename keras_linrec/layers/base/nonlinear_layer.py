@@ -5,6 +5,7 @@ import operator
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.layers.base.input_weights import InputWeights
 from keras_linrec.layers.base.precise_layer import NumberedWeights
 from keras_linrec.layers.base.precise_layer import PreciseLayer
@@ -28,7 +29,12 @@ class NonlinearUnit(InputWeights):
         **kwargs: those of `InputWeights` and of the layer or the cell.
     """
 
-    def __init__(self, units, activation, **kwargs):
+    def __init__(
+        self,
+        units: int,
+        activation: types.Identifier,
+        **kwargs: types.Unpack[types.LayerArguments],
+    ):
         super().__init__(units=units, **kwargs)
         require_count("units", units)
         self.activation = activation
@@ -130,7 +136,9 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
 
 
 class _Cell(NumberedWeights, PreciseLayer):
-    def __init__(self, units, **kwargs):
+    def __init__(
+        self, units: int, **kwargs: types.Unpack[types.LayerArguments]
+    ):
         super().__init__(**kwargs)
         require_count("units", units)
         self.units = units

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.layers.base.set_later import SetLater
 from keras_linrec.layers.base.torch_module import SaysIfUnbuilt
 from keras_linrec.stored_values import checked_value
@@ -24,7 +25,7 @@ class PreciseLayer(SetLater, SaysIfUnbuilt, keras.layers.Layer):
     Under a float64 policy they are float64.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: types.Unpack[types.LayerArguments]):
         refuse_keras_arguments(type(self).__name__, kwargs)
         # Autocasting would round states and parameters to 16 bits.
         super().__init__(autocast=False, **kwargs)

@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.layers.base.precise_layer import NamedWeights
 from keras_linrec.layers.base.precise_layer import PreciseLayer
 from keras_linrec.validation import agree
@@ -60,7 +61,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             return self.states or []
         return [*self.states, self._has_kept_states]
 
-    def get_initial_state(self, batch_size):
+    def get_initial_state(self, batch_size: int) -> list[types.Tensor]:
         return self.trained_states(batch_size) or [
             ops.zeros((batch_size, *shape), dtype=self.recurrence_dtype)
             for shape in self._state_shapes()
@@ -130,7 +131,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             )
 
     @in_any_byte_order
-    def reset_state(self, states=None):
+    def reset_state(self, states: types.Tensor = None) -> None:
         """Set the states that a stateful layer carries between batches.
 
         Args:
@@ -166,7 +167,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             self._has_kept_states.assign(0.0)
 
     @in_any_byte_order
-    def reset_states(self, states=None):
+    def reset_states(self, states: types.Tensor = None) -> None:
         """Keras' older name for `reset_state`."""
         self.reset_state(states)
 

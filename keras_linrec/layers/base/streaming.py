@@ -1,5 +1,8 @@
 """The base of layers, blocks, models and backbones that stream."""
 
+from typing import Any
+
+from keras_linrec import types
 from keras_linrec.validation import in_any_byte_order
 from keras_linrec.validation import require_array
 
@@ -44,7 +47,7 @@ class Streaming:
 
     # Called by users.
 
-    def get_initial_state(self, batch_size):
+    def get_initial_state(self, batch_size: int) -> list[types.Tensor]:
         """The states before the first step: zeros, unless they are trained.
 
         They are a list; those of a model are a list of its parts' lists.
@@ -72,7 +75,13 @@ class Streaming:
         ] or None
 
     @in_any_byte_order
-    def step(self, inputs, states, constants=None, **options):
+    def step(
+        self,
+        inputs: types.Tensor,
+        states: types.Tensor,
+        constants: types.Tensor = None,
+        **options: Any,
+    ) -> tuple[types.Tensor, list[types.Tensor]]:
         """Process one time step, at a cost independent of the time passed.
 
         Dropout does not apply.
@@ -115,7 +124,13 @@ class Streaming:
         return self.stream_step(inputs, states, constants, **options)
 
     @in_any_byte_order
-    def call_with_states(self, sequences, states, mask=None, **options):
+    def call_with_states(
+        self,
+        sequences: types.Tensor,
+        states: types.Tensor,
+        mask: types.Tensor = None,
+        **options: Any,
+    ) -> tuple[types.Tensor, list[types.Tensor]]:
         """Process several time steps at once, continuing from `states`.
 
         The result is that of as many calls of `step`, computed like a whole

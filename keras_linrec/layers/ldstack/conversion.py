@@ -1,10 +1,12 @@
 """Conversion between an `LDStack` and the network that it approximates."""
 
 import warnings
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_linrec import types
 from keras_linrec.layers.linear_dynamical_system.conversion import to_float64
 from keras_linrec.ops.algebra import canonical_system
 from keras_linrec.ops.algebra.eigenvalues import pair_order
@@ -24,7 +26,7 @@ _FIXED += ("initial_eigenvalues", "use_state_bias")
 class NetworkConversion:
     """A mixin of `LDStack`: its network as matrices, and back."""
 
-    def to_rnn(self):
+    def to_rnn(self) -> tuple[types.Tensor, ...]:
         """The nonlinear network that the stack approximates.
 
         With mimo="average" it is that of the unprojected inputs, to which the
@@ -78,18 +80,18 @@ class NetworkConversion:
     @classmethod
     def from_rnn(
         cls,
-        transition,
-        inputs,
-        outputs,
-        feedthrough,
-        activation="tanh",
-        depth=8,
-        bias=None,
-        state_bias=None,
-        slope=0.5,
-        batch_size=None,
-        **kwargs,
-    ):
+        transition: types.Tensor,
+        inputs: types.Tensor,
+        outputs: types.Tensor,
+        feedthrough: types.Tensor,
+        activation: types.Identifier = "tanh",
+        depth: int = 8,
+        bias: types.Tensor = None,
+        state_bias: types.Tensor = None,
+        slope: float = 0.5,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> types.Self:
         """A layer that runs a given nonlinear network in parallel time.
 
         Where the norm of A is above 1, the error may grow with the depth
@@ -178,7 +180,9 @@ class NetworkConversion:
         return layer
 
     @classmethod
-    def from_simple_rnn(cls, layer, depth=8, slope=0.5, **kwargs):
+    def from_simple_rnn(
+        cls, layer: Any, depth: int = 8, slope: float = 0.5, **kwargs: Any
+    ) -> types.Self:
         """A layer that runs a `keras.layers.SimpleRNN` in parallel time.
 
         Args:

@@ -1,11 +1,13 @@
 """LDStack: a nonlinear recurrent network in parallel time."""
 
+from typing import Literal
 from typing import NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.double_precision import activate
 from keras_linrec.double_precision import mean
 from keras_linrec.double_precision import product
@@ -181,36 +183,36 @@ trained in a linear layer |
 
     def __init__(
         self,
-        units=None,
-        state_size=None,
-        depth=2,
-        activation="elu",
-        eigenvalues="standard",
-        mimo="concatenate",
-        projections=4,
-        slope=1.0,
-        basis="learned",
-        basis_initializer="orthogonal",
-        use_state_bias=False,
-        one_state=False,
-        initial_eigenvalues=None,
-        use_bias=True,
-        kernel_initializer="orthogonal",
-        output_initializer="glorot_normal",
-        feedthrough_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        state_size: int | None = None,
+        depth: int = 2,
+        activation: types.Identifier = "elu",
+        eigenvalues: types.Parameterization = "standard",
+        mimo: Literal["concatenate", "average", "general"] = "concatenate",
+        projections: int = 4,
+        slope: float = 1.0,
+        basis: Literal["learned", "companion"] = "learned",
+        basis_initializer: types.Identifier = "orthogonal",
+        use_state_bias: bool = False,
+        one_state: bool = False,
+        initial_eigenvalues: types.InitialEigenvalues | None = None,
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = "orthogonal",
+        output_initializer: types.Identifier = "glorot_normal",
+        feedthrough_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(LDStack, locals()))
         require_count("depth", depth)

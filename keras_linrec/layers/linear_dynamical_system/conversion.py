@@ -1,8 +1,11 @@
 """A `LinearDynamicalSystem` as real matrices, in canonical forms."""
 
+from typing import Literal
+
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.ops.algebra import canonical_system
 from keras_linrec.ops.algebra import eigenvalues as eigenvalues_ops
 from keras_linrec.validation import require_choice
@@ -11,7 +14,9 @@ from keras_linrec.validation import require_choice
 class CanonicalConversion:
     """A mixin of `LinearDynamicalSystem`: its system as matrices."""
 
-    def to_canonical(self, form="transpose"):
+    def to_canonical(
+        self, form: Literal["transpose", "companion"] = "transpose"
+    ) -> tuple[types.Tensor, ...]:
         """The system in a canonical form, as real float64 matrices.
 
         A companion form is determined by few numbers: A holds only the

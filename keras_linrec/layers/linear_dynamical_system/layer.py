@@ -1,11 +1,13 @@
 """LinearDynamicalSystem: a linear system, run on its eigenvalues."""
 
 import random
+from typing import Literal
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.layers.base.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.base.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.base.precise_layer import given_values
@@ -170,30 +172,30 @@ in modal coordinates |
 
     def __init__(
         self,
-        units=None,
-        state_size=None,
-        eigenvalues="standard",
-        mimo="concatenate",
-        projections=4,
-        initial_eigenvalues=None,
-        activation=None,
-        use_bias=True,
-        kernel_initializer="orthogonal",
-        output_initializer="glorot_normal",
-        feedthrough_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        state_size: int | None = None,
+        eigenvalues: types.Parameterization = "standard",
+        mimo: Literal["concatenate", "average", "general"] = "concatenate",
+        projections: int = 4,
+        initial_eigenvalues: types.InitialEigenvalues | None = None,
+        activation: types.Identifier = None,
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = "orthogonal",
+        output_initializer: types.Identifier = "glorot_normal",
+        feedthrough_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(LinearDynamicalSystem, locals()))
         require_count("state_size", state_size, optional=True)

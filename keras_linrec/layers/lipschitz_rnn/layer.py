@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_linrec import activations
+from keras_linrec import types
 from keras_linrec.layers.base.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.base.nonlinear_layer import NonlinearLayer
 from keras_linrec.layers.base.nonlinear_layer import NonlinearUnit
@@ -32,27 +33,27 @@ class LipschitzUnit(NonlinearUnit):
 
     def __init__(
         self,
-        units,
-        beta=0.75,
-        gamma=0.001,
-        step_size=0.03,
-        solver="euler",
-        alpha=1.0,
-        activation="tanh",
-        gated=False,
-        trainable_step_size=False,
-        stable_transition=False,
-        use_bias=True,
-        kernel_initializer=None,
-        linear_initializer=None,
-        recurrent_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        recurrent_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        **kwargs,
+        units: int,
+        beta: float = 0.75,
+        gamma: float = 0.001,
+        step_size: float = 0.03,
+        solver: types.Solver = "euler",
+        alpha: float = 1.0,
+        activation: types.Identifier = "tanh",
+        gated: bool = False,
+        trainable_step_size: bool = False,
+        stable_transition: bool = False,
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = None,
+        linear_initializer: types.Identifier = None,
+        recurrent_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        recurrent_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         kernel_initializer = kernel_initializer or _torch_linear()
         super().__init__(**for_bases(LipschitzUnit, locals()))
@@ -121,12 +122,12 @@ class LipschitzUnit(NonlinearUnit):
                 "log_step_size", (), given_values(math.log(self.step_size))
             )
 
-    def linear_matrix(self):
+    def linear_matrix(self) -> types.Tensor:
         """A, a tensor (units, units), or `None` where alpha is 0."""
         linear, _ = self._matrices()
         return None if linear is None else linear / self.alpha
 
-    def recurrent_matrix(self):
+    def recurrent_matrix(self) -> types.Tensor:
         """W, a tensor (units, units)."""
         return self._matrices()[1]
 
@@ -385,34 +386,34 @@ if `gated` |
 
     def __init__(
         self,
-        units,
-        beta=0.75,
-        gamma=0.001,
-        step_size=0.03,
-        solver="euler",
-        alpha=1.0,
-        activation="tanh",
-        gated=False,
-        trainable_step_size=False,
-        stable_transition=False,
-        use_bias=True,
-        kernel_initializer=None,
-        linear_initializer=None,
-        recurrent_initializer=None,
-        bias_initializer="zeros",
-        kernel_regularizer=None,
-        recurrent_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=False,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int,
+        beta: float = 0.75,
+        gamma: float = 0.001,
+        step_size: float = 0.03,
+        solver: types.Solver = "euler",
+        alpha: float = 1.0,
+        activation: types.Identifier = "tanh",
+        gated: bool = False,
+        trainable_step_size: bool = False,
+        stable_transition: bool = False,
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = None,
+        linear_initializer: types.Identifier = None,
+        recurrent_initializer: types.Identifier = None,
+        bias_initializer: types.Identifier = "zeros",
+        kernel_regularizer: types.Identifier = None,
+        recurrent_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(LipschitzRNN, locals()))
 

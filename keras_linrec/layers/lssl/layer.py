@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.initializers import FanInNormal
 from keras_linrec.initializers import HiPPO
 from keras_linrec.layers.base.mixed_features import MixedFeatures
@@ -177,35 +178,35 @@ subdiagonal (last entry 0) |
 
     def __init__(
         self,
-        units=None,
-        state_size=64,
-        channels=1,
-        measure="legs",
-        trainable_transition=True,
-        trainable_timescale=True,
-        dt_min=1e-3,
-        dt_max=1e-1,
-        alpha=0.5,
-        stable_transition=False,
-        step_rescale=1.0,
-        activation="gelu",
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
-        output_initializer=None,
-        feedthrough_initializer=None,
-        kernel_regularizer=None,
-        bias_regularizer=None,
-        kernel_constraint=None,
-        bias_constraint=None,
-        dropout=0.0,
-        seed=None,
-        return_sequences=True,
-        return_state=False,
-        go_backwards=False,
-        stateful=False,
-        zero_output_for_mask=False,
-        **kwargs,
+        units: int | None = None,
+        state_size: int = 64,
+        channels: int = 1,
+        measure: types.Measure = "legs",
+        trainable_transition: bool = True,
+        trainable_timescale: bool = True,
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        alpha: float = 0.5,
+        stable_transition: bool = False,
+        step_rescale: float = 1.0,
+        activation: types.Identifier = "gelu",
+        use_bias: bool = True,
+        kernel_initializer: types.Identifier = "glorot_uniform",
+        bias_initializer: types.Identifier = "zeros",
+        output_initializer: types.Identifier = None,
+        feedthrough_initializer: types.Identifier = None,
+        kernel_regularizer: types.Identifier = None,
+        bias_regularizer: types.Identifier = None,
+        kernel_constraint: types.Identifier = None,
+        bias_constraint: types.Identifier = None,
+        dropout: float = 0.0,
+        seed: types.Seed = None,
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        zero_output_for_mask: bool = False,
+        **kwargs: types.Unpack[types.LayerArguments],
     ):
         output_initializer = output_initializer or FanInNormal(axis=-1)
         super().__init__(**for_bases(LSSL, locals()))
