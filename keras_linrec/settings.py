@@ -41,8 +41,6 @@ class Export(NamedTuple):
 
     # The `format` argument of `model.export`, or `None`.
     format: str | None = None
-    # Whether the file must accept inputs of more than one size.
-    is_dynamic: bool = False
 
 
 _export = ContextVar("keras_linrec_export", default=None)

@@ -7,6 +7,7 @@ see `jax/lowering.py`), and by `keras.Model.export`, which opens the scope.
 """
 
 import inspect
+from contextlib import nullcontext
 from functools import wraps
 
 import keras
@@ -23,6 +24,18 @@ def exporting():
     return backends.current().exporting()
 
 
+def has_factorisations():
+    """Whether matrices can be factorised where the current call will run.
+
+    ONNX has no such operation, and neither have the files that are made of
+    `torch.export` within `keras_linrec.config.portable_kernels`.
+    """
+    if not exporting():
+        return True
+    export = settings.current_export()
+    return export is not None and export.format in ("torch", "tf_saved_model")
+
+
 def any_batch():
     """The size of an axis that `torch.export` leaves open.
 
@@ -32,12 +45,11 @@ def any_batch():
     return backend.any_size("batch") if hasattr(backend, "any_size") else None
 
 
-def require_exportable(layer, whole=True):
+def require_exportable(layer):
     """Raise if the exported form of a layer would be wrong or not load.
 
     Args:
         layer: the layer's name.
-        whole: `True` for whole sequences, `False` for a single step.
     """
     # First, because PyTorch's compiler cannot trace a look-up of the scope.
     if not exporting():
@@ -45,43 +57,13 @@ def require_exportable(layer, whole=True):
     export = settings.current_export()
     if export is None or export.format != "onnx":
         return
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
+    if keras.backend.backend() == "tensorflow":
         raise ValueError(
             f"The layer '{layer}' cannot be exported to ONNX from "
             "TensorFlow: tf2onnx converts loops into graphs that are wrong or "
             "do not load. Load the model under PyTorch and export it there, "
             "or export a SavedModel. Received: format='onnx'"
         )
-    # Keras uses PyTorch's older exporter for dynamic sizes, which unrolls loops
-    # over time at the traced length.
-    if backend == "torch" and whole and export.is_dynamic:
-        raise ValueError(
-            f"The layer '{layer}' can be exported to ONNX from PyTorch for "
-            "one batch size and one number of steps only. Give `model.export` "
-            "an `input_signature` in which both are fixed; export the result "
-            "of `keras_linrec.export_step(model)`, which takes any batch "
-            "size; or export a SavedModel under TensorFlow or JAX. "
-            "Received: inputs of more than one size"
-        )
-
-
-def require_length(time, what="a recurrence that runs in a loop"):
-    """Raise if PyTorch traces a program of any length, which it unrolls.
-
-    Args:
-        time: integer, or a symbol.
-        what: what the program would be of.
-    """
-    if isinstance(time, int) or keras.backend.backend() != "torch":
-        return
-    raise ValueError(
-        f"PyTorch exports {what} for one number of steps only, because loops "
-        "are unrolled. Give `model.export` an `input_signature` with a fixed "
-        "number of steps, export the result of "
-        "`keras_linrec.export_step(model)`, or export a SavedModel under "
-        f"TensorFlow or JAX. Received: {time} steps"
-    )
 
 
 def with_fixed_sizes(sequences):
@@ -111,21 +93,21 @@ def open_scope_in_keras():
     @wraps(plain)
     def export(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
-        scope = settings.Export(given.get("format"), _is_dynamic(given))
-        with settings.exporting(scope):
+        scope = settings.Export(given.get("format"))
+        with settings.exporting(scope), _any_sizes(given["self"], scope):
             return plain(*args, **kwargs)
 
     export.opens_portable_scope = True
     keras.Model.export = export
 
 
-def _is_dynamic(given):
-    """Whether the exported model has to accept inputs of several sizes."""
-    specs = given.get("input_signature")
-    if specs is None:
-        specs = getattr(given["self"], "inputs", None)
-    if not specs:
-        # Keras leaves the batch size of a model that is not functional open.
-        return True
-    shapes = (getattr(spec, "shape", ()) for spec in keras.tree.flatten(specs))
-    return any(None in tuple(shape or ()) for shape in shapes)
+def _any_sizes(model, scope):
+    """The scope in which sizes of a model's file are left open, on PyTorch."""
+    # Other models are Keras' affair.
+    has_own = any(
+        type(layer).__module__.partition(".")[0] == __name__.partition(".")[0]
+        for layer in model._flatten_layers()
+    )
+    if keras.backend.backend() != "torch" or scope.format != "onnx":
+        return nullcontext()
+    return backends.current().onnx_of_any_size() if has_own else nullcontext()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import keras_linrec
 import keras_linrec.nlp
+import keras_linrec.torch
 
 SIGNATURES = Path(__file__).parent / "public_signatures.txt"
 
@@ -19,7 +20,7 @@ SIGNATURES = Path(__file__).parent / "public_signatures.txt"
 def public_names():
     """The package's functions and classes, under the names users have."""
     # What needs an extra is not imported with the rest.
-    for name in (*keras_linrec.__all__, "nlp"):
+    for name in (*keras_linrec.__all__, "nlp", "torch"):
         value = getattr(keras_linrec, name)
         if inspect.ismodule(value):
             yield from _names_of(value)

@@ -24,7 +24,7 @@ from recipes.vowels import vowels
 
 TEST_TAKES = range(5)
 PULSE_STEPS = 20
-PULSE_NOISE = 0.3
+PULSE_NOISE = 0.1
 # Where longer recordings are cut off.
 MAX_SECONDS = 1
 

@@ -125,12 +125,15 @@ def linear_copying(delay):
 
 
 def of_distant_pulses(title, unit, unit_arguments):
-    """Two residual blocks; their outputs are averaged over all steps."""
+    """Two residual blocks, and the last step of their outputs."""
     classifier = {
         "num_layers": 2,
         "units": 32,
         "unit": unit,
         "unit_arguments": unit_arguments,
+        # The layer norm of a single feature makes noise as large as pulses.
+        "normalization": "batch",
+        "pooling": "last",
     }
     return Recipe(
         section=DISTANT,
@@ -139,7 +142,7 @@ def of_distant_pulses(title, unit, unit_arguments):
         task_arguments={"steps": 10_000, "distance": 8_000},
         layers=(("SequenceClassifier", classifier),),
         learning_rate=3e-3,
-        rounds=60,
+        rounds=30,
         steps=25,
         test_every=5,
         seeds=(0,),
@@ -228,12 +231,22 @@ RECIPES = {
     },
     **others_words(3),
     **others_words(5),
-    "distant-linoss": of_distant_pulses("LinOSS", "linoss", {"state_size": 64}),
+    # A pulse of 20 steps is a third of the shortest period of these states.
+    "distant-linoss": of_distant_pulses(
+        "LinOSS", "linoss", {"state_size": 64, "theta_max": 0.1}
+    ),
     "distant-s5": of_distant_pulses(
         "S5", "s5", {"state_size": 64, "dt_min": 1e-4}
     ),
     "distant-rotrnn": of_distant_pulses(
-        "RotRNN", "rotrnn", {"state_size": 128, "gamma_max": 0.9999}
+        "RotRNN",
+        "rotrnn",
+        {
+            "state_size": 128,
+            "gamma_min": 0.999,
+            "gamma_max": 0.99999,
+            "theta_max": 0.1,
+        },
     ),
 }
 

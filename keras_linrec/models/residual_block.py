@@ -1,6 +1,5 @@
 """A unit with normalization, position-wise layers and a residual connection."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +33,7 @@ from keras_linrec.ops.masks.steps import require_arrays
 from keras_linrec.validation import by_name
 from keras_linrec.validation import checked_seed
 from keras_linrec.validation import in_any_byte_order
+from keras_linrec.validation import parameters_of
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_call_arguments
@@ -455,7 +455,7 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
 
 def _arguments_of(unit):
     """The parameters of the unit's call, by name."""
-    return inspect.signature(unit.call).parameters
+    return parameters_of(type(unit).call)
 
 
 def _check_unit(unit):

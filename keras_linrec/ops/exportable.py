@@ -2,7 +2,9 @@
 
 from keras_linrec.kernels.exporting import any_batch as any_batch
 from keras_linrec.kernels.exporting import (
+    has_factorisations as has_factorisations,
+)
+from keras_linrec.kernels.exporting import (
     require_exportable as require_exportable,
 )
-from keras_linrec.kernels.exporting import require_length as require_length
 from keras_linrec.kernels.exporting import with_fixed_sizes as with_fixed_sizes

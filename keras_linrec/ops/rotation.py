@@ -3,7 +3,6 @@
 import math
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_linrec import types
@@ -112,14 +111,12 @@ def _digits(powers):
     """
     dtype = keras.backend.standardize_dtype(powers[0].dtype)
     degree = _DEGREE_FOR_FLOAT64 if dtype == "float64" else _DEGREE
-    shares = np.array(
-        [
-            [1.0 / math.factorial(low + offset) for offset in range(5)]
-            for low in range(degree - 4, -1, -4)
-        ]
-    )
-    # Only the first digit has the fourth power, the others multiply by it.
-    shares[1:, 4] = 0.0
+    shares = [
+        [1.0 / math.factorial(low + offset) for offset in range(4)]
+        # Only the first digit has the fourth power, the others multiply by it.
+        + [1.0 / math.factorial(degree) if low == degree - 4 else 0.0]
+        for low in range(degree - 4, -1, -4)
+    ]
     shares = ops.convert_to_tensor(shares, dtype)
     powers = ops.stack(powers)
     shape = ops.shape(powers)

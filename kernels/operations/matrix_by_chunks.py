@@ -34,7 +34,6 @@ import numpy as np
 from keras import ops
 
 from keras_linrec.kernels import backends
-from keras_linrec.kernels.exporting import require_length
 from keras_linrec.kernels.full_precision import matmul
 from keras_linrec.kernels.resets import segment_ids
 
@@ -91,10 +90,6 @@ def matrix_scan_by_chunks(
 ):
     """See `matrix_scan.py`."""
     arithmetic = _Sums if logarithmic else _Products
-    time = ops.shape(queries)[1]
-    # Here, because PyTorch's exporter would take all shapes below for those of
-    # a single chunk.
-    require_length(time)
     steps = _Rows(queries, keys, values, decay, erase, write, resets)
     length = _group_length(steps, initial_state)
     if length is None:
@@ -249,6 +244,9 @@ def _rows_of_chunks(steps, arithmetic):
     if isinstance(length, int):
         size = min(size, 1 << (length - 1).bit_length())
     count = -(-length // size)
+    if not isinstance(length, int) and not ops.is_tensor(length):
+        # PyTorch would export a program for a single chunk, or for whole ones.
+        count = length // size + 2
 
     def in_chunks(part, filling=0.0):
         if part is None:
@@ -481,18 +479,19 @@ def _states_between(chunks, resets, initial_state, count):
     batch, heads, key_dim, value_dim = ops.shape(initial_state)
     rows, matrix = batch * heads, tuple(chunks.transition.shape[1:])
 
+    # Of no size that a program for any batch computes.
     def step(state, items, constants):
         transition, addition, *is_broken = items
         if is_broken:
             # Before the product, for the gradient of the transition.
             state = ops.where(is_broken[0] != 0, 0.0, state)
-        state = ops.reshape(state, (rows, key_dim, value_dim))
-        transition = ops.reshape(transition, (rows, *matrix))
+        state = ops.reshape(state, (-1, key_dim, value_dim))
+        transition = ops.reshape(transition, (-1, *matrix))
         if matrix[1] == 1:
             state = transition * state
         else:
             state = matmul(transition, state)
-        return ops.reshape(state, (rows, key_dim * value_dim)) + addition
+        return ops.reshape(state, (-1, key_dim * value_dim)) + addition
 
     sequences = [chunks.transition, chunks.addition]
     if resets is not None:

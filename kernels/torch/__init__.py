@@ -9,6 +9,9 @@ from keras_linrec import settings
 from keras_linrec.kernels import powers
 from keras_linrec.kernels.torch import products
 from keras_linrec.kernels.torch.loop import loop as loop
+from keras_linrec.kernels.torch.loop import (
+    scan_of_any_length as scan_of_any_length,
+)
 from keras_linrec.kernels.torch.products import (
     in_full_precision as in_full_precision,
 )
@@ -93,6 +96,9 @@ def values_of(tensor):
     # NumPy has no bfloat16.
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
+    elif isinstance(tensor, torch.nn.Parameter):
+        # Memory that NumPy has seen cannot be resized, as FSDP2 does.
+        tensor = tensor.clone()
     return tensor.detach().numpy()
 
 
@@ -212,6 +218,13 @@ def any_size(name):
     import torch
 
     return torch.export.Dim(name)
+
+
+def onnx_of_any_size():
+    """The scope in which Keras' ONNX files take sizes that are not fixed."""
+    from keras_linrec.kernels.torch import onnx_files
+
+    return onnx_files.of_any_size()
 
 
 def with_fixed_sizes(tensor):

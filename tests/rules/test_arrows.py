@@ -25,7 +25,7 @@ STOREYS = (
     ("constraints", "initializers", "optimizers"),
     ("layers",),
     ("models",),
-    ("analysis", "export", "nlp"),
+    ("analysis", "export", "nlp", "torch"),
     ("__init__",),
 )
 FRAMEWORKS = {"jax", "jaxlib", "tensorflow", "torch"}
@@ -97,6 +97,8 @@ def test_only_the_kernels_of_a_framework_import_it():
         allowed = set()
         if parts[0] == "kernels" and len(parts) > 2:
             allowed = {parts[1]}
+        if parts[0] == "torch":
+            allowed = {"torch"}
         if parts == ("double_precision",):
             # It replaces functions that Keras lacks on JAX.
             allowed = {"jax"}

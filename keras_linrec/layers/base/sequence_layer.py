@@ -490,7 +490,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             )
 
     def stream_step(self, inputs, states, constants, **options):
-        require_exportable(self.name, whole=False)
+        require_exportable(self.name)
         self._require_features("inputs", inputs)
         self._require_known(options, _NOT_OF_STEPS)
         options = {k: v for k, v in options.items() if v is not None}

@@ -10,7 +10,6 @@ from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.check_bounded import require_bounded
 from keras_linrec.ops.check_bounded import require_bounded_rows
 from keras_linrec.ops.concrete_values import is_symbol
-from keras_linrec.ops.exportable import require_length
 from keras_linrec.ops.structured import step as structured_step
 from keras_linrec.ops.structured.discretization import discretise
 from keras_linrec.ops.structured.hippo import StructuredTransition
@@ -88,7 +87,6 @@ def respond(systems, steps, states, wants_states):
     if steps.time_deltas is not None:
         run = _by_structured_steps
     elif is_symbol(time):
-        require_length(time, f"the layer '{systems.name}' (LSSL)")
         run = _by_dense_steps
     elif states is None and steps.reset_mask is None and not wants_states:
         return _by_impulse_response(systems, steps.inputs), None

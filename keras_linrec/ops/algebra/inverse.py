@@ -10,6 +10,7 @@ import math
 import keras
 from keras import ops
 
+from keras_linrec.ops import exportable
 from keras_linrec.ops import precision
 
 # They suffice for 256 rows and condition numbers up to 1e4 in float32, and up
@@ -20,7 +21,8 @@ _STEPS = {"float32": 40, "float64": 100}
 def inverse(matrix):
     """The inverse of a well-conditioned matrix, on every backend.
 
-    On PyTorch LAPACK computes it. The other backends use Newton's iteration
+    On PyTorch LAPACK computes it. The other backends, and files whose format
+    has no factorisations, such as ONNX, use Newton's iteration
     X <- X (2 I - M X), which needs only products and converges from
     X = M^T / (|M|_1 |M|_inf) for every invertible matrix. Its relative error
     is about 1e-8 times the condition number in float32, and 1e-17 times in
@@ -46,7 +48,7 @@ def inverse(matrix):
     [[0.5, -0.125], [0.0, 0.25]]
     """
     matrix = ops.convert_to_tensor(matrix)
-    if keras.backend.backend() == "torch":
+    if keras.backend.backend() == "torch" and exportable.has_factorisations():
         # `torch.compile` would unroll the iteration, which takes 170 s.
         return ops.inv(matrix)
     return by_iteration(matrix)

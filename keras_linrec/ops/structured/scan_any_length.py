@@ -1,11 +1,12 @@
 """Outputs of state-space systems, computed step by step.
 
-JAX needs this form to export sequences of symbolic length, which neither a
-Fourier transform nor blocks of powers support.
+JAX and PyTorch need this form to export sequences of symbolic length, which
+neither a Fourier transform nor blocks of powers support.
 """
 
 from keras import ops
 
+from keras_linrec.kernels import backends
 from keras_linrec.kernels.operations.structured.systems import zero_state
 from keras_linrec.ops import precision
 from keras_linrec.ops.masks import packing
@@ -63,9 +64,10 @@ def structured_scan_any_length(
     else:
         runs = packing.mask_of_lengths(lengths, time)
 
-    def step(state, now):
+    def step(state, now, constants):
         inputs, runs, resets = now
-        state = ops.where(resets[:, None, None], 0.0, state)
+        delta, input_vector, output_matrix = constants
+        state = ops.where(resets[:, None, None], ops.zeros_like(state), state)
         change = precision.einsum("fnm,bfm->bfn", delta, state)
         change = change + inputs[:, :, None] * input_vector
         state = ops.where(runs[:, None, None], state + change, state)
@@ -76,5 +78,8 @@ def structured_scan_any_length(
         ops.transpose(runs),
         ops.transpose(resets),
     )
-    final_states, outputs = ops.scan(step, states, by_step)
+    constants = delta, input_vector, output_matrix
+    final_states, outputs = backends.current().scan_of_any_length(
+        step, states, by_step, constants
+    )
     return ops.transpose(outputs, (1, 0, 2, 3)), final_states

@@ -13,6 +13,12 @@ from keras_linrec.layers import LSSL
 pytestmark = pytest.mark.rest
 
 
+@pytest.fixture(autouse=True)
+def anew():
+    """The compiler takes a function for eight layers, and no more."""
+    torch._dynamo.reset()
+
+
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a")
 @pytest.mark.parametrize(
     "name",

@@ -1,0 +1,80 @@
+"""ONNX files that take any batch and, where a layer allows it, any time."""
+
+import inspect
+from contextlib import contextmanager
+from functools import wraps
+
+import torch
+
+# Not 0 or 1, which PyTorch would fix, and apart from each other.
+_BATCH, _OTHER = 2, 71
+
+
+@contextmanager
+def of_any_size():
+    """A scope in which Keras writes ONNX files by PyTorch's newer exporter.
+
+    Where a size is not fixed, Keras (3.12 to 3.15) calls the older one, which
+    unrolls loops over time at the traced length.
+    """
+    plain = torch.onnx.export
+
+    @wraps(plain)
+    def export(*args, **kwargs):
+        given = inspect.signature(plain).bind(*args, **kwargs).arguments
+        if not given.get("dynamic_axes"):
+            return plain(*args, **kwargs)
+        return _export(plain, **given)
+
+    torch.onnx.export = export
+    try:
+        yield
+    finally:
+        torch.onnx.export = plain
+
+
+def _export(
+    export, model, args, f, input_names, dynamic_axes, opset_version=None, **_
+):
+    axes = [dynamic_axes.get(name, {}) for name in input_names]
+    samples = [_sample(part, axis) for part, axis in zip(args, axes)]
+    batch = torch.export.Dim("batch")
+    sizes = [
+        # How other sizes depend on each other is the model's affair.
+        {place: torch.export.Dim.DYNAMIC if place else batch for place in axis}
+        for axis in axes
+    ]
+    program = torch.export.export(
+        _OfInputs(model),
+        tuple(samples),
+        dynamic_shapes={"inputs": tuple(sizes)},
+        strict=False,
+    )
+    export(
+        program,
+        (),
+        f,
+        input_names=input_names,
+        opset_version=opset_version,
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+
+
+class _OfInputs(torch.nn.Module):
+    """A model with the signature that names the inputs' sizes."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs):
+        return self.model(*inputs)
+
+
+def _sample(tensor, axes):
+    shape = list(tensor.shape)
+    for place in axes:
+        shape[place] = _OTHER if place else _BATCH
+    return tensor.new_zeros(shape)
