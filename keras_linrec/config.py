@@ -59,7 +59,7 @@ def set_kernel(kernel: types.Kernel | None) -> None:
     settings.kernel = kernel
 
 
-def get_kernel() -> str | None:
+def get_kernel() -> types.Kernel | None:
     """Return the kernel set by `set_kernel`, or `None`."""
     return settings.kernel
 

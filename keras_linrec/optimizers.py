@@ -87,7 +87,7 @@ class ParameterGroups(keras.optimizers.Optimizer):
     def __init__(
         self,
         optimizer: Any,
-        groups: Mapping[str, Mapping[str, Any]],
+        groups: Mapping[str, float],
         name: str | None = "parameter_groups",
     ):
         _require_optimizer(optimizer)

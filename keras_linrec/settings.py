@@ -5,8 +5,11 @@ from contextlib import contextmanager
 from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import NamedTuple
+from typing import get_args
 
-KERNELS = ("native", "associative", "sequential", "reference")
+from keras_linrec import types
+
+KERNELS: tuple[types.Kernel, ...] = get_args(types.Kernel)[1:]
 
 _VARIABLE = "KERAS_LINREC_KERNEL"
 

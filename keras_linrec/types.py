@@ -1,6 +1,7 @@
 """The types of arguments, for editors and type checkers; nothing reads them.
 
 Tensors are of any kind: of NumPy, of the backend, or Keras' symbolic ones.
+Counts and numbers are Python's here; the checks take NumPy's scalars too.
 """
 
 import sys
@@ -24,11 +25,13 @@ else:
 
 Tensor = Any
 Shape = Sequence[int | None]
+Numbers = Sequence[float] | np.ndarray[Any, Any]
 # A name, a serialized object, or an object that is called.
 Identifier = str | Mapping[str, Any] | Callable[..., Any] | None
 Seed = int | keras.random.SeedGenerator | None
 Loss = str | Callable[..., Any] | None
 
+# The first leaves the choice to the package.
 Kernel = Literal["auto", "native", "associative", "sequential", "reference"]
 Solver = Literal["euler", "rk2", "rk4"]
 Measure = Literal[
@@ -46,6 +49,7 @@ Parameterization = Literal[
 InitialEigenvalues = (
     Literal["polynomial", "uniform", "low_discrepancy", "chebyshev"]
     | Sequence[complex]
+    | Sequence[Sequence[complex]]
     | np.ndarray[Any, Any]
 )
 Pooling = Literal["mean", "max", "last"] | None
@@ -68,7 +72,8 @@ UnitName = Literal[
     "delta_net",
     "mamba2",
 ]
-# A name or a layer, or one for each block.
+# A name or a layer, or one for each block. For mypy, which knows no types of
+# Keras, a layer of Keras would be anything.
 Unit = UnitName | Callable[..., Any] | Sequence[UnitName | Callable[..., Any]]
 
 
@@ -78,5 +83,4 @@ class LayerArguments(TypedDict, total=False):
     name: str | None
     dtype: Any
     trainable: bool
-    autocast: bool
     activity_regularizer: Identifier

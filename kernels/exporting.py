@@ -69,9 +69,9 @@ def require_exportable(layer):
 def with_fixed_sizes(sequences):
     """The sequences, with their sizes fixed in a file that is being traced.
 
-    `torch.jit.trace`, and with it PyTorch's older ONNX exporter, unrolls loops
-    over time even along dynamic axes. With fixed sizes the file fails at other
-    sizes instead of giving wrong numbers.
+    `torch.jit.trace`, and with it `torch.onnx.export(dynamo=False)`, unrolls
+    loops over time even along dynamic axes. With fixed sizes the file fails at
+    other sizes instead of giving wrong numbers.
     """
     if keras.backend.backend() != "torch":
         return sequences
@@ -103,11 +103,18 @@ def open_scope_in_keras():
 
 def _any_sizes(model, scope):
     """The scope in which sizes of a model's file are left open, on PyTorch."""
-    # Other models are Keras' affair.
-    has_own = any(
-        type(layer).__module__.partition(".")[0] == __name__.partition(".")[0]
-        for layer in model._flatten_layers()
-    )
     if keras.backend.backend() != "torch" or scope.format != "onnx":
         return nullcontext()
-    return backends.current().onnx_of_any_size() if has_own else nullcontext()
+    # Other models are Keras' affair.
+    if not any(map(_is_own, model._flatten_layers())):
+        return nullcontext()
+    return backends.current().onnx_of_any_size()
+
+
+def _is_own(layer):
+    """Whether a layer is one of this package, or of a subclass."""
+    package = __name__.partition(".")[0]
+    return any(
+        kind.__module__.partition(".")[0] == package
+        for kind in type(layer).__mro__
+    )

@@ -94,10 +94,7 @@ def run(backend, part, piece, arguments, results):
 
 
 def processes(parts, arguments, day):
-    """`(backend, part, slice)` of each; with arguments, one per backend.
-
-    On a day, all of the rest runs under PyTorch, and a seventh of all else.
-    """
+    """`(backend, part, slice)` of each; with arguments, one per backend."""
     slices = SLICES_OF_SELECTION if parts == [selection.SELECTION] else SLICES
     for backend, count in slices.items():
         for part in parts:

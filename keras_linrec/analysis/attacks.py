@@ -1,7 +1,6 @@
 """White-box adversarial attacks on classifiers."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +55,7 @@ def pgd(
     radius: float | None = None,
     step_size: float = 0.01,
     iterations: int = 7,
-    clip: Sequence[float] | None = None,
+    clip: types.Numbers | None = None,
     loss: types.Loss = None,
     batch_size: int = 128,
 ) -> AdversarialExamples:
@@ -140,7 +139,7 @@ def deepfool(
     iterations: int = 7,
     overshoot: float = 0.02,
     max_classes: int = 10,
-    clip: Sequence[float] | None = None,
+    clip: types.Numbers | None = None,
     loss: types.Loss = None,
     batch_size: int = 128,
 ) -> AdversarialExamples:

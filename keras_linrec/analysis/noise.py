@@ -1,6 +1,5 @@
 """The accuracy of classifiers under noise."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,7 @@ def white_noise_response(
     model: Any,
     inputs: types.Tensor,
     labels: types.Tensor,
-    levels: Sequence[float],
+    levels: types.Numbers,
     seed: types.Seed = None,
     loss: types.Loss = None,
     batch_size: int = 128,
@@ -89,7 +88,7 @@ def salt_and_pepper_response(
     model: Any,
     inputs: types.Tensor,
     labels: types.Tensor,
-    levels: Sequence[float],
+    levels: types.Numbers,
     low: float | None = None,
     high: float | None = None,
     seed: types.Seed = None,

@@ -1,5 +1,6 @@
 """Plots of units with two states and of spectra, with Matplotlib."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from keras_linrec.validation import require_count
 def plot_vector_field(
     layer: Any,
     inputs: types.Tensor = None,
-    limits: tuple[float, float] = (-2.0, 2.0),
+    limits: Sequence[float] = (-2.0, 2.0),
     points: int = 21,
     axes: Any = None,
     **kwargs: Any,
@@ -60,7 +61,7 @@ def plot_phase_portrait(
     starts: types.Tensor = None,
     steps: int = 200,
     inputs: types.Tensor = None,
-    limits: tuple[float, float] = (-2.0, 2.0),
+    limits: Sequence[float] = (-2.0, 2.0),
     axes: Any = None,
     **kwargs: Any,
 ) -> Any:

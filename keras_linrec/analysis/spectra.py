@@ -1,7 +1,6 @@
 """Spectra of a unit's matrices, and the distance to orthogonality."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +114,7 @@ class EigenvalueBands:
 
 def eigenvalue_bands(
     size: int,
-    betas: Sequence[float] | None = None,
+    betas: types.Numbers | None = None,
     gamma: float = 0.0,
     trials: int = 10,
     seed: types.Seed = None,

@@ -16,7 +16,9 @@ from keras_linrec.validation import require_bool
 
 
 def export_step(
-    model: Any, position_wise: Sequence[Any] = (), drop_masks: bool = False
+    model: Any,
+    position_wise: type | Sequence[type] = (),
+    drop_masks: bool = False,
 ) -> "StepModel":
     """Convert a sequence model into a model of one time step.
 
@@ -124,7 +126,7 @@ class StepModel(SavedWhole, keras.Model):
             keras.tree.map_structure(_as_tensor, inputs), **kwargs
         )
 
-    def initial_states(self, batch_size) -> list[types.Tensor]:
+    def initial_states(self, batch_size: int) -> list[types.Tensor]:
         """The states before the first step: a list of zeros.
 
         Args:

@@ -1,6 +1,7 @@
 """A layer of Keras as a module of PyTorch that owns its parameters."""
 
 from contextlib import contextmanager
+from copy import deepcopy
 from operator import attrgetter
 from typing import Any
 
@@ -144,11 +145,16 @@ class LayerModule(torch.nn.Module):
 
     @torch.no_grad()
     def constrain(self):
-        """Apply the layer's constraints to the parameters, in place."""
+        """Apply the layer's constraints to the parameters, in place.
+
+        Weights that are frozen, or computed by a parametrization, stay as they
+        are.
+        """
+        parameters = dict(self.named_parameters())
         for name, variable in self._variables.items():
-            if variable.constraint is None:
+            if variable.constraint is None or name not in parameters:
                 continue
-            parameter = self.get_parameter(name)
+            parameter = parameters[name]
             with keras.device(str(parameter.device)):
                 parameter.copy_(variable.constraint(parameter))
 
@@ -156,10 +162,22 @@ class LayerModule(torch.nn.Module):
         """Let the next batch of a stateful layer begin a sequence.
 
         Raises:
-            ValueError: if the layer is not stateful.
+            ValueError: if neither the layer nor a part of it is stateful.
         """
+        layer = self.keras_layer
+        stateful = [
+            part
+            for part in layer._flatten_layers()
+            if getattr(part, "stateful", False) and hasattr(part, "reset_state")
+        ]
+        if not stateful:
+            raise ValueError(
+                "Only a stateful layer has states to reset. "
+                f"Received: stateful=False in layer '{layer.name}'"
+            )
         with self._own_values():
-            self.keras_layer.reset_state()
+            for part in stateful:
+                part.reset_state()
 
     def extra_repr(self):
         layer = self.keras_layer
@@ -190,8 +208,10 @@ class LayerModule(torch.nn.Module):
         owner = self
         for part in path:
             if part not in dict(owner.named_children()):
+                _require_free(owner, part, self.keras_layer)
                 owner.add_module(part, torch.nn.Module())
             owner = owner.get_submodule(part)
+        _require_free(owner, last, self.keras_layer)
         value = variable.value.detach().clone()
         if not variable.trainable:
             owner.register_buffer(last, value, persistent=is_saved)
@@ -252,6 +272,14 @@ class LayerModule(torch.nn.Module):
 
     # Copies and pickles: Keras makes a new layer, with new variables.
 
+    def __deepcopy__(self, memo):
+        # Or `parametrize` would add one that knows nothing of them. A class
+        # that it makes has no `__getstate__`.
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__setstate__(deepcopy(LayerModule.__getstate__(self), memo))
+        return copied
+
     def __getstate__(self):
         state = dict(self.__dict__)
         del state["_variables"]
@@ -279,6 +307,16 @@ def _require_layer(layer):
         raise ValueError(
             "`layer` should be a layer of Keras, with its arguments, such as "
             f"`keras_linrec.layers.LRU(8)`. Received: layer={layer}"
+        )
+
+
+def _require_free(owner, name, layer):
+    """Raise if a module has an attribute of a name."""
+    if hasattr(owner, name):
+        raise ValueError(
+            "`layer` should have no weight and no part with a name that "
+            "modules of PyTorch use themselves. Received: the name "
+            f"'{name}' in layer '{layer.name}' ({type(layer).__name__})"
         )
 
 

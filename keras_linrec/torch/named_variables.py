@@ -3,7 +3,7 @@
 import keras
 
 
-def named_variables(layer):
+def named_variables(layer, seen=frozenset()):
     """The variables of a layer and of those within it, by name.
 
     A name has the attributes that lead to a variable, and the variable's own:
@@ -11,10 +11,14 @@ def named_variables(layer):
 
     Args:
         layer: a layer of Keras that is built.
+        seen: the identities of the layers that it is part of.
     """
+    seen = seen | {id(layer)}
     names = {}
     for path, part in _parts(layer):
-        for name, variable in named_variables(part).items():
+        if id(part) in seen:
+            continue
+        for name, variable in named_variables(part, seen).items():
             names.setdefault(id(variable), f"{path}.{name}")
     named = {}
     for variable in layer.variables:

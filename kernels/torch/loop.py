@@ -1,5 +1,7 @@
 """A loop over time for any step function."""
 
+import inspect
+
 import torch
 from keras import ops
 
@@ -37,7 +39,7 @@ def scan_of_any_length(step, state, sequences, constants):
             state and an output. It reads no other tensors, and no symbols.
         state: tensor, before the first step.
         sequences: list of tensors (time, ...).
-        constants: tuple of tensors, or `None`.
+        constants: tuple of tensors; an entry may be `None`.
 
     Returns:
         `(state, outputs)`: after the last step, and (time, ...).
@@ -48,16 +50,15 @@ def scan_of_any_length(step, state, sequences, constants):
             state,
             tuple(sequences),
         )
-    try:
-        from torch._higher_order_ops.scan import scan_op
-    except ImportError as error:
+    scan_op = _operation()
+    if scan_op is None:
         raise ValueError(
             f"PyTorch {torch.__version__} exports loops for one number of "
             "steps only, because it has no `scan`. Give `model.export` an "
             "`input_signature` with a fixed number of steps, export the result "
             "of `keras_linrec.export_step(model)`, or use PyTorch 2.13. "
             f"Received: {sequences[0].shape[0]} steps"
-        ) from error
+        )
     # Tensors alone are part of the program, and no parameters.
     tensors = [part.clone() for part in constants if part is not None]
     count = len(sequences)
@@ -70,3 +71,14 @@ def scan_of_any_length(step, state, sequences, constants):
         return [state, outputs.clone()]
 
     return scan_op(combine, [state.clone()], list(sequences), tuple(tensors))
+
+
+def _operation():
+    """PyTorch's `scan`, or `None` if it has none of this signature."""
+    try:
+        from torch._higher_order_ops.scan import scan_op
+    except ImportError:
+        return None
+    names = tuple(inspect.signature(type(scan_op).__call__).parameters)
+    wanted = ("self", "combine_fn", "init", "xs", "additional_inputs")
+    return scan_op if names == wanted else None

@@ -2,12 +2,15 @@
 
 import inspect
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 
 import torch
 
 # Not 0 or 1, which PyTorch would fix, and apart from each other.
 _BATCH, _OTHER = 2, 71
+
+_is_open = ContextVar("keras_linrec_onnx_of_any_size", default=False)
 
 
 @contextmanager
@@ -17,20 +20,30 @@ def of_any_size():
     Where a size is not fixed, Keras (3.12 to 3.15) calls the older one, which
     unrolls loops over time at the traced length.
     """
-    plain = torch.onnx.export
-
-    @wraps(plain)
-    def export(*args, **kwargs):
-        given = inspect.signature(plain).bind(*args, **kwargs).arguments
-        if not given.get("dynamic_axes"):
-            return plain(*args, **kwargs)
-        return _export(plain, **given)
-
-    torch.onnx.export = export
+    _open_scope_in_pytorch()
+    before = _is_open.set(True)
     try:
         yield
     finally:
-        torch.onnx.export = plain
+        _is_open.reset(before)
+
+
+def _open_scope_in_pytorch():
+    """Make PyTorch's exporter know the scope, once in a process."""
+    plain = torch.onnx.export
+    if getattr(plain, "leaves_sizes_open", False):
+        return
+    signature = inspect.signature(plain)
+
+    @wraps(plain)
+    def export(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        if not (_is_open.get() and given.get("dynamic_axes")):
+            return plain(*args, **kwargs)
+        return _export(plain, **given)
+
+    export.leaves_sizes_open = True
+    torch.onnx.export = export
 
 
 def _export(

@@ -644,16 +644,15 @@ def test_a_step_that_was_not_called_exports_for_any_batch(tmp_path):
 # Those that compute a whole sequence at once, as some 3,000 operations.
 LONG_TO_EXPORT = (
     "rotrnn",
-    "lru",
     "s5",
     "s4d",
     "linoss",
     "linear_dynamical_system",
     "ldstack",
-    "min_gru",
     "min_lstm",
     "rglru",
 )
+WEEKLY_TO_EXPORT = ("lru", "min_gru")
 OF_ANY_SIZE = pytest.mark.parametrize(
     "name",
     [
@@ -661,6 +660,12 @@ OF_ANY_SIZE = pytest.mark.parametrize(
             name, marks=pytest.mark.slow if name in LONG_TO_EXPORT else ()
         )
         for name in UNITS
+        if name not in WEEKLY_TO_EXPORT
+    ]
+    # A complex scan with a fixed decay, and a real one with one per step.
+    + [
+        pytest.param(name, marks=pytest.mark.weekly)
+        for name in WEEKLY_TO_EXPORT
     ],
 )
 
@@ -714,6 +719,40 @@ def test_an_onnx_file_takes_any_batch_and_time(name, tmp_path):
     model(sequences(4))
     model.export(tmp_path / "whole.onnx", format="onnx", verbose=False)
     run_whole(ONNX, tmp_path, model, [(1, 1), (2, 7), (3, 40), (2, 70)])
+
+
+class OfAUser(LipschitzRNN):
+    """A unit whose class is not of the package."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not TORCH, reason="only PyTorch makes ONNX of it")
+@pytest.mark.rest
+def test_an_onnx_file_of_a_users_class_takes_any_batch_and_time(tmp_path):
+    layer = OfAUser(2, return_sequences=True)
+    model = keras.Sequential([keras.Input((None, 3), name="signal"), layer])
+    model(sequences(4))
+    model.export(tmp_path / "whole.onnx", format="onnx", verbose=False)
+    run_whole(ONNX, tmp_path, model, [(1, 1), (2, 7)])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not TORCH, reason="only PyTorch makes ONNX of it")
+def test_onnx_files_of_other_models_are_left_to_keras(tmp_path, monkeypatch):
+    from keras_linrec.kernels.torch import onnx_files
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("the exporter of this package")
+
+    monkeypatch.setattr(onnx_files, "_export", refuse)
+    model = small(UNITS["lipschitz_rnn"]())
+    model(sequences(4))
+    with pytest.raises(AssertionError, match="of this package"):
+        model.export(tmp_path / "own.onnx", format="onnx", verbose=False)
+    plain = small(layers.Dense(2))
+    plain(sequences(4))
+    plain.export(tmp_path / "plain.onnx", format="onnx", verbose=False)
+    assert (tmp_path / "plain.onnx").exists()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,6 +1,7 @@
 """LipschitzRNN: a stable differential equation, driven by the inputs."""
 
 import math
+from collections.abc import Sequence
 
 import keras
 from keras import ops
@@ -34,8 +35,8 @@ class LipschitzUnit(NonlinearUnit):
     def __init__(
         self,
         units: int,
-        beta: float = 0.75,
-        gamma: float = 0.001,
+        beta: float | Sequence[float] = 0.75,
+        gamma: float | Sequence[float] = 0.001,
         step_size: float = 0.03,
         solver: types.Solver = "euler",
         alpha: float = 1.0,
@@ -387,8 +388,8 @@ if `gated` |
     def __init__(
         self,
         units: int,
-        beta: float = 0.75,
-        gamma: float = 0.001,
+        beta: float | Sequence[float] = 0.75,
+        gamma: float | Sequence[float] = 0.001,
         step_size: float = 0.03,
         solver: types.Solver = "euler",
         alpha: float = 1.0,

@@ -22,7 +22,8 @@ def inverse(matrix):
     """The inverse of a well-conditioned matrix, on every backend.
 
     On PyTorch LAPACK computes it. The other backends, and files whose format
-    has no factorisations, such as ONNX, use Newton's iteration
+    may have no factorisations, as within `portable_kernels`, use Newton's
+    iteration
     X <- X (2 I - M X), which needs only products and converges from
     X = M^T / (|M|_1 |M|_inf) for every invertible matrix. Its relative error
     is about 1e-8 times the condition number in float32, and 1e-17 times in

@@ -334,6 +334,43 @@ def test_constraints_hold_once_they_are_applied():
     same(module.nu_log, untouched, 0)
 
 
+def test_constraints_leave_frozen_and_computed_weights_alone():
+    constraint = keras.constraints.MaxNorm(0.01)
+    frozen = LayerModule(
+        layers.LRU(4, kernel_constraint=constraint, trainable=False), 3
+    )
+    computed = LayerModule(layers.LRU(4, kernel_constraint=constraint), 3)
+    parametrize.register_parametrization(computed, "input_real", Doubled())
+    for module in (frozen, computed):
+        before = module.input_real.detach().clone()
+        module.constrain()
+        torch.testing.assert_close(module.input_real.detach(), before)
+
+
+def test_a_copy_of_a_parametrized_module_has_weights_of_its_own():
+    module = LayerModule(layers.LRU(4), 3)
+    parametrize.register_parametrization(module, "feedthrough", Doubled())
+    copied = copy.deepcopy(module)
+    inputs = inputs_of()
+    torch.testing.assert_close(copied(inputs), module(inputs))
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    assert not copied(inputs).any() and module(inputs).any()
+
+
+def test_states_of_parts_are_reset():
+    unit = layers.RotRNN(4, state_size=4, num_heads=2, stateful=True)
+    module = LayerModule(keras.Sequential([unit]), 3, batch_size=2)
+    first, second = module(inputs_of()[:2]), module(inputs_of()[:2])
+    assert differ(first, second)
+    module.reset_state()
+    torch.testing.assert_close(module(inputs_of()[:2]), first)
+    for layer in (keras.layers.Dense(2), layers.LRU(2)):
+        with pytest.raises(ValueError, match="Only a stateful layer"):
+            LayerModule(layer, FEATURES).reset_state()
+
+
 class Doubled(torch.nn.Module):
     def forward(self, weight):
         return 2 * weight
