@@ -32,15 +32,15 @@ import selection
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "capabilities.md"
+DAYS = 7
 # The number of processes per backend, the slowest backend first. With a single
 # process for JAX, the other processors would end up idle.
-SLICES = {"jax": 7, "tensorflow": 7, "torch": 3}
+SLICES = {"jax": DAYS, "tensorflow": DAYS, "torch": 3}
 # Each process imports its backend and the tests anew.
 SLICES_OF_SELECTION = {"jax": 1, "tensorflow": 1, "torch": 2}
 # One more than there are processors, since tests also wait.
 WORKERS = (os.cpu_count() or 1) + 1
 NO_TESTS_COLLECTED = 5
-DAYS = 7
 # Under JAX, most of the time goes to compilation. Without XLA's optimisations,
 # 65 tests of units take 43 s instead of 63, and without these two stages the
 # gradients of layers take 25 s instead of 40. Results are the same.
@@ -100,7 +100,9 @@ def processes(parts, arguments, day):
         for part in parts:
             if arguments:
                 yield backend, part, "1/1"
-            elif day and (backend != "torch" or part == selection.WEEKLY):
+            elif day and (
+                backend in selection.COMPILING or part == selection.WEEKLY
+            ):
                 yield backend, part, f"{day}/{DAYS}"
             else:
                 for index in range(1, count + 1):

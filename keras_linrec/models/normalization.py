@@ -1,12 +1,15 @@
 """The normalizations of blocks and models."""
 
+from typing import get_args
+
 import keras
 from keras import ops
 
+from keras_linrec import types
 from keras_linrec.ops.masks.packing import zero_masked
 from keras_linrec.validation import require_choice
 
-NORMALIZATIONS = ("layer", "rms", "batch")
+NORMALIZATIONS = get_args(types.Normalization)
 # Of the moving statistics, which average over many steps of each batch and are
 # precise after few batches. With Keras' 0.99 they lagged: on spoken digits
 # (speech-rotrnn of examples/reproduce.py), 73% after three epochs where the

@@ -8,9 +8,6 @@ from keras_linrec import settings
 from keras_linrec.kernels.jax import sequence_parallel
 from keras_linrec.kernels.jax import trace_contexts
 from keras_linrec.kernels.jax.loop import loop as loop
-from keras_linrec.kernels.jax.loop import (
-    scan_of_any_length as scan_of_any_length,
-)
 from keras_linrec.kernels.jax.powers import (
     powers_with_remainder as powers_with_remainder,
 )

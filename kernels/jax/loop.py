@@ -13,12 +13,3 @@ def loop(step, sequences, state, constants):
 
     items = tuple(jnp.swapaxes(part, 0, 1) for part in sequences)
     return jnp.swapaxes(lax.scan(body, state, items)[1], 0, 1)
-
-
-def scan_of_any_length(step, state, sequences, constants):
-    """See `keras_linrec.kernels.torch.loop`."""
-
-    def body(state, items):
-        return step(state, items, constants)
-
-    return lax.scan(body, state, tuple(sequences))

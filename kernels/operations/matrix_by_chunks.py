@@ -98,7 +98,7 @@ def matrix_scan_by_chunks(
 
 
 def _rows_of_a_chunk(key_dim):
-    """At most twice the key channels, but eight.
+    """Twice the key channels at most, and eight at least.
 
     More reflections than a key has channels cancel each other: 70 steps with 5
     channels, in chunks of 32, 16 and 8 rows, are off by 15e-7, 8e-7 and 4e-7;

@@ -6,9 +6,6 @@ from functools import partial
 from keras_linrec import settings
 from keras_linrec.kernels import powers
 from keras_linrec.kernels.tensorflow.loop import loop as loop
-from keras_linrec.kernels.tensorflow.loop import (
-    scan_of_any_length as scan_of_any_length,
-)
 from keras_linrec.kernels.tensorflow.scan import associative as associative
 from keras_linrec.kernels.tensorflow.scan import sequential as sequential
 

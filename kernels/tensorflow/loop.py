@@ -1,7 +1,6 @@
 """A loop over time for any step function."""
 
 import tensorflow as tf
-from keras import ops
 
 
 def loop(step, sequences, state, constants):
@@ -37,15 +36,6 @@ def loop(step, sequences, state, constants):
     )
     outputs = tf.transpose(states.stack(), (1, 0, 2))
     return tf.ensure_shape(outputs, (sequences[0].shape[0], time, units))
-
-
-def scan_of_any_length(step, state, sequences, constants):
-    """See `keras_linrec.kernels.torch.loop`."""
-    return ops.scan(
-        lambda state, items: step(state, items, constants),
-        state,
-        tuple(sequences),
-    )
 
 
 def _time_first(part):

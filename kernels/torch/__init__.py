@@ -12,6 +12,9 @@ from keras_linrec.kernels.torch.loop import loop as loop
 from keras_linrec.kernels.torch.loop import (
     scan_of_any_length as scan_of_any_length,
 )
+from keras_linrec.kernels.torch.onnx_files import (
+    onnx_of_any_size as onnx_of_any_size,
+)
 from keras_linrec.kernels.torch.products import (
     in_full_precision as in_full_precision,
 )
@@ -218,13 +221,6 @@ def any_size(name):
     import torch
 
     return torch.export.Dim(name)
-
-
-def onnx_of_any_size():
-    """The scope in which Keras' ONNX files take sizes that are not fixed."""
-    from keras_linrec.kernels.torch import onnx_files
-
-    return onnx_files.of_any_size()
 
 
 def with_fixed_sizes(tensor):

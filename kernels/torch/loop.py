@@ -3,7 +3,6 @@
 import inspect
 
 import torch
-from keras import ops
 
 
 def loop(step, sequences, state, constants):
@@ -44,12 +43,6 @@ def scan_of_any_length(step, state, sequences, constants):
     Returns:
         `(state, outputs)`: after the last step, and (time, ...).
     """
-    if isinstance(sequences[0].shape[0], int):
-        return ops.scan(
-            lambda state, items: step(state, items, constants),
-            state,
-            tuple(sequences),
-        )
     scan_op = _operation()
     if scan_op is None:
         raise ValueError(

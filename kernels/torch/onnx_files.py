@@ -1,4 +1,4 @@
-"""ONNX files that take any batch and, where a layer allows it, any time."""
+"""ONNX files that take any batch and any time."""
 
 import inspect
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ _is_open = ContextVar("keras_linrec_onnx_of_any_size", default=False)
 
 
 @contextmanager
-def of_any_size():
+def onnx_of_any_size():
     """A scope in which Keras writes ONNX files by PyTorch's newer exporter.
 
     Where a size is not fixed, Keras (3.12 to 3.15) calls the older one, which

@@ -9,6 +9,7 @@ from keras import ops
 from keras_linrec.kernels import backends
 from keras_linrec.kernels.operations.structured.systems import zero_state
 from keras_linrec.ops import precision
+from keras_linrec.ops.concrete_values import is_symbol
 from keras_linrec.ops.masks import packing
 
 
@@ -79,7 +80,12 @@ def structured_scan_any_length(
         ops.transpose(resets),
     )
     constants = delta, input_vector, output_matrix
-    final_states, outputs = backends.current().scan_of_any_length(
-        step, states, by_step, constants
-    )
+    backend = backends.current()
+    if is_symbol(time) and hasattr(backend, "scan_of_any_length"):
+        run = backend.scan_of_any_length
+        final_states, outputs = run(step, states, by_step, constants)
+    else:
+        final_states, outputs = ops.scan(
+            lambda state, now: step(state, now, constants), states, by_step
+        )
     return ops.transpose(outputs, (1, 0, 2, 3)), final_states
