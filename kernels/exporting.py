@@ -7,6 +7,7 @@ see `jax/lowering.py`), and by `keras.Model.export`, which opens the scope.
 """
 
 import inspect
+from contextlib import contextmanager
 from contextlib import nullcontext
 from functools import wraps
 
@@ -34,6 +35,54 @@ def has_factorisations():
         return True
     export = settings.current_export()
     return export is not None and export.format in ("torch", "tf_saved_model")
+
+
+def kernel_of_loops():
+    """The kernel of a file whose recurrences are loops over single steps.
+
+    Such are formats whose converters know neither Fourier transforms nor, of
+    one step, where it stands in time. `None` outside such an export.
+    """
+    export = settings.current_export()
+    if export is None:
+        return None
+    return backends.current().KERNELS_OF_LOOPS.get(export.format)
+
+
+def by_steps(time):
+    """Whether a recurrence has to run step by step where it will run.
+
+    Args:
+        time: the number of steps: an integer, a tensor, or a symbol of a
+            program that is exported for any number.
+    """
+    if not (isinstance(time, int) or keras.ops.is_tensor(time)):
+        return True
+    # First, because PyTorch's compiler cannot trace a look-up of the scope.
+    if not exporting():
+        return False
+    # What users make of `torch.export` by hand, as for ExecuTorch, has no
+    # complex numbers.
+    by_hand = settings.current_export() == settings.Export()
+    is_torch = keras.backend.backend() == "torch"
+    return kernel_of_loops() is not None or (is_torch and by_hand)
+
+
+def require_slices(time):
+    """Raise where a converter would cut sequences of any length wrongly.
+
+    Args:
+        time: the number of steps, as in `by_steps`.
+    """
+    if (
+        keras.backend.backend() == "jax"
+        and kernel_of_loops()
+        and not (isinstance(time, int))
+    ):
+        raise ValueError(
+            "jax2onnx writes slices of no steps for sequences whose length is "
+            f"a symbol. Received: {time} steps"
+        )
 
 
 def any_batch():
@@ -78,6 +127,25 @@ def with_fixed_sizes(sequences):
     return backends.current().with_fixed_sizes(sequences)
 
 
+# What takes any batch and any number of steps where Keras' own way fails, by
+# the backend and the format.
+_BY_PYTORCH = (
+    "Load the model under PyTorch (KERAS_BACKEND=torch) and export it there, "
+    "which takes any batch and any number of steps"
+)
+_BY_STEPS = (
+    "Export `keras_linrec.export_step(model)`, which takes one step at a time"
+)
+_ALTERNATIVES = {
+    ("jax", "litert"): f"Load the model under TensorFlow. {_BY_STEPS}",
+    ("jax", "onnx"): _BY_PYTORCH,
+    ("jax", "openvino"): _BY_PYTORCH,
+    ("tensorflow", "litert"): _BY_STEPS,
+    ("tensorflow", "openvino"): _BY_PYTORCH,
+    ("torch", "litert"): f"Load the model under TensorFlow. {_BY_STEPS}",
+}
+
+
 def open_scope_in_keras():
     """Make `keras.Model.export` open the scope of portable kernels.
 
@@ -92,23 +160,52 @@ def open_scope_in_keras():
 
     @wraps(plain)
     def export(*args, **kwargs):
-        given = signature.bind(*args, **kwargs).arguments
-        scope = settings.Export(given.get("format"))
-        with settings.exporting(scope), _any_sizes(given["self"], scope):
-            return plain(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        model, format = given["self"], given["format"]
+        with settings.exporting(settings.Export(format)):
+            # Other models are Keras' affair.
+            if not any(map(_is_own, model._flatten_layers())):
+                return plain(*args, **kwargs)
+            with _with_alternative(format):
+                return _write(plain, **given)
 
     export.opens_portable_scope = True
     keras.Model.export = export
 
 
-def _any_sizes(model, scope):
-    """The scope in which sizes of a model's file are left open, on PyTorch."""
-    if keras.backend.backend() != "torch" or scope.format != "onnx":
-        return nullcontext()
-    # Other models are Keras' affair.
-    if not any(map(_is_own, model._flatten_layers())):
-        return nullcontext()
-    return backends.current().onnx_of_any_size()
+@contextmanager
+def _with_alternative(format):
+    """The scope in which a converter's error becomes one that helps."""
+    backend = keras.backend.backend()
+    alternative = _ALTERNATIVES.get((backend, format))
+    try:
+        yield
+    except Exception as failure:
+        # What is missing, or which argument is wrong, is said already; but
+        # jax2onnx, where it misreads a symbol, has layers refuse their inputs.
+        is_said = isinstance(failure, ImportError) or (
+            isinstance(failure, ValueError) and backend != "jax"
+        )
+        if alternative is None or is_said:
+            raise
+        raise RuntimeError(
+            f"The model could not be written as format='{format}' from "
+            f"{backend}. {alternative}. The converter's error: "
+            f"{type(failure).__name__}: {failure}"
+        ) from failure
+
+
+def _write(export, self, filepath, format, kwargs, **given):
+    """`keras.Model.export`, with sizes left open on PyTorch."""
+    given = {**given, **kwargs}
+    backend = backends.current()
+    if keras.backend.backend() == "torch" and format == "openvino":
+        return backend.export_openvino(export, self, filepath, **given)
+    scope = getattr(backend, "onnx_of_any_size", nullcontext)
+    with scope() if format == "onnx" else nullcontext():
+        return export(self, filepath, format=format, **given)
 
 
 def _is_own(layer):

@@ -11,6 +11,7 @@ from keras_linrec import types
 from keras_linrec.kernels import backends
 from keras_linrec.kernels import registry
 from keras_linrec.kernels.exporting import exporting
+from keras_linrec.kernels.exporting import kernel_of_loops
 from keras_linrec.kernels.operations import OPERATIONS
 from keras_linrec.kernels.operations.record import Case as Case
 from keras_linrec.kernels.operations.record import uses_pallas
@@ -44,7 +45,8 @@ def resolve(case):
 def _kernel(case):
     """The kernel's name, and the reason for it."""
     if exporting():
-        return registry.portable(), "for a file, which runs anywhere"
+        name = kernel_of_loops() or registry.portable()
+        return name, "for a file, which runs anywhere"
     if not case.operators:
         return registry.portable(), "custom operators do not run here"
     if case.operation == "linear_scan" and uses_pallas(case):
@@ -83,7 +85,14 @@ def implementation(case):
     operation = OPERATIONS[case.operation]
     if operation.along_time and case.along_time:
         kernel = backends.current().over_devices(kernel)
-    return operation.forms[decision.form](kernel)
+    run = operation.forms[decision.form](kernel)
+    backend = backends.current()
+    # Of the backends JAX has `shard_map`.
+    if not hasattr(backend, "alike"):
+        return run
+    return lambda *arguments, **options: run(
+        *backend.alike(arguments), **backend.alike(options)
+    )
 
 
 class Explanation(tuple):

@@ -104,6 +104,8 @@ def processes(parts, arguments, day):
                 backend in selection.COMPILING or part == selection.WEEKLY
             ):
                 yield backend, part, f"{day}/{DAYS}"
+            elif day:
+                yield backend, part, f"{day % count + 1}/{count}"
             else:
                 for index in range(1, count + 1):
                     yield backend, part, f"{index}/{count}"

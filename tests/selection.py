@@ -2,8 +2,8 @@
 
 The selection is what the README's command runs: under PyTorch nearly all tests;
 under JAX and TensorFlow, which compile, `EVERYWHERE` alone, and their own
-folders. The rest has most other tests, of which `.ci/run` runs all under
-PyTorch, and a seventh a day under the others. The weekly ones, of which it
+folders. The rest has most other tests, of which `.ci/run` runs a third a day
+under PyTorch, and a seventh under the others. The weekly ones, of which it
 runs a seventh a day, take long and repeat what others cover. The three parts
 together run every test once, under every backend or under the one whose folder
 of `one_backend` it is in. Plain pytest runs whatever it is given.

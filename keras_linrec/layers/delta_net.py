@@ -225,11 +225,12 @@ num_heads), (num_heads,), (num_heads,) | W_a^T, b_a, log A, if `gated` |
         if self.output_gate:
             widths["gate"] = heads * value_dim
         # All of the inputs, in the order of `widths`.
-        self._projections = []
+        projections = []
         for name, width in widths.items():
             kernel = self.add_kernel(f"{name}_kernel", (features, width))
             setattr(self, f"{name}_kernel", kernel)
-            self._projections.append(kernel)
+            projections.append(kernel)
+        self._projections = tuple(projections)
         self.add_convolution(features)
         if self.gated:
             # The authors' range begins at 0, whose logarithm is not finite.
@@ -240,7 +241,8 @@ num_heads), (num_heads,), (num_heads,) | W_a^T, b_a, log A, if `gated` |
         )
 
     def input_kernels(self):
-        return ops.concatenate(self._projections, axis=-1)
+        # A list: TensorFlow wraps tuples that a layer keeps.
+        return ops.concatenate([*self._projections], axis=-1)
 
     def widths(self):
         widths = [kernel.shape[-1] for kernel in self._projections]

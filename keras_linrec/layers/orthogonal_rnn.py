@@ -159,7 +159,7 @@ class OrthogonalUnit(NonlinearUnit):
         matrix = reflection_product(ops.convert_to_tensor(self.reflectors))
         if sign is None:
             return matrix
-        last = ops.arange(self.units) == self.units - 1
+        last = ops.arange(0, self.units) == self.units - 1
         return matrix * ops.where(last, sign, ops.ones_like(sign))
 
     def recurrence(self):

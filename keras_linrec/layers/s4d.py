@@ -24,11 +24,11 @@ from keras_linrec.layers.base.timescaled import Timescaled
 from keras_linrec.layers.for_signals import TimescalesForSignals
 from keras_linrec.ops import precision
 from keras_linrec.ops.causal_convolution import causal_convolution
-from keras_linrec.ops.concrete_values import is_symbol
 from keras_linrec.ops.continuous_diagonal import diagonal_scan_irregular
 from keras_linrec.ops.continuous_diagonal import discretise
 from keras_linrec.ops.continuous_diagonal import exponential_sums
 from keras_linrec.ops.continuous_diagonal import sums_over_time
+from keras_linrec.ops.exportable import by_steps
 from keras_linrec.ops.masks import packing
 from keras_linrec.ops.masks.steps import Steps
 from keras_linrec.ops.scan import projected_scan
@@ -286,7 +286,7 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
         return (
             steps.reset_mask is None
             and steps.time_deltas is None
-            and not is_symbol(ops.shape(steps.inputs)[1])
+            and not by_steps(ops.shape(steps.inputs)[1])
         )
 
     def _angles(self, steps):
@@ -336,7 +336,7 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
             lengths = packing.full_lengths(inputs)
         lengths = ops.cast(lengths, "int32")[:, None]
         # u_k is k steps before the last one.
-        back = ops.arange(time, dtype="int32")[None]
+        back = ops.arange(0, time, dtype="int32")[None]
         inputs = packing.take(inputs, ops.maximum(lengths - 1 - back, 0))
         inputs = packing.zero_masked(inputs, back < lengths)
         angles = self._angles(steps)

@@ -127,7 +127,7 @@ def _running_max(outputs, counts, before, seen, totals):
 
 
 def _running_last(outputs, counts, before, seen, totals):
-    position = ops.arange(ops.shape(outputs)[1], dtype="int32")[None]
+    position = ops.arange(0, ops.shape(outputs)[1], dtype="int32")[None]
     # The latest step that counts, as an index into what stands below.
     latest = ops.where(counts[:, :, 0] > 0, position + 1, 0)
     latest = cumulative_max(latest[:, :, None])[:, :, 0]
@@ -137,7 +137,7 @@ def _running_last(outputs, counts, before, seen, totals):
 def cumulative_max(values):
     """The maxima up to each step of (batch, time, features)."""
     time = ops.shape(values)[1]
-    position = ops.arange(time, dtype="int32")
+    position = ops.arange(0, time, dtype="int32")
 
     def widened(values, width):
         """Windows of twice the width, or from the first step on."""

@@ -110,7 +110,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
             unit, unit_arguments, units, policy, num_layers
         )
         self.encoder = keras.layers.Dense(units, name="encoder", dtype=policy)
-        self.blocks = [
+        self.blocks = tuple(
             ResidualBlock(
                 clone(*originals[index]),
                 activation=block_activation,
@@ -123,7 +123,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
                 dtype=policy,
             )
             for index in range(num_layers)
-        ]
+        )
         if all(block.is_linear for block in self.blocks):
             warnings.warn(
                 "The model is linear from its inputs to its head: the unit "

@@ -86,12 +86,12 @@ def average_part(sequences, size, states, mask=None):
     lengths = packing.lengths(mask)
     # The row's steps come after those of its unfinished window.
     windows = (time + size - 1) // size
-    place = ops.arange((windows + 1) * size, dtype="int32")[None] - seen
+    place = ops.arange(0, (windows + 1) * size, dtype="int32")[None] - seen
     counts = (place >= 0) & (place < lengths[:, None])
     order = packing.take(packing.order(mask), ops.clip(place, 0, time - 1))
     values = ops.where(counts[:, :, None], packing.take(sequences, order), 0.0)
     sums = _window_sums(values, windows + 1, size)
-    is_first = ops.arange(windows + 1, dtype="int32")[None, :, None] == 0
+    is_first = ops.arange(0, windows + 1, dtype="int32")[None, :, None] == 0
     sums = sums + ops.where(is_first, ops.expand_dims(total, 1), 0.0)
     finished = (seen[:, 0] + lengths) // size
     averages = ops.cast(sums[:, :windows] / size, sequences.dtype)

@@ -178,11 +178,11 @@ class LinRecBackbone(SetLater, NamedPreset, SavedWhole, Streaming, Backbone):
                 name=name,
             )
 
-        self.unit_blocks = [
+        self.unit_blocks = tuple(
             around(clone(first_unit, index), f"unit_block_{index}")
             for index in range(num_layers)
-        ]
-        self.feedforward_blocks = [
+        )
+        self.feedforward_blocks = tuple(
             around(
                 GatedFeedforward(
                     intermediate_dim, dtype=dtype, name="feedforward"
@@ -190,7 +190,7 @@ class LinRecBackbone(SetLater, NamedPreset, SavedWhole, Streaming, Backbone):
                 f"feedforward_block_{index}",
             )
             for index in range(num_layers)
-        ]
+        )
         self.output_norm = make_norm(
             normalization, epsilon=_EPSILON, dtype=dtype, name="output_norm"
         )

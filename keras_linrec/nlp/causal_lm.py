@@ -352,7 +352,7 @@ class LinRecCausalLM(LinRecTask, CausalLM):
             logits = ops.where(is_over[:, None], certain, logits)
             return logits, hidden_states[:, 0], (states, has_stopped, room)
 
-        columns = ops.arange(1 + slots, dtype="int32")
+        columns = ops.arange(0, 1 + slots, dtype="int32")
         prompt = ops.where(columns == start - 1, inputs["last_token_ids"], 0)
         outputs = self.sampler(
             next=next,

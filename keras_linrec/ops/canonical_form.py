@@ -75,7 +75,7 @@ def canonical_input(
     if inverse_powers:
         # The power alone would underflow, so it is spread over the factors.
         factors = multiply(factors, reciprocal(own))
-    place = ops.arange(eigenvalues[0].shape[-1])
+    place = ops.arange(0, eigenvalues[0].shape[-1])
     same = place[:, None] == place
     real, imag = (
         ops.where(same, value, part) for value, part in zip((1.0, 0.0), factors)
@@ -149,7 +149,7 @@ def leja_order(nodes: types.Tensor) -> types.Tensor:
 
 def _next_node(carry, _):
     score, index, *nodes = carry
-    chosen = ops.arange(score.shape[-1], dtype="int32") == index[..., None]
+    chosen = ops.arange(0, score.shape[-1], dtype="int32") == index[..., None]
     square = sum(_square_of_distance(part, chosen) for part in nodes)
     apart = square > 0.0
     logarithm = ops.where(

@@ -1,7 +1,5 @@
 """Values that can be read while a program runs."""
 
-from keras import ops
-
 from keras_linrec.kernels import backends
 
 
@@ -16,8 +14,3 @@ def values_of(tensor):
         tensor: a tensor of any kind.
     """
     return backends.current().values_of(tensor)
-
-
-def is_symbol(size):
-    """Whether a size is symbolic: JAX exports for any length."""
-    return not (isinstance(size, int) or ops.is_tensor(size))

@@ -177,8 +177,8 @@ def _exponentials_of_blocks(angles, time):
     count = -(-time // length)
     dtype = angles[0].dtype
     return (
-        _exponentials(angles, ops.arange(count, dtype=dtype) * length),
-        _exponentials(angles, ops.arange(length, dtype=dtype)),
+        _exponentials(angles, ops.arange(0, count, dtype=dtype) * length),
+        _exponentials(angles, ops.arange(0, length, dtype=dtype)),
     )
 
 

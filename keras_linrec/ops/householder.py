@@ -130,7 +130,7 @@ def unit_columns(parts):
     """
     dtype = accumulation_dtype(*parts)
     size, count = parts[0].shape
-    kept = ops.arange(size)[:, None] >= ops.arange(count)
+    kept = ops.arange(0, size)[:, None] >= ops.arange(0, count)
     parts = [ops.where(kept, ops.cast(part, dtype), 0.0) for part in parts]
     # The squares of tiny or huge entries would underflow or overflow.
     largest = ops.amax(
@@ -158,7 +158,7 @@ def _inverse_of_triangle(unit):
     By products alone and without a solver, for the reason in
     `ops/algebra/inverse.py`.
     """
-    place = ops.arange(unit[0].shape[1])
+    place = ops.arange(0, unit[0].shape[1])
     above = place[:, None] < place
     triangle = tuple(
         ops.where(above, 2.0 * part, 0.0)
@@ -176,7 +176,7 @@ def _inverse(triangle):
     # as large: [[A, B], [0, C]]^-1 = X - X [[0, B], [0, 0]] X.
     identity = ops.eye(count, dtype=triangle[0].dtype)
     inverse = (identity, *(ops.zeros_like(identity) for _ in triangle[1:]))
-    block = ops.arange(count)
+    block = ops.arange(0, count)
     size = 1
     while size < count:
         one, both = block // size, block // (2 * size)

@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_linrec.double_precision import activate
+from keras_linrec.ops.exportable import require_slices
 from keras_linrec.ops.masks import packing
 from keras_linrec.validation import require_count
 
@@ -77,7 +78,8 @@ class _Window:
 
     def __init__(self, steps, before, inputs):
         self.lengths = steps.lengths
-        self.count, self.time = before.shape[1], ops.shape(inputs)[1]
+        self.count = before.shape[1]
+        require_slices(ops.shape(inputs)[1])
         self.inputs = ops.concatenate([before, inputs], axis=1)
         self.segments = None
         if steps.reset_mask is not None:
@@ -95,14 +97,15 @@ class _Window:
     def last(self):
         """The last inputs of each row, (batch, count, units)."""
         if self.lengths is None:
-            ends = slice(self.time, None)
+            # Not by the number of steps, which may be a symbol.
+            ends = slice(-self.count, None)
             return self._of_segments(ends, slice(-1, None))
         index = ops.cast(self.lengths, "int32")[:, None]
-        index = index + ops.arange(self.count, dtype="int32")
+        index = index + ops.arange(0, self.count, dtype="int32")
         return self._of_segments(index, index[:, -1:])
 
     def _slice(self, start):
-        return slice(start, start + self.time)
+        return slice(start, start - self.count or None)
 
     def _of_segments(self, steps, readers):
         """The inputs of steps; zeros, if they are not of the reader's segment.

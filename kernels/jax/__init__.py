@@ -8,6 +8,7 @@ from keras_linrec import settings
 from keras_linrec.kernels.jax import sequence_parallel
 from keras_linrec.kernels.jax import trace_contexts
 from keras_linrec.kernels.jax.loop import loop as loop
+from keras_linrec.kernels.jax.manual_axes import alike as alike
 from keras_linrec.kernels.jax.powers import (
     powers_with_remainder as powers_with_remainder,
 )
@@ -20,6 +21,9 @@ from keras_linrec.kernels.operations import projected_scan
 
 settings.compiler_scope = trace_contexts.portable_kernels
 settings.sequence_parallel = trace_contexts.sequence_parallel
+
+# See `kernel_of_loops` of `keras_linrec.kernels.exporting`.
+KERNELS_OF_LOOPS = {"onnx": "reference"}
 
 
 def preferred():

@@ -16,6 +16,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching
 from jax.interpreters import mlir
 
+from keras_linrec.kernels.jax.manual_axes import alike
+from keras_linrec.kernels.jax.manual_axes import shaped_alike
+
 _native_or_portable = Primitive("keras_linrec_native_or_portable")
 _native_or_portable.multiple_results = True
 
@@ -35,7 +38,7 @@ def native_or_portable(natives, portable, results, arguments):
         arguments: list of arrays.
     """
     return _native_or_portable.bind(
-        *arguments,
+        *alike(arguments),
         natives=natives,
         portable=portable,
         results=tuple(jax.core.ShapedArray(r.shape, r.dtype) for r in results),
@@ -44,7 +47,7 @@ def native_or_portable(natives, portable, results, arguments):
 
 @_native_or_portable.def_abstract_eval
 def _shapes(*arguments, results, **_):
-    return list(results)
+    return [shaped_alike(result, arguments) for result in results]
 
 
 @_native_or_portable.def_impl

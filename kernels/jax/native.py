@@ -13,6 +13,7 @@ from jax.custom_derivatives import custom_vjp_primal_tree_values
 
 from keras_linrec.kernels import registry
 from keras_linrec.kernels.jax.core_calls import run_call
+from keras_linrec.kernels.jax.manual_axes import alike
 from keras_linrec.kernels.jax.pull_back import pull_back
 from keras_linrec.kernels.native.gradients import from_kept
 from keras_linrec.kernels.native.gradients import gradient_arguments
@@ -34,7 +35,7 @@ def run(call, *quantities):
     ]
     backward = call.operation.backward
     function = _by_need if backward.wanted else _plainly
-    return with_cotangents(call, function(call, *arrays))
+    return with_cotangents(call, function(call, *alike(arrays)))
 
 
 def _forward(call, *arrays):

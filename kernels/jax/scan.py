@@ -9,20 +9,19 @@ from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
 from keras_linrec.kernels.jax.float64_scope import LOWERS_FLOAT64_SCOPE
 from keras_linrec.kernels.jax.float64_scope import float64_scope
+from keras_linrec.kernels.jax.manual_axes import alike
 from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.resets import unused_at
 
 
 def sequential(decay, inputs, initial_state, reverse=False, resets=None):
     """One step after another, with outputs written in place."""
-    decay = unused_at(resets, decay)
-    return _differentiable(_loop, reverse, decay, inputs, initial_state, resets)
+    return _scan(_loop, decay, inputs, initial_state, reverse, resets)
 
 
 def associative(decay, inputs, initial_state, reverse=False, resets=None):
     """Parallel in time, with `jax.lax.associative_scan`."""
-    decay = unused_at(resets, decay)
-    return _differentiable(_tree, reverse, decay, inputs, initial_state, resets)
+    return _scan(_tree, decay, inputs, initial_state, reverse, resets)
 
 
 def portable(decay, inputs, initial_state, reverse=False, resets=None):
@@ -32,10 +31,12 @@ def portable(decay, inputs, initial_state, reverse=False, resets=None):
     the loop, 429 ms with `lax.associative_scan`; complex: 267 against 1,100.
     On an accelerator every step of a loop costs a launch.
     """
-    decay = unused_at(resets, decay)
-    return _differentiable(
-        _of_platform, reverse, decay, inputs, initial_state, resets
-    )
+    return _scan(_of_platform, decay, inputs, initial_state, reverse, resets)
+
+
+def _scan(algorithm, decay, inputs, initial_state, reverse, resets):
+    arguments = unused_at(resets, decay), inputs, initial_state, resets
+    return _differentiable(algorithm, reverse, *alike(arguments))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -67,6 +68,9 @@ _differentiable.defvjp(_forward, _backward)
 
 
 def _of_platform(decay, inputs, initial_state, resets, reverse):
+    if not isinstance(inputs[0].shape[1], int):
+        # How many levels a tree has depends on the time.
+        return _loop(decay, inputs, initial_state, resets, reverse)
     return lax.platform_dependent(
         *map(tuple, (decay, inputs, initial_state)),
         resets,

@@ -226,7 +226,7 @@ def _rows_of_chunks(steps, arithmetic):
         if decay is None:
             decay = ops.full_like(resets, arithmetic.neutral)
     erase, write = (
-        None if part is None else part[..., None]
+        None if part is None else ops.expand_dims(part, -1)
         for part in (steps.erase, steps.write)
     )
     others, neutral = products - 1, arithmetic.neutral
@@ -272,7 +272,7 @@ def _beside(part, before, behind, filling=0.0):
     """
     if part is None:
         return None
-    part = part[:, :, None]
+    part = ops.expand_dims(part, 2)
     other = ops.full_like(part, filling)
     parts = [other] * before + [part] + [other] * behind
     return ops.concatenate(parts, axis=2) if len(parts) > 1 else part
@@ -345,7 +345,7 @@ class _Levels(NamedTuple):
 
 
 def _levels_of(decay, arithmetic):
-    up_to = [decay[:, :, None]]
+    up_to = [ops.expand_dims(decay, 2)]
     behind = [ops.full_like(up_to[0], arithmetic.neutral)]
     while up_to[-1].shape[1] > 1:
         first, second = _halves(up_to[-1])
@@ -424,7 +424,7 @@ def _inverse(diagonal, crossings):
 
 
 def _grown(diagonal, crossings, join):
-    blocks = diagonal[:, :, None, None]
+    blocks = ops.expand_dims(diagonal, (2, 3))
     for part in crossings:
         first, second = _halves(blocks)
         joined = join(first, second, part)
@@ -562,7 +562,7 @@ def _without_bad_numbers(rows, arithmetic):
         if name in is_bad:
             is_source = is_source | is_bad[name]
     segments = segment_ids(rows.resets)
-    place = ops.arange(rows.keys.shape[1], dtype="int32")
+    place = ops.arange(0, rows.keys.shape[1], dtype="int32")
     is_connected = segments == _transposed(segments)
     is_connected = is_connected & (place[:, None] >= place)
     connected, sources = (

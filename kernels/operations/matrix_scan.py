@@ -95,7 +95,7 @@ def matrix_scan(
     shape = (batch, time, heads, key_dim, value_dim)
     states = ops.reshape(states, shape)
     queries = _of_each_head(queries, heads)
-    return ops.sum(queries[..., None] * states, axis=3), states[:, -1]
+    return ops.sum(ops.expand_dims(queries, -1) * states, axis=3), states[:, -1]
 
 
 def _of_each_head(part, heads):

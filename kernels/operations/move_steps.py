@@ -42,7 +42,7 @@ def move_steps(sequences, mask, to_places, with_masked):
         moved = take(sequences, ops.maximum(counts - 1, 0))
         happened = counts > 0 if with_masked else mask
         return ops.where(happened[:, :, None], moved, 0.0)
-    step = ops.arange(ops.shape(mask)[1], dtype="int32")[None]
+    step = ops.arange(0, ops.shape(mask)[1], dtype="int32")[None]
     if with_masked:
         return _sums(sequences, counts)
     moved = take(sequences, order(mask))
@@ -52,7 +52,7 @@ def move_steps(sequences, mask, to_places, with_masked):
 def _sums(sequences, counts):
     batch, time, features = ops.shape(sequences)
     # Segment 0 of each row has the steps before the first unmasked one.
-    rows = ops.arange(batch, dtype="int32")[:, None] * (time + 1)
+    rows = ops.arange(0, batch, dtype="int32")[:, None] * (time + 1)
     sums = ops.segment_sum(
         ops.reshape(sequences, (batch * time, features)),
         ops.reshape(rows + counts, (-1,)),

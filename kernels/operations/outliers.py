@@ -103,7 +103,7 @@ def _means_over_windows(squares):
         squares = ops.pad(squares, [*[[0, 0]] * len(leading), [0, missing]])
     sums = ops.sum(ops.reshape(squares, (*leading, windows, size)), axis=-1)
     # The last window may be shorter.
-    counts = ops.minimum(time - ops.arange(windows) * size, size)
+    counts = ops.minimum(time - ops.arange(0, windows) * size, size)
     return sums / ops.cast(counts, sums.dtype)
 
 
@@ -119,7 +119,7 @@ def has_growth(responses):
     taps = ops.shape(responses)[-1]
     squares = ops.square(responses)
     total = ops.sum(squares, axis=-1, keepdims=True)
-    tap = ops.arange(taps, dtype="int32")
+    tap = ops.arange(0, taps, dtype="int32")
     is_first = (tap < taps // WINDOWS) | (tap < FEWEST_TAPS)
     begin = ops.sum(ops.where(is_first, squares, 0.0), axis=-1, keepdims=True)
     return ~(total <= MOST_GROWTH**2 * begin)
@@ -165,8 +165,8 @@ def sum_of_pieces(transform, convolve, sequences, responses, is_cut):
     taps, is_broken_tap = _up_to_a_break(responses)
     levels = _levels(numbers, is_cut)
     parts = _parts(taps)
-    tap = ops.arange(ops.shape(taps)[-1], dtype="int32")
-    step = ops.arange(time, dtype="int32")
+    tap = ops.arange(0, ops.shape(taps)[-1], dtype="int32")
+    step = ops.arange(0, time, dtype="int32")
 
     def add_part(outputs, begin):
         opening = ops.amax(
@@ -297,7 +297,7 @@ def _parts(responses):
 def _running_maximum(sequences):
     """The largest number up to each, (..., time)."""
     time = ops.shape(sequences)[-1]
-    step = ops.arange(time, dtype="int32")
+    step = ops.arange(0, time, dtype="int32")
 
     def reach_further(largest, reach):
         before = ops.take(largest, ops.maximum(step - reach, 0), axis=-1)
@@ -337,7 +337,7 @@ def differentiated(sequences, cotangents):
         cotangents: tensor (..., channels, time) of the outputs.
     """
     time = ops.shape(sequences)[-1]
-    steps = ops.arange(time, dtype="int32")
+    steps = ops.arange(0, time, dtype="int32")
     last = ops.where(cotangents != 0, steps, -1)
     last = ops.amax(last, axis=(-2, -1), keepdims=True)
     return ops.where(steps <= last, sequences, 0.0)

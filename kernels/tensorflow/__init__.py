@@ -8,6 +8,12 @@ from keras_linrec.kernels import powers
 from keras_linrec.kernels.tensorflow.loop import loop as loop
 from keras_linrec.kernels.tensorflow.scan import associative as associative
 from keras_linrec.kernels.tensorflow.scan import sequential as sequential
+from keras_linrec.kernels.tensorflow.steps_of_files import (
+    scan_of_any_length as scan_of_any_length,
+)
+
+# See `kernel_of_loops` of `keras_linrec.kernels.exporting`.
+KERNELS_OF_LOOPS = {"litert": "sequential"}
 
 
 def preferred():

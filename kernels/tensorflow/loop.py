@@ -2,10 +2,15 @@
 
 import tensorflow as tf
 
+from keras_linrec.kernels.exporting import kernel_of_loops
+from keras_linrec.kernels.tensorflow.steps_of_files import scan_of_any_length
+
 
 def loop(step, sequences, state, constants):
     """The `loop` of `keras_linrec.kernels.operations.nonlinear_recurrence`."""
     time = sequences[0].shape[1]
+    if kernel_of_loops():
+        return _loop_of_a_file(step, sequences, state, constants)
     count = tf.shape(sequences[0])[1] if time is None else time
     arrays = [
         tf.TensorArray(part.dtype, size=count).unstack(_time_first(part))
@@ -36,6 +41,16 @@ def loop(step, sequences, state, constants):
     )
     outputs = tf.transpose(states.stack(), (1, 0, 2))
     return tf.ensure_shape(outputs, (sequences[0].shape[0], time, units))
+
+
+def _loop_of_a_file(step, sequences, state, constants):
+    def run(state, items, constants):
+        state = step(state, items, constants)
+        return state, state
+
+    items = [_time_first(part) for part in sequences]
+    _, states = scan_of_any_length(run, state, items, constants)
+    return _time_first(states)
 
 
 def _time_first(part):

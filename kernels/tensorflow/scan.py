@@ -7,8 +7,10 @@ from keras_linrec.complex_pairs import carried
 from keras_linrec.complex_pairs import carried_add
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
+from keras_linrec.kernels.exporting import kernel_of_loops
 from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.resets import unused_at
+from keras_linrec.kernels.tensorflow.steps_of_files import scan_steps
 
 # Steps in a block, unrolled in the graph. At (16, 4096, 256) and
 # (4, 16384, 64) blocks of 16, 32 and 64 steps run within 20% of each other;
@@ -87,11 +89,30 @@ def _swap_time(parts):
 
 
 def _loop(decay, inputs, initial_state, reverse, resets):
+    if kernel_of_loops():
+        return _loop_of_a_file(decay, inputs, initial_state, reverse, resets)
     if decay[0].shape.rank == 3:
         decay = _swap_time(decay)
     _, states = _time_major_loop(
         decay, _swap_time(inputs), initial_state, reverse, resets
     )
+    return _swap_time(states)
+
+
+def _loop_of_a_file(decay, inputs, initial_state, reverse, resets):
+    varying = decay if decay[0].shape.rank == 3 else ()
+    sequences = list(_swap_time((*inputs, *varying)))
+    if resets is not None:
+        sequences.append(tf.transpose(resets)[:, :, None])
+
+    def step(state, items):
+        now, decays = items[: len(inputs)], items[len(inputs) :]
+        if resets is not None:
+            state = _dropped(state, decays.pop())
+        state = multiply_add(tuple(decays) or decay, state, now)
+        return state, state
+
+    _, states = scan_steps(step, tuple(initial_state), sequences, reverse)
     return _swap_time(states)
 
 

@@ -15,11 +15,17 @@ from keras_linrec.kernels.torch.loop import (
 from keras_linrec.kernels.torch.onnx_files import (
     onnx_of_any_size as onnx_of_any_size,
 )
+from keras_linrec.kernels.torch.openvino_files import (
+    export_openvino as export_openvino,
+)
 from keras_linrec.kernels.torch.products import (
     in_full_precision as in_full_precision,
 )
 from keras_linrec.kernels.torch.scan import associative as associative
 from keras_linrec.kernels.torch.scan import sequential as sequential
+
+# See `kernel_of_loops` of `keras_linrec.kernels.exporting`.
+KERNELS_OF_LOOPS = {}
 
 
 def preferred():

@@ -31,7 +31,7 @@ def _loop_of_any_length(step, sequences, state, constants):
 
 
 def scan_of_any_length(step, state, sequences, constants):
-    """A loop whose length is a symbol, as one operation of a program.
+    """A loop as one operation of a program, or unrolled at a fixed length.
 
     Args:
         step: function `step(state, items, constants)` that returns the next
@@ -43,6 +43,12 @@ def scan_of_any_length(step, state, sequences, constants):
     Returns:
         `(state, outputs)`: after the last step, and (time, ...).
     """
+    if isinstance(sequences[0].shape[0], int):
+        outputs = []
+        for items in zip(*(part.unbind(0) for part in sequences)):
+            state, output = step(state, items, constants)
+            outputs.append(output)
+        return state, torch.stack(outputs)
     scan_op = _operation()
     if scan_op is None:
         raise ValueError(

@@ -547,28 +547,14 @@ print(json.dumps(differences))
 TORCH = keras.backend.backend() == "torch"
 
 
-def exported_model(name, time):
+def exported_model(time):
     return keras.Sequential(
         [
             keras.Input((time, 3), name="signal"),
-            UNITS[name](),
+            UNITS["lssl"](),
             LipschitzRNN(2, return_sequences=True),
         ]
     )
-
-
-# Of the matrix exponential of a RotRNN, exporters make hundreds of operations.
-EXPORTED = pytest.mark.parametrize(
-    "name",
-    [
-        "lssl",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in UNITS
-            if name != "lssl"
-        ),
-    ],
-)
 
 
 def cases_of(model, sizes):
@@ -608,9 +594,8 @@ def run_plainly(program, folder, cases, tolerance=1e-5):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(TORCH, reason="Keras exports no SavedModel from PyTorch")
-@EXPORTED
-def test_a_saved_model_runs_at_any_size_without_keras(name, tmp_path):
-    model = exported_model(name, None)
+def test_a_saved_model_runs_at_any_size_without_keras(tmp_path):
+    model = exported_model(None)
     step, cases = cases_of(model, [(1, 1), (2, 7), (3, 70)])
     model.export(tmp_path / "whole", verbose=False)
     step.export(tmp_path / "step", verbose=False)
@@ -641,42 +626,6 @@ def test_a_step_that_was_not_called_exports_for_any_batch(tmp_path):
         )
 
 
-# Those that compute a whole sequence at once, as some 3,000 operations.
-LONG_TO_EXPORT = (
-    "rotrnn",
-    "s5",
-    "s4d",
-    "linoss",
-    "linear_dynamical_system",
-    "ldstack",
-    "min_lstm",
-    "rglru",
-)
-WEEKLY_TO_EXPORT = ("lru", "min_gru")
-OF_ANY_SIZE = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=pytest.mark.slow if name in LONG_TO_EXPORT else ()
-        )
-        for name in UNITS
-        if name not in WEEKLY_TO_EXPORT
-    ]
-    # A complex scan with a fixed decay, and a real one with one per step.
-    + [
-        pytest.param(name, marks=pytest.mark.weekly)
-        for name in WEEKLY_TO_EXPORT
-    ],
-)
-
-
-def model_of_any_size(name):
-    layer = UNITS[name]()
-    model = keras.Sequential([keras.Input((None, 3), name="signal"), layer])
-    randomise(layer)
-    return model
-
-
 def run_whole(program, folder, model, sizes):
     """Compare a file with its model, by the model's largest output."""
     cases, largest = {}, 1.0
@@ -688,37 +637,6 @@ def run_whole(program, folder, model, sizes):
         largest = max(largest, np.abs(outputs).max())
     # The norm of Mamba2 makes the rounding of a small state 50 times as large.
     run_plainly(program, folder, cases, 3e-5 * largest)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(not TORCH, reason="a format of PyTorch")
-@OF_ANY_SIZE
-@pytest.mark.rest
-def test_an_exported_program_takes_any_batch_and_time(name, tmp_path):
-    import torch
-
-    model = model_of_any_size(name)
-    given = [keras.layers.InputSpec(shape=(2, 9, 3), dtype="float32")]
-    batch = torch.export.Dim("batch")
-    model.export(
-        tmp_path / "whole.pt2",
-        format="torch",
-        input_signature=given,
-        dynamic_shapes={0: batch, 1: torch.export.Dim.DYNAMIC},
-        verbose=False,
-    )
-    run_whole(PROGRAM, tmp_path, model, [(1, 1), (2, 40), (3, 65)])
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(not TORCH, reason="only PyTorch makes ONNX of it")
-@OF_ANY_SIZE
-@pytest.mark.rest
-def test_an_onnx_file_takes_any_batch_and_time(name, tmp_path):
-    model = model_of_any_size(name)
-    model(sequences(4))
-    model.export(tmp_path / "whole.onnx", format="onnx", verbose=False)
-    run_whole(ONNX, tmp_path, model, [(1, 1), (2, 7), (3, 40), (2, 70)])
 
 
 class OfAUser(LipschitzRNN):
@@ -757,12 +675,11 @@ def test_onnx_files_of_other_models_are_left_to_keras(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not TORCH, reason="a format of PyTorch")
-@EXPORTED
 @pytest.mark.rest
-def test_an_exported_program_runs_without_keras(name, tmp_path):
+def test_an_exported_program_runs_without_keras(tmp_path):
     import torch
 
-    model = exported_model(name, 7)
+    model = exported_model(7)
     step, cases = cases_of(model, [(1, 7), (3, 7)])
     batch = {0: torch.export.Dim("batch")}
     model.export(
@@ -777,10 +694,9 @@ def test_an_exported_program_runs_without_keras(name, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not TORCH, reason="only PyTorch makes ONNX of it")
-@EXPORTED
 @pytest.mark.rest
-def test_an_onnx_file_runs_without_keras(name, tmp_path):
-    model = exported_model(name, 7)
+def test_an_onnx_file_runs_without_keras(tmp_path):
+    model = exported_model(7)
     _, cases = cases_of(model, [(3, 7)])
     # It has not been called.
     step = export_step(model)

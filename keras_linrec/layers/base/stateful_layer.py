@@ -114,7 +114,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             )
         # As weights they are known to every trainer: JAX's returns their new
         # values from its compiled step, where Keras' own layers lose them.
-        self.states = [
+        self.states = tuple(
             self.add_parameter(
                 f"state_{index}",
                 (batch, *shape),
@@ -122,7 +122,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
                 trainable=False,
             )
             for index, shape in enumerate(self._state_shapes())
-        ]
+        )
         if self.trained_states(batch) is not None:
             # 0 until there are states to continue from: a copy of the trained
             # ones would neither follow them nor give them a gradient.

@@ -357,7 +357,9 @@ in modal coordinates |
 
     def _entering(self):
         """The input vector of a system in its modal coordinates."""
-        return ops.cast(ops.arange(self._size) % 2 == 0, self.recurrence_dtype)
+        return ops.cast(
+            ops.arange(0, self._size) % 2 == 0, self.recurrence_dtype
+        )
 
     def _mean_projection(self):
         """The mean of all r r^T, or `None` without projections."""

@@ -9,7 +9,7 @@ from keras_linrec.layers.base.mixed_features import with_feedthrough
 from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.check_bounded import require_bounded
 from keras_linrec.ops.check_bounded import require_bounded_rows
-from keras_linrec.ops.concrete_values import is_symbol
+from keras_linrec.ops.exportable import by_steps
 from keras_linrec.ops.structured import step as structured_step
 from keras_linrec.ops.structured.discretization import discretise
 from keras_linrec.ops.structured.hippo import StructuredTransition
@@ -86,7 +86,7 @@ def respond(systems, steps, states, wants_states):
     time = ops.shape(steps.inputs)[1]
     if steps.time_deltas is not None:
         run = _by_structured_steps
-    elif is_symbol(time):
+    elif by_steps(time):
         run = _by_dense_steps
     elif states is None and steps.reset_mask is None and not wants_states:
         return _by_impulse_response(systems, steps.inputs), None
@@ -137,7 +137,7 @@ def _by_structured_steps(systems, steps, states):
 
 
 def _by_dense_steps(systems, steps, states):
-    """For a length that is a symbol."""
+    """For files in which loops are all there is."""
     return structured_scan_any_length(
         *systems.discretised(),
         systems.output_matrix,

@@ -68,9 +68,15 @@ def by_iteration(matrix):
         return precision.matmul(guess, rest)
 
     steps = _STEPS[keras.backend.standardize_dtype(matrix.dtype)]
-    guess = ops.fori_loop(
-        0, steps, lambda _, guess: improved(fixed, guess), _start(fixed)
-    )
+    guess = _start(fixed)
+    if exportable.by_steps(steps):
+        # LiteRT's converter makes NaN of a loop over constants.
+        for _ in range(steps):
+            guess = improved(fixed, guess)
+    else:
+        guess = ops.fori_loop(
+            0, steps, lambda _, guess: improved(fixed, guess), guess
+        )
     guess = ops.stop_gradient(guess)
     # Each step squares the error. Only these two steps are differentiated, so
     # derivatives up to the third order are exact.

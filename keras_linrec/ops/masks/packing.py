@@ -47,7 +47,7 @@ def moved_resets(resets, lengths, order):
 def mask_of_lengths(lengths, time):
     """A boolean mask (batch, time) of the first `lengths` steps of each row."""
     return (
-        ops.arange(time, dtype="int32")[None]
+        ops.arange(0, time, dtype="int32")[None]
         < (ops.cast(lengths, "int32")[:, None])
     )
 

@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_linrec.kernels import backends
 from keras_linrec.kernels.operations.structured.systems import zero_state
+from keras_linrec.ops import exportable
 from keras_linrec.ops import precision
-from keras_linrec.ops.concrete_values import is_symbol
 from keras_linrec.ops.masks import packing
 
 
@@ -81,7 +81,7 @@ def structured_scan_any_length(
     )
     constants = delta, input_vector, output_matrix
     backend = backends.current()
-    if is_symbol(time) and hasattr(backend, "scan_of_any_length"):
+    if exportable.by_steps(time) and hasattr(backend, "scan_of_any_length"):
         run = backend.scan_of_any_length
         final_states, outputs = run(step, states, by_step, constants)
     else:

@@ -261,10 +261,12 @@ class _VaryingSystem:
             carry = states[-1], outputs
             return carry, carry
 
+        # Like the inputs: in JAX' `shard_map` a carry keeps its axes.
+        zeros = ops.zeros_like(steps[1][0])[..., None]
         _, (states, outputs) = ops.scan(
             body,
-            (state, ops.zeros(self.output_shape, state.dtype)),
-            ops.arange(self.blocks),
+            (state, ops.broadcast_to(zeros, self.output_shape)),
+            ops.arange(0, self.blocks),
         )
         return outputs, states
 
@@ -292,7 +294,7 @@ class _VaryingSystem:
                 ops.zeros_like(output_matrix),
                 *map(ops.zeros_like, transition),
             ),
-            ops.arange(self.blocks),
+            ops.arange(0, self.blocks),
             reverse=True,
         )
         _, d_time_deltas, d_inputs, *_ = stacked

@@ -68,7 +68,7 @@ def structured_scan(
     """
     if state is None:
         state = zero_state(inputs, output_matrix)
-    place = ops.arange(ops.shape(inputs)[1], dtype=lengths.dtype)
+    place = ops.arange(0, ops.shape(inputs)[1], dtype=lengths.dtype)
     is_step = place < ops.expand_dims(lengths, -1)
     steps = ops.cast(is_step, inputs.dtype)
     # Behind the lengths, resets would drop the final state.

@@ -98,7 +98,7 @@ def _entering_states(powers, columns, chunks, chunk_ids, state_ids, states):
     )
     sums = ops.concatenate([states[None], added], axis=0)
     state_ids = ops.transpose(state_ids)
-    place = ops.arange(ops.shape(state_ids)[0], dtype="int32")
+    place = ops.arange(0, ops.shape(state_ids)[0], dtype="int32")
     # sums_j covers the last 2^k places up to j. Add the sum over the 2^k places
     # before them, unless a reset lies between.
     for power, delta in enumerate(powers.inter_chunk):
@@ -118,7 +118,7 @@ def _forced_response(columns, output_matrix, chunks, chunk_ids):
     """
     response = einsum("fcn,fni->fci", output_matrix, columns)
     size = columns.shape[-1]
-    place = ops.arange(size, dtype="int32")
+    place = ops.arange(0, size, dtype="int32")
     source = place[:, None] - place
     earlier = ops.maximum(source, 0)
     connected = ops.take(chunk_ids, earlier, axis=2) == chunk_ids[..., None]
@@ -156,7 +156,7 @@ def _states_after(powers, columns, inputs, ids, entering, state_ids, lengths):
     connected = take(state_ids, full[:, None]) == last
     state = ops.where(connected[..., None], powers.apply(state, rest), 0.0)
 
-    back = ops.arange(powers.size, dtype="int32")[None]
+    back = ops.arange(0, powers.size, dtype="int32")[None]
     source = ops.maximum(lengths[:, None] - 1 - back, 0)
     connected = take(ids, source) == last
     connected = connected & (back < rest[:, None])

@@ -79,7 +79,7 @@ def final_states(powers, input_vector, inputs, states, lengths):
     lengths = ops.cast(lengths, "int32")
     # Align the rows at the end of the last chunk; the zeros before them leave
     # a state of zero unchanged.
-    source = ops.arange(count * size, dtype="int32") - count * size
+    source = ops.arange(0, count * size, dtype="int32") - count * size
     source = source[None] + lengths[:, None]
     aligned = take(inputs, ops.maximum(source, 0))
     aligned = ops.where(source[:, :, None] >= 0, aligned, 0.0)
@@ -93,6 +93,6 @@ def final_states(powers, input_vector, inputs, states, lengths):
     # added after the chunk that contains them.
     full = lengths // size
     joining = powers.apply(states, lengths - full * size)
-    place = ops.arange(count + 1, dtype="int32")[:, None]
+    place = ops.arange(0, count + 1, dtype="int32")[:, None]
     joins = (place == count - full)[:, :, None, None]
     return powers.fold(additions + ops.where(joins, joining, 0.0))

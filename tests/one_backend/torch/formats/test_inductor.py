@@ -1,0 +1,16 @@
+"""Shared libraries of AOTInductor, by the guide's recipe."""
+
+import pytest
+from support import formats
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@formats.every_model(())
+def test_a_file_of_a_whole_model_gives_its_outputs(name, tmp_path):
+    formats.check_whole(formats.INDUCTOR, name, tmp_path)
+
+
+@formats.every_model(("min_gru",))
+def test_a_file_of_one_step_gives_its_outputs(name, tmp_path):
+    formats.check_step(formats.INDUCTOR, name, tmp_path)

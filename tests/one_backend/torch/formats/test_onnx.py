@@ -1,0 +1,16 @@
+"""ONNX files from PyTorch, in onnxruntime."""
+
+import pytest
+from support import formats
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@formats.every_model(("lipschitz_rnn", "lssl"), slow=formats.AT_ONCE)
+def test_a_file_of_a_whole_model_gives_its_outputs(name, tmp_path):
+    formats.check_whole(formats.ONNX, name, tmp_path)
+
+
+@formats.every_model(("lru", "lssl"))
+def test_a_file_of_one_step_gives_its_outputs(name, tmp_path):
+    formats.check_step(formats.ONNX, name, tmp_path)

@@ -1,0 +1,17 @@
+"""OpenVINO files from PyTorch."""
+
+import pytest
+from support import formats
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SLOW = (*formats.AT_ONCE, "lru", "delta_net", "mamba2")
+
+
+@formats.every_model(("lipschitz_rnn",), slow=SLOW)
+def test_a_file_of_a_whole_model_gives_its_outputs(name, tmp_path):
+    formats.check_whole(formats.OPENVINO, name, tmp_path)
+
+
+@formats.every_model(("lru",))
+def test_a_file_of_one_step_gives_its_outputs(name, tmp_path):
+    formats.check_step(formats.OPENVINO, name, tmp_path)

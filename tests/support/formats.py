@@ -1,0 +1,440 @@
+"""Formats of files: how a model is written, and run where there is no Keras.
+
+`docs/guides/export.md` has the table of these records, which
+`python tests/formats.py --write` makes, and the recipes of formats that
+Keras does not write. `tests/one_backend/*/formats` prove each cell.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import field
+from functools import cache
+from functools import partial
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from support import pages
+from support.units import UNITS
+from support.units import array
+from support.units import randomise
+from support.units import sequences
+
+from keras_linrec import export_step
+from keras_linrec.layers import RotRNN
+from keras_linrec.models import ResidualBlock
+from keras_linrec.models import SequenceClassifier
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "export.md"
+
+# Which sizes a file leaves open.
+ANY = "any batch and time"
+BATCH = "any batch, fixed time"
+FIXED = "fixed batch and time"
+NONE = "raises"
+# By what a file leaves open, the (batch, time) that it is written for, with
+# `None` for any, and those that it runs with.
+SIZES = {
+    ANY: ((None, None), [(1, 1), (2, 7), (3, 40), (2, 150)]),
+    BATCH: ((None, 9), [(1, 9), (3, 9)]),
+    FIXED: ((2, 9), [(2, 9)]),
+}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format, as a backend writes it.
+
+    Attributes:
+        title: in the table.
+        backend: in the table.
+        runtime: what runs a file, in the table.
+        write: function `write(model, folder, sizes)` that returns a path.
+        run: function `run(path, arrays)` that returns a list of arrays, or
+            `None` if nothing here can run the file.
+        whole: which sizes the file of a whole model leaves open.
+        but: the exceptions, by the name of a unit.
+        step_but: units whose step is not written.
+        tolerance: of outputs, relative to the largest, or to 1.
+    """
+
+    title: str
+    backend: str
+    runtime: str
+    write: Callable
+    run: Callable
+    whole: str = ANY
+    but: dict = field(default_factory=dict)
+    step_but: tuple = ()
+    tolerance: float = 3e-5
+
+    def whole_of(self, name):
+        return self.but.get(name, self.whole)
+
+
+def block(units=3):
+    return ResidualBlock(RotRNN(units, state_size=4, num_heads=2))
+
+
+def classifier(units=3):
+    return SequenceClassifier(
+        units, num_layers=1, units=4, unit="lru", pooling="mean"
+    )
+
+
+# Everything that is exported.
+MODELS = {**UNITS, "residual_block": block, "classifier": classifier}
+TITLES = {
+    **{name: unit.title for name, unit in UNITS.items()},
+    "residual_block": "`ResidualBlock`",
+    "classifier": "`SequenceClassifier`",
+}
+
+# What computes a whole sequence at once if its length is a symbol of PyTorch:
+# some 3,000 operations, which take minutes to write.
+AT_ONCE = (
+    "rotrnn",
+    "s5",
+    "s4d",
+    "linoss",
+    "linear_dynamical_system",
+    "ldstack",
+    "min_lstm",
+    "rglru",
+    "residual_block",
+    "classifier",
+)
+
+
+def model_of(name):
+    layer = MODELS[name]()
+    model = keras.Sequential([keras.Input((None, 3), name="signal"), layer])
+    randomise(layer)
+    return model
+
+
+def check_whole(form, name, folder):
+    """Compare a file of a whole model with the model, or see it refused."""
+    model = model_of(name)
+    if form.whole_of(name) == NONE:
+        _refuse(form, model, folder, SIZES[ANY][0])
+        return
+    sizes, runs = SIZES[form.whole_of(name)]
+    given = [[sequences(time, batch=batch)] for batch, time in runs]
+    expected = [[array(model(parts[0]))] for parts in given]
+    _compare(form, form.write(model, folder, sizes), given, expected)
+
+
+def check_step(form, name, folder):
+    """Compare a file of one step with the step, or see it refused."""
+    step = export_step(model_of(name))
+    if name in form.step_but:
+        _refuse(form, step, folder, None)
+        return
+    generator = np.random.default_rng(0)
+    given = [
+        [
+            generator.standard_normal((batch, *part.shape[1:]))
+            for part in step.inputs
+        ]
+        for batch in (1, 3)
+    ]
+    given = [[part.astype("float32") for part in parts] for parts in given]
+    expected = [list(map(array, step(parts))) for parts in given]
+    _compare(form, form.write(step, folder, None), given, expected)
+
+
+def _compare(form, path, given, expected):
+    for parts, wanted in zip(given, expected):
+        found = form.run(path, parts)
+        if found is None:
+            continue
+        assert len(found) == len(wanted)
+        for got, want in zip(found, wanted):
+            assert got.shape == want.shape
+            scale = max(1.0, np.abs(want).max())
+            assert np.abs(got - want).max() < form.tolerance * scale
+
+
+def _refuse(form, model, folder, sizes):
+    """Expect an error of this package that says what to do instead."""
+    with pytest.raises(RuntimeError, match=r"\. Load the model under PyTorch"):
+        form.write(model, folder, sizes)
+
+
+def every_model(quick, slow=()):
+    """Every model, for a test of one format.
+
+    Args:
+        quick: names of the models that are tested with the rest; the others
+            are tested weekly.
+        slow: names of those that take minutes.
+    """
+    marks = dict.fromkeys(MODELS, pytest.mark.weekly)
+    marks |= dict.fromkeys(slow, pytest.mark.slow)
+    marks |= dict.fromkeys(quick, pytest.mark.rest)
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=marks[name]) for name in MODELS]
+    )
+
+
+# How Keras writes files.
+
+
+def written_by_keras(format, ending, model, folder, sizes):
+    path = folder / f"model{ending}"
+    given = {}
+    if sizes:
+        model(sequences(4))
+        shape = (*sizes, 3)
+        given["input_signature"] = [
+            keras.layers.InputSpec(shape=shape, dtype="float32")
+        ]
+    model.export(str(path), format=format, verbose=False, **given)
+    return path
+
+
+def of_torch_export(model, folder, sizes):
+    import torch
+
+    path = folder / "model.pt2"
+    given = {}
+    if sizes:
+        shape = tuple(size or sample for size, sample in zip(sizes, (2, 9)))
+        names = (torch.export.Dim("batch"), torch.export.Dim.DYNAMIC)
+        given = {
+            "input_signature": [
+                keras.layers.InputSpec(shape=(*shape, 3), dtype="float32")
+            ],
+            "dynamic_shapes": {
+                place: names[place]
+                for place, size in enumerate(sizes)
+                if size is None
+            },
+        }
+    model.export(path, format="torch", verbose=False, **given)
+    return path
+
+
+# The recipes of the guide.
+
+
+@cache
+def recipe(name):
+    """The function of that name that the guide defines."""
+    for _, code in pages.blocks(GUIDE):
+        if f"def {name}(" in code:
+            names = {}
+            exec(compile(code, str(GUIDE), "exec"), names)
+            return names[name]
+    raise LookupError(f"{GUIDE} should define {name}")
+
+
+def samples(model, sizes):
+    """Tensors that a model is traced with, and their open axes."""
+    import torch
+
+    if sizes:
+        shapes = [(sizes[0] or 2, sizes[1], 3)]
+    else:
+        shapes = [(2, *part.shape[1:]) for part in model.inputs]
+    tensors = list(map(torch.zeros, shapes))
+    batch = {0: torch.export.Dim("batch", min=1, max=8)}
+    is_open = not sizes or sizes[0] is None
+    axes = [batch if is_open else None] * len(shapes)
+    # A model takes any arguments, as a tuple.
+    if sizes:
+        return tuple(tensors), (tuple(axes),)
+    return (tensors,), ((axes,),)
+
+
+def of_executorch(model, folder, sizes):
+    path = folder / "model.pte"
+    path.write_bytes(recipe("to_executorch")(model, *samples(model, sizes)))
+    return path
+
+
+def of_core_ml(model, folder, sizes):
+    recipe("to_core_ml")(model, *samples(model, sizes))
+
+
+def of_inductor(model, folder, sizes):
+    program = of_torch_export(model, folder, sizes)
+    return recipe("to_shared_library")(str(program), str(folder / "own.pt2"))
+
+
+def of_jax_export(model, folder, sizes):
+    path = folder / "model.jax"
+    whole = [(None, None, 3)]
+    shapes = whole if sizes else [part.shape for part in model.inputs]
+    path.write_bytes(recipe("to_jax_export")(model, shapes))
+    return path
+
+
+# The formats' own runtimes.
+
+
+def run_torch_export(path, given):
+    import torch
+
+    return _called(torch.export.load(path).module(), given)
+
+
+def run_inductor(path, given):
+    import torch
+
+    return _called(torch._inductor.aoti_load_package(path), given)
+
+
+def _called(program, given):
+    import torch
+
+    tensors = list(map(torch.tensor, given))
+    found = program(tensors if len(tensors) > 1 else tensors[0])
+    found = found if isinstance(found, (list, tuple)) else [found]
+    return [part.detach().numpy() for part in found]
+
+
+def run_executorch(path, given):
+    import torch
+    from executorch.runtime import Runtime
+
+    program = Runtime.get().load_program(path)
+    method = program.load_method("forward")
+    found = method.execute(list(map(torch.tensor, given)))
+    return [part.numpy() for part in found]
+
+
+def run_onnx(path, given):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    names = [part.name for part in session.get_inputs()]
+    return session.run(None, dict(zip(names, given)))
+
+
+def run_openvino(path, given):
+    import openvino
+
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    program = openvino.compile_model(path, "CPU", options)
+    found = program(given)
+    return [found[place] for place in range(len(program.outputs))]
+
+
+def run_litert(path, given):
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(path))
+    run = interpreter.get_signature_runner()
+    names = interpreter.get_signature_list()["serving_default"]["inputs"]
+    found = run(**dict(zip(_in_order(names), given)))
+    return [found[f"output_{place}"] for place in range(len(found))]
+
+
+def _in_order(names):
+    """The inputs of a step, whose own comes before its states."""
+    return sorted(names, key=lambda name: ("_state_" in name, name))
+
+
+def run_saved_model(path, given):
+    import tensorflow as tf
+
+    run = tf.saved_model.load(str(path)).serve
+    tensors = list(map(tf.constant, given))
+    found = run(tensors if len(tensors) > 1 else tensors[0])
+    found = found if isinstance(found, (list, tuple)) else [found]
+    return [part.numpy() for part in found]
+
+
+def run_jax_export(path, given):
+    from jax import export
+
+    program = export.deserialize(path.read_bytes())
+    found = program.call(given if len(given) > 1 else given[0])
+    found = found if isinstance(found, (list, tuple)) else [found]
+    return [np.asarray(part) for part in found]
+
+
+def run_nowhere(path, given):
+    """What this machine has no runtime for."""
+
+
+_OF_KERAS = partial(partial, written_by_keras)
+SAVED_MODEL = {
+    backend: Format(
+        "SavedModel",
+        backend,
+        "TensorFlow",
+        _OF_KERAS("tf_saved_model", ""),
+        run_saved_model,
+    )
+    for backend in ("TensorFlow", "JAX")
+}
+LITERT = Format(
+    "LiteRT",
+    "TensorFlow",
+    "LiteRT",
+    _OF_KERAS("litert", ".tflite"),
+    run_litert,
+    # Its exponentials and square roots are approximate.
+    tolerance=1e-4,
+)
+ONNX = Format(
+    "ONNX", "PyTorch", "onnxruntime", _OF_KERAS("onnx", ".onnx"), run_onnx
+)
+ONNX_OF_JAX = Format(
+    "ONNX",
+    "JAX",
+    "onnxruntime",
+    _OF_KERAS("onnx", ".onnx"),
+    run_onnx,
+    but=dict.fromkeys(
+        ("lssl", "ldstack", "delta_net", "mamba2", "causal_convolution"), NONE
+    ),
+    step_but=("lssl", "ldstack"),
+)
+OPENVINO = Format(
+    "OpenVINO",
+    "PyTorch",
+    "OpenVINO",
+    _OF_KERAS("openvino", ".xml"),
+    run_openvino,
+)
+TORCH_EXPORT = Format(
+    "`.pt2`", "PyTorch", "PyTorch", of_torch_export, run_torch_export
+)
+INDUCTOR = Format(
+    "`.pt2` of AOTInductor",
+    "PyTorch",
+    "PyTorch, from C++ too",
+    of_inductor,
+    run_inductor,
+    whole=BATCH,
+)
+EXECUTORCH = Format(
+    "ExecuTorch",
+    "PyTorch",
+    "ExecuTorch",
+    of_executorch,
+    run_executorch,
+    whole=BATCH,
+)
+CORE_ML = Format(
+    "Core ML", "PyTorch", "macOS, iOS", of_core_ml, run_nowhere, whole=BATCH
+)
+JAX_EXPORT = Format("`jax.export`", "JAX", "JAX", of_jax_export, run_jax_export)
+FORMATS = (
+    SAVED_MODEL["TensorFlow"],
+    SAVED_MODEL["JAX"],
+    LITERT,
+    ONNX,
+    ONNX_OF_JAX,
+    OPENVINO,
+    TORCH_EXPORT,
+    INDUCTOR,
+    EXECUTORCH,
+    CORE_ML,
+    JAX_EXPORT,
+)
