@@ -728,6 +728,16 @@ def test_no_onnx_file_is_written_that_would_be_wrong(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(TORCH, reason="PyTorch writes it")
+@pytest.mark.weekly
+def test_a_converters_error_says_what_works(tmp_path):
+    model = small(UNITS["lssl"]())
+    reason = "(?s)Load the model under PyTorch .* converter's error: "
+    with pytest.raises(RuntimeError, match=reason):
+        model.export(str(tmp_path / "model.xml"), format="openvino")
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not TORCH, reason="a format of PyTorch")
 def test_a_length_that_older_versions_would_fix_is_refused(
     tmp_path, monkeypatch

@@ -341,9 +341,10 @@ def _in_order(names):
 def run_saved_model(path, given):
     import tensorflow as tf
 
-    run = tf.saved_model.load(str(path)).serve
+    # Kept as long as the call: it owns the weights.
+    program = tf.saved_model.load(str(path))
     tensors = list(map(tf.constant, given))
-    found = run(tensors if len(tensors) > 1 else tensors[0])
+    found = program.serve(tensors if len(tensors) > 1 else tensors[0])
     found = found if isinstance(found, (list, tuple)) else [found]
     return [part.numpy() for part in found]
 
