@@ -40,8 +40,8 @@ def has_factorisations():
 def kernel_of_loops():
     """The kernel of a file whose recurrences are loops over single steps.
 
-    Such are formats whose converters know neither Fourier transforms nor, of
-    one step, where it stands in time. `None` outside such an export.
+    The converters of such formats know no Fourier transforms and no lists of
+    tensors. `None` outside such an export.
     """
     export = settings.current_export()
     if export is None:
@@ -77,7 +77,7 @@ def require_slices(time):
     if (
         keras.backend.backend() == "jax"
         and kernel_of_loops()
-        and not (isinstance(time, int))
+        and not isinstance(time, int)
     ):
         raise ValueError(
             "jax2onnx writes slices of no steps for sequences whose length is "

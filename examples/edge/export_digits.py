@@ -74,6 +74,14 @@ def calibration_sounds(path):
     return [sound[:, 0] for sound in sounds[::stride]]
 
 
+def feeds_of(recorder, answers, sounds):
+    """What a recorder is given for some blocks of some sounds."""
+    for sound in sounds:
+        for place, _ in enumerate(answers(recorder, sound)):
+            if place % CALIBRATION_STRIDE == 0:
+                yield recorder.feeds
+
+
 # ONNX.
 
 
@@ -144,11 +152,7 @@ def onnx_feeds(session, sounds):
             self.feeds = feeds
             return session.run(names, feeds)
 
-    recorder = Recorder()
-    for sound in sounds:
-        for place, _ in enumerate(answers(recorder, sound)):
-            if place % CALIBRATION_STRIDE == 0:
-                yield recorder.feeds
+    return feeds_of(Recorder(), answers, sounds)
 
 
 # LiteRT.
@@ -196,11 +200,7 @@ def litert_feeds(plain, sounds):
             self.feeds = feeds
             return model(**feeds)
 
-    recorder = Recorder()
-    for sound in sounds:
-        for place, _ in enumerate(answers(recorder, sound)):
-            if place % CALIBRATION_STRIDE == 0:
-                yield recorder.feeds
+    return feeds_of(Recorder(), answers, sounds)
 
 
 WRITERS = {"torch": write_onnx, "tensorflow": write_litert}

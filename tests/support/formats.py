@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from dataclasses import field
 from functools import cache
 from functools import partial
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from support import DOCS
 from support import pages
 from support.units import UNITS
 from support.units import array
@@ -26,7 +26,7 @@ from keras_linrec.layers import RotRNN
 from keras_linrec.models import ResidualBlock
 from keras_linrec.models import SequenceClassifier
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "export.md"
+GUIDE = DOCS / "guides" / "export.md"
 
 # Which sizes a file leaves open.
 ANY = "any batch and time"
@@ -73,13 +73,13 @@ class Format:
         return self.but.get(name, self.whole)
 
 
-def block(units=3):
-    return ResidualBlock(RotRNN(units, state_size=4, num_heads=2))
+def block():
+    return ResidualBlock(RotRNN(3, state_size=4, num_heads=2))
 
 
-def classifier(units=3):
+def classifier():
     return SequenceClassifier(
-        units, num_layers=1, units=4, unit="lru", pooling="mean"
+        3, num_layers=1, units=4, unit="lru", pooling="mean"
     )
 
 

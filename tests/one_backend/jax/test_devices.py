@@ -3,15 +3,10 @@
 Each framework runs in a process of its own, with the devices set there.
 """
 
-import json
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from support import TESTS
 from support.needs_native import require
+from support.workers import found_by
 
 from keras_linrec.kernels import registry
 from keras_linrec.kernels.native.table import operations
@@ -21,26 +16,7 @@ pytestmark = pytest.mark.rest
 
 def run(framework, *arguments):
     """The results that a worker prints."""
-    worker = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            f"support.device_worker_{framework}",
-            *arguments,
-        ],
-        cwd=TESTS,
-        # As in run.py: spinning threads starve each other.
-        env={
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert worker.returncode == 0, worker.stderr[-3000:]
-    return json.loads(worker.stdout.strip().splitlines()[-1])
+    return found_by(f"device_worker_{framework}", *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,13 @@ Keras decides when it is imported whether they are, so they are in a process of
 their own.
 """
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 
 import numpy as np
 import pytest
 from selection import standing_for_all
-from support import TESTS
 from support.units import UNITS
+from support.workers import found_by
 
 pytest.importorskip("flax", reason="Flax needs Python 3.11")
 
@@ -25,20 +21,7 @@ OTHERS = tuple(name for name in ("bidirectional", *UNITS) if name not in CHOSEN)
 
 @cache
 def found(names):
-    worker = subprocess.run(
-        [sys.executable, "-m", "support.nnx_worker", *names],
-        cwd=TESTS,
-        env={
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert worker.returncode == 0, worker.stderr[-3000:]
-    return json.loads(worker.stdout.strip().splitlines()[-1])
+    return found_by("nnx_worker", *names)
 
 
 @pytest.mark.parametrize(

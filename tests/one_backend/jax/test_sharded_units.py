@@ -3,17 +3,13 @@
 There each result of a device may differ from another's, and JAX checks where.
 """
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 
 import pytest
 from selection import standing_for_all
-from support import TESTS
 from support.needs_native import require
 from support.units import UNITS
+from support.workers import found_by
 
 from keras_linrec.kernels import registry
 
@@ -26,20 +22,7 @@ PLAIN = "shard_map, portable"
 @cache
 def found(names):
     """What a process with four devices finds of these units."""
-    worker = subprocess.run(
-        [sys.executable, "-m", "support.sharded_units_worker", *names],
-        cwd=TESTS,
-        env={
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert worker.returncode == 0, worker.stderr[-3000:]
-    return json.loads(worker.stdout.strip().splitlines()[-1])
+    return found_by("sharded_units_worker", *names, timeout=900)
 
 
 def ways_of(name):

@@ -1,6 +1,7 @@
 """The guide's table of formats."""
 
 import formats as table_of_formats
+from support import TESTS
 from support import formats
 
 
@@ -10,8 +11,7 @@ def test_the_guide_has_the_table_that_the_tests_prove():
 
 
 def test_every_format_has_its_tests():
-    folders = formats.GUIDE.parents[2] / "tests" / "one_backend"
-    files = sorted(folders.glob("*/formats/test_*.py"))
+    files = sorted(TESTS.glob("one_backend/*/formats/test_*.py"))
     texts = "".join(path.read_text() for path in files)
     names = [
         name
