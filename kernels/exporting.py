@@ -68,21 +68,19 @@ def by_steps(time):
     return kernel_of_loops() is not None or (is_torch and by_hand)
 
 
-def require_slices(time):
-    """Raise where a converter would cut sequences of any length wrongly.
+def cuts_wrongly(time):
+    """Whether slices of sequences will be wrong in a file that is written.
+
+    jax2onnx writes slices of no steps where the length is a symbol.
 
     Args:
         time: the number of steps, as in `by_steps`.
     """
-    if (
+    return (
         keras.backend.backend() == "jax"
-        and kernel_of_loops()
         and not isinstance(time, int)
-    ):
-        raise ValueError(
-            "jax2onnx writes slices of no steps for sequences whose length is "
-            f"a symbol. Received: {time} steps"
-        )
+        and kernel_of_loops() is not None
+    )
 
 
 def any_batch():
@@ -92,27 +90,6 @@ def any_batch():
     """
     backend = backends.current()
     return backend.any_size("batch") if hasattr(backend, "any_size") else None
-
-
-def require_exportable(layer):
-    """Raise if the exported form of a layer would be wrong or not load.
-
-    Args:
-        layer: the layer's name.
-    """
-    # First, because PyTorch's compiler cannot trace a look-up of the scope.
-    if not exporting():
-        return
-    export = settings.current_export()
-    if export is None or export.format != "onnx":
-        return
-    if keras.backend.backend() == "tensorflow":
-        raise ValueError(
-            f"The layer '{layer}' cannot be exported to ONNX from "
-            "TensorFlow: tf2onnx converts loops into graphs that are wrong or "
-            "do not load. Load the model under PyTorch and export it there, "
-            "or export a SavedModel. Received: format='onnx'"
-        )
 
 
 def with_fixed_sizes(sequences):
@@ -136,13 +113,26 @@ _BY_PYTORCH = (
 _BY_STEPS = (
     "Export `keras_linrec.export_step(model)`, which takes one step at a time"
 )
+_BY_TENSORFLOW = (
+    "Load the model under TensorFlow (KERAS_BACKEND=tensorflow) and export it "
+    "there, which takes any batch and any number of steps"
+)
 _ALTERNATIVES = {
-    ("jax", "litert"): f"Load the model under TensorFlow. {_BY_STEPS}",
+    ("jax", "litert"): _BY_TENSORFLOW,
     ("jax", "onnx"): _BY_PYTORCH,
     ("jax", "openvino"): _BY_PYTORCH,
     ("tensorflow", "litert"): _BY_STEPS,
+    ("tensorflow", "onnx"): _BY_PYTORCH,
     ("tensorflow", "openvino"): _BY_PYTORCH,
-    ("torch", "litert"): f"Load the model under TensorFlow. {_BY_STEPS}",
+    ("torch", "litert"): _BY_TENSORFLOW,
+}
+# What converters write without an error, and wrongly or so that no runtime
+# loads it.
+_REFUSED = {
+    ("tensorflow", "onnx"): "tf2onnx writes graphs of loops that are wrong or "
+    "do not load",
+    ("torch", "litert"): "litert-torch 0.10 writes operations that LiteRT "
+    "does not have",
 }
 
 
@@ -168,11 +158,22 @@ def open_scope_in_keras():
             # Other models are Keras' affair.
             if not any(map(_is_own, model._flatten_layers())):
                 return plain(*args, **kwargs)
+            _require_converter(format)
             with _with_alternative(format):
                 return _write(plain, **given)
 
     export.opens_portable_scope = True
     keras.Model.export = export
+
+
+def _require_converter(format):
+    """Raise if the file of a model with own layers would be of no use."""
+    key = keras.backend.backend(), format
+    if key in _REFUSED:
+        raise RuntimeError(
+            f"Layers of keras_linrec cannot be written as format='{format}' "
+            f"from {key[0]}: {_REFUSED[key]}. {_ALTERNATIVES[key]}."
+        )
 
 
 @contextmanager

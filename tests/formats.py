@@ -27,33 +27,13 @@ def table():
         (
             form.title,
             form.backend,
-            whole(form),
-            step(form),
+            form.whole,
+            form.step,
             form.runtime,
         )
         for form in formats.FORMATS
     )
     return "\n".join([*HEAD, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-def whole(form):
-    """The cell of whole sequences, with the exceptions."""
-    parts = [form.whole]
-    for sizes in (formats.BATCH, formats.FIXED, formats.NONE):
-        names = [name for name, which in form.but.items() if which == sizes]
-        if names:
-            parts.append(f"{titles(names)}: {sizes}")
-    return "; ".join(parts)
-
-
-def step(form):
-    if not form.step_but:
-        return "any batch"
-    return f"any batch; {titles(form.step_but)}: {formats.NONE}"
-
-
-def titles(names):
-    return ", ".join(formats.TITLES[name] for name in names)
 
 
 def with_table(text):

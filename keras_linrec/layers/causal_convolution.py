@@ -146,12 +146,12 @@ number than the features' |
 
     def run(self, steps, states, wanted):
         before = None if states is None else states[0]
-        outputs, window = short_convolution(
+        outputs, last = short_convolution(
             steps, self._entering(steps.inputs), before, *self._taps()
         )
         if not wanted.all_outputs:
             outputs = steps.last_of(outputs)
-        return outputs, [window.last()] if wanted.states else None
+        return outputs, [last()] if wanted.states else None
 
     def step_constants(self):
         return [ops.convert_to_tensor(self.kernel)]

@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_linrec.double_precision import activate
-from keras_linrec.ops.exportable import require_slices
+from keras_linrec.ops.exportable import cuts_wrongly
 from keras_linrec.ops.masks import packing
 from keras_linrec.validation import require_count
 
@@ -36,16 +36,18 @@ def short_convolution(
         activation: function. Defaults to `None`, the identity.
 
     Returns:
-        `(outputs, window)`, of which `window.last()` is what to start the next
-        part of the sequences from, (batch, K - 1, features).
+        `(outputs, last)`, of which `last()` is what to start the next part of
+        the sequences from, (batch, K - 1, features).
     """
     if before is None:
         batch, _, features = ops.shape(inputs)
         shape = batch, kernel.shape[0] - 1, features
         before = ops.zeros(shape, inputs.dtype)
+    if cuts_wrongly(ops.shape(inputs)[1]):
+        return _by_steps(steps, inputs, before, kernel, bias, activation)
     window = _Window(steps, before, inputs)
     parts = (window.from_step(index) for index in range(kernel.shape[0]))
-    return _read(parts, kernel, bias, activation), window
+    return _read(parts, kernel, bias, activation), window.last
 
 
 def short_convolution_step(inputs, before, kernel, bias=None, activation=None):
@@ -57,6 +59,28 @@ def short_convolution_step(inputs, before, kernel, bias=None, activation=None):
     window = ops.concatenate([before, inputs[:, None]], axis=1)
     parts = (window[:, index] for index in range(kernel.shape[0]))
     return _read(parts, kernel, bias, activation), window[:, 1:]
+
+
+def _by_steps(steps, inputs, before, *weights):
+    """`short_convolution` as a loop over time."""
+    batch, time, _ = ops.shape(inputs)
+    resets = steps.reset_mask
+    if resets is None:
+        resets = ops.zeros((batch, time), "bool")
+    if steps.lengths is None:
+        runs = ops.ones((batch, time), "bool")
+    else:
+        runs = packing.mask_of_lengths(steps.lengths, time)
+
+    def step(before, now):
+        inputs, resets, runs = now
+        before = ops.where(resets[:, None, None], 0.0, before)
+        outputs, after = short_convolution_step(inputs, before, *weights)
+        return ops.where(runs[:, None, None], after, before), outputs
+
+    by_step = ops.swapaxes(inputs, 0, 1), resets.T, runs.T
+    last, outputs = ops.scan(step, before, by_step)
+    return ops.swapaxes(outputs, 0, 1), lambda: last
 
 
 def _read(parts, kernel, bias, activation):
@@ -79,7 +103,6 @@ class _Window:
     def __init__(self, steps, before, inputs):
         self.lengths = steps.lengths
         self.count = before.shape[1]
-        require_slices(ops.shape(inputs)[1])
         self.inputs = ops.concatenate([before, inputs], axis=1)
         self.segments = None
         if steps.reset_mask is not None:

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.kernels import backends
+from keras_linrec.kernels.exporting import kernel_of_loops
 from keras_linrec.kernels.full_precision import matmul
 
 # Steps in one product.
@@ -54,6 +55,9 @@ def final_state(
         arguments = decay, inputs, input_kernel, no_outputs, initial_state
         return tuple(kernel.projected_scan(*arguments, reverse, resets)[1])
 
+    if kernel_of_loops():
+        # The converters keep no two dtypes apart within branches.
+        return by_steps()
     return backends.current().choose(ops.all(small), by_blocks, by_steps)
 
 

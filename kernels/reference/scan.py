@@ -1,6 +1,7 @@
 from keras import ops
 
 from keras_linrec.complex_pairs import multiply_add
+from keras_linrec.kernels.reference import loops
 from keras_linrec.kernels.resets import unused_at
 
 
@@ -20,10 +21,6 @@ def scan(decay, inputs, initial_state, reverse=False, resets=None):
     sequences = inputs if time_invariant else (*decay, *inputs)
     if resets is not None:
         sequences = (*sequences, ops.expand_dims(resets, -1))
-    _, outputs = ops.scan(
-        step,
-        tuple(initial_state),
-        tuple(ops.swapaxes(part, 0, 1) for part in sequences),
-        reverse=reverse,
-    )
+    sequences = tuple(ops.swapaxes(part, 0, 1) for part in sequences)
+    _, outputs = loops.scan(step, tuple(initial_state), sequences, reverse)
     return tuple(ops.swapaxes(part, 0, 1) for part in outputs)

@@ -713,21 +713,6 @@ def test_an_onnx_file_runs_without_keras(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["lssl", "rotrnn", "lipschitz_rnn"])
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow",
-    reason="PyTorch writes it, and Keras asks for jax2onnx on JAX",
-)
-def test_no_onnx_file_is_written_that_would_be_wrong(name, tmp_path):
-    model = small(UNITS[name]())
-    model(sequences(4))
-    reason = f"{model.layers[0].name}.*cannot be exported"
-    with pytest.raises(ValueError, match=reason):
-        model.export(tmp_path / "model.onnx", format="onnx", verbose=False)
-    assert not (tmp_path / "model.onnx").exists()
-
-
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(TORCH, reason="PyTorch writes it")
 @pytest.mark.weekly
 def test_a_converters_error_says_what_works(tmp_path):

@@ -188,7 +188,7 @@ class MatrixStateLayer(InputWeights, SequenceLayer):
         before, matrix = (None, None) if states is None else states
         kernels, decay_rate = self.step_constants()
         inputs, *beside = self._projected(steps.inputs, kernels)
-        mixed, window = short_convolution(steps, inputs, before, *self._taps())
+        mixed, last = short_convolution(steps, inputs, before, *self._taps())
         entering = self.entering(mixed, beside, decay_rate)
         if wanted.states and steps.lengths is not None:
             entering = entering.held_after(steps.lengths)
@@ -199,7 +199,7 @@ class MatrixStateLayer(InputWeights, SequenceLayer):
                 steps.last_of(part) for part in (outputs, values, *beside)
             )
         outputs = self.read_out(outputs, values, beside)
-        return outputs, [window.last(), matrix] if wanted.states else None
+        return outputs, [last(), matrix] if wanted.states else None
 
     def step_constants(self):
         decay_rate = None

@@ -10,7 +10,6 @@ from keras_linrec.layers.base.set_later import SetLater
 from keras_linrec.layers.base.set_later import accepted_share
 from keras_linrec.layers.base.stateful_layer import StatefulLayer
 from keras_linrec.layers.base.streaming import Streaming
-from keras_linrec.ops.exportable import require_exportable
 from keras_linrec.ops.exportable import with_fixed_sizes
 from keras_linrec.ops.masks.steps import Steps
 from keras_linrec.ops.masks.steps import Wanted
@@ -347,7 +346,6 @@ class SequenceLayer(StatefulLayer, Streaming):
                 f"Layer '{self.name}' needs at least one time step. "
                 f"Received: sequences.shape={tuple(sequences.shape)}"
             )
-        require_exportable(self.name)
         mask = first_mask(sequences_mask if mask is None else mask)
         sequences = with_fixed_sizes(sequences)
         steps = Steps.of_call(sequences, mask=mask, **arguments)
@@ -490,7 +488,6 @@ class SequenceLayer(StatefulLayer, Streaming):
             )
 
     def stream_step(self, inputs, states, constants, **options):
-        require_exportable(self.name)
         self._require_features("inputs", inputs)
         self._require_known(options, _NOT_OF_STEPS)
         options = {k: v for k, v in options.items() if v is not None}

@@ -18,6 +18,7 @@ from step to step, and for derivatives of any order.
 from keras import ops
 
 from keras_linrec.kernels.full_precision import matmul
+from keras_linrec.kernels.reference import loops
 
 
 def from_above(tensor, axis=-2):
@@ -168,9 +169,8 @@ def _eliminate(above, diagonal, below, right):
     zeros = ops.zeros_like(right[0] + pivots[0][:, None])
     factors = from_above(below / pivots)
     _, eliminated = ops.scan(_forward_step, zeros, (factors, right))
-    _, solution = ops.scan(
-        _backward_step, zeros, (above, pivots, eliminated), reverse=True
-    )
+    rows = above, pivots, eliminated
+    _, solution = loops.scan(_backward_step, zeros, rows, reverse=True)
     return solution
 
 

@@ -6,11 +6,11 @@ from support import formats
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@formats.every_model(("lru", "lipschitz_rnn", "ldstack"))
+@formats.every_model(("lru", "lipschitz_rnn", "causal_convolution"))
 def test_a_file_of_a_whole_model_gives_its_outputs(name, tmp_path):
     formats.check_whole(formats.ONNX_OF_JAX, name, tmp_path)
 
 
-@formats.every_model(("lru",))
+@formats.every_model(("lru", "lssl"))
 def test_a_file_of_one_step_gives_its_outputs(name, tmp_path):
     formats.check_step(formats.ONNX_OF_JAX, name, tmp_path)

@@ -1,0 +1,16 @@
+"""ONNX files from TensorFlow are refused."""
+
+import pytest
+from support import formats
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@formats.every_model(("lru", "classifier"))
+def test_a_file_of_a_whole_model_is_refused(name, tmp_path):
+    formats.check_whole(formats.ONNX_OF_TENSORFLOW, name, tmp_path)
+
+
+@formats.every_model(("lru",))
+def test_a_file_of_one_step_is_refused(name, tmp_path):
+    formats.check_step(formats.ONNX_OF_TENSORFLOW, name, tmp_path)
