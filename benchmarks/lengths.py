@@ -115,7 +115,7 @@ def plot(result, path):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    figure, axis = pyplot.subplots(figsize=(5, 4), layout="constrained")
     for unit, milliseconds in result["milliseconds"].items():
         axis.loglog(
             result["steps"],
@@ -132,8 +132,8 @@ def plot(result, path):
         fontsize=10,
     )
     axis.grid(alpha=0.3)
-    axis.legend()
-    figure.savefig(path.with_suffix(".png"), dpi=120)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path.with_suffix(".png"), dpi=150)
     print(f"Wrote {path} and {path.with_suffix('.png').name}")
 
 

@@ -58,6 +58,16 @@ class Docstrings(griffe.Extension):
         if pkg.path == "keras_linrec":
             kernels = loader.load("kernels", try_relative_path=False)
             pkg.set_member("kernels", kernels)
+            self._show_functions(pkg["ops"])
+
+    def _show_functions(self, package):
+        """Put functions in the place of the modules that have their names."""
+        for name, module in list(package.modules.items()):
+            if name in module.functions:
+                # Nothing else leads to it from here on.
+                self.on_object(obj=module[name])
+                function = griffe.Alias(name, module[name], parent=package)
+                package.set_member(name, function)
 
 
 def as_markdown(docstring):

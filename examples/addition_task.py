@@ -44,7 +44,7 @@ from common import add_plot
 from common import fit_drawn
 from common import prepare_backend
 from common import save_plot
-from matplotlib.figure import Figure
+from pictures import new_figure
 
 prepare_backend()
 
@@ -235,8 +235,7 @@ def print_result(curve, error, options):
 
 
 def plot(curve, options):
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = new_figure(height=3.6)
     axes.plot(*zip(*curve), ".-", label=options.layer)
     axes.axhline(BASELINE, color="gray", label="always 1")
     axes.axhline(BASELINE / 2, color="gray", ls="--", label="half of that")

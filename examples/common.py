@@ -193,7 +193,7 @@ def require_same_run(folder, wanted):
 def save_plot(figure, options, name):
     """Write a figure of Matplotlib's into the folder given to `add_plot`."""
     make_folder(options.output)
-    figure.savefig(options.output / name, dpi=110)
+    figure.savefig(options.output / name, dpi=150)
     print(f"Wrote {name} to {options.output.resolve()}.")
 
 

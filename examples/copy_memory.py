@@ -34,7 +34,8 @@ from common import fit_drawn
 from common import lstm
 from common import prepare_backend
 from common import save_plot
-from matplotlib.figure import Figure
+from pictures import legend_below
+from pictures import new_figure
 
 prepare_backend()
 
@@ -200,8 +201,7 @@ def goal_reached(curve):
 
 
 def draw(curves, options):
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = new_figure(height=4)
     for name, curve in curves.items():
         axes.semilogy(*zip(*curve), ".-", label=name)
     axes.axhline(BASELINE, color="gray", label="guessing, log(8)")
@@ -209,7 +209,7 @@ def draw(curves, options):
     axes.set_title(f"a delay of {options.delay} steps")
     axes.set_xlabel("iteration")
     axes.set_ylabel("cross-entropy per symbol")
-    axes.legend()
+    legend_below(figure, axes)
     save_plot(figure, options, "copy_memory.png")
 
 

@@ -94,16 +94,16 @@ def report(steps, curves):
 
 
 def draw(steps, curves, options):
-    from matplotlib.figure import Figure
+    from pictures import legend_below
+    from pictures import new_figure
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = new_figure(height=4)
     for name, curve in curves.items():
         axes.loglog(steps, curve, marker=".", label=name)
     axes.set_ylim(1e-12, 1e3)
     axes.set_xlabel("steps back in time")
     axes.set_ylabel("relative norm of the gradient")
-    axes.legend()
+    legend_below(figure, axes)
     save_plot(figure, options, "gradient_norms.png")
 
 

@@ -390,10 +390,9 @@ def print_result(curves, models):
 
 
 def plot(curves, options):
-    from matplotlib.figure import Figure
+    from pictures import new_figure
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = new_figure(height=3.6)
     for name, curve in curves.items():
         minutes = [point["minutes"] for point in curve]
         axes.plot(minutes, [point["bits"] for point in curve], label=name)

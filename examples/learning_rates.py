@@ -146,18 +146,23 @@ def layers_of(name):
 
 
 def draw(result, path):
-    from matplotlib.figure import Figure
+    """Draw the shares as the colours of a table."""
+    from pictures import class_name
+    from pictures import new_figure
+    from pictures import save
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for name, shares in result["shares"].items():
-        line = "--" if name == "lstm" else "-"
-        axes.semilogx(result["rates"], shares, line, marker=".", label=name)
+    rates, shares = result["rates"], result["shares"]
+    figure, (axes,) = new_figure(height=0.9 + 0.28 * len(shares))
+    colors = axes.imshow(
+        list(shares.values()), vmin=0, vmax=1, cmap="viridis", aspect="auto"
+    )
+    axes.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+    axes.set_yticks(range(len(shares)), map(class_name, shares))
+    axes.grid(False)
     axes.set_xlabel("learning rate of Adam")
-    axes.set_ylabel(f"tones recognised after {result['epochs']} epochs")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+    bar = figure.colorbar(colors)
+    bar.set_label(f"recognised after {result['epochs']} epochs")
+    save(figure, path)
 
 
 if __name__ == "__main__":

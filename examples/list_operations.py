@@ -386,10 +386,9 @@ def accuracy_of(model, token_ids, values):
 
 
 def plot(curves, frequent, options):
-    from matplotlib.figure import Figure
+    from pictures import new_figure
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = new_figure(height=3.6)
     for name, curve in curves.items():
         axes.plot(*zip(*curve), ".-", label=name)
     axes.axhline(frequent, color="gray", ls="--", label="always the same digit")

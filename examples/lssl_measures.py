@@ -7,8 +7,8 @@ reconstructed from the final state:
     python examples/lssl_measures.py
 
 This takes seconds and downloads nothing. It prints the error of the
-reconstruction for every measure and writes `lssl_measures.png`. A larger state
-remembers more:
+reconstruction for every measure and writes `lssl_measures.png`, and
+`lssl_memory.png` with two of the measures. A larger state remembers more:
 
     python examples/lssl_measures.py --state-size 64
 """
@@ -21,7 +21,9 @@ from common import add_output
 from common import make_folder
 from common import prepare_backend
 from common import require_whole
-from matplotlib.figure import Figure
+from pictures import legend_below
+from pictures import new_figure
+from pictures import save
 
 # No backend computes anything here, but Keras needs one that is installed.
 prepare_backend()
@@ -31,6 +33,12 @@ from keras_linrec.ops.structured.hippo import measure_density
 from keras_linrec.ops.structured.hippo import reconstruct
 
 PLOT_FILE = "lssl_measures.png"
+# A measure of the whole past, and one of a window.
+SHORT_PLOT_FILE = "lssl_memory.png"
+SHORT = {
+    "LegS": "LegS: all of the past, older parts more coarsely",
+    "LegT": "LegT: a window of the past, all of it alike",
+}
 POINTS = 1000
 # Title, measure, parameters and duration of the signal: one window, or several
 # of the measure's own units of time.
@@ -54,15 +62,22 @@ def main(arguments=None):
     options = parse(arguments)
     make_folder(options.output)
     print(f"{'measure':34}error of the reconstruction, weighted by the measure")
-    memories = []
+    memories = {}
     for title, measure, parameters, duration in MEASURES:
         memory = remember(
             measure, parameters, duration, options.state_size, options.steps
         )
-        memories.append(memory)
+        memories[title] = memory
         print(f"{title:34}{100 * memory['error']:.2g}%")
-    plot(memories, options.output / PLOT_FILE)
-    print(f"Wrote {PLOT_FILE} to {options.output.resolve()}.")
+    shown = {
+        f"{title}: {100 * memory['error']:.2g}%": memory
+        for title, memory in memories.items()
+    }
+    few = {SHORT[title]: memories[title] for title in SHORT}
+    plot(few, 2.3, options.output / SHORT_PLOT_FILE)
+    plot(shown, 1.7, options.output / PLOT_FILE)
+    for name in (SHORT_PLOT_FILE, PLOT_FILE):
+        print(f"Wrote {name} to {options.output.resolve()}.")
 
 
 def parse(arguments):
@@ -121,23 +136,14 @@ def drive(matrix, vector, inputs, step):
     return state
 
 
-def plot(memories, path):
-    figure = Figure(figsize=(14, 6), layout="constrained")
-    panels = figure.subplots(2, 4)
-    # The first row is for measures of the whole past, the second for windows.
-    places = [*panels[0, :3], *panels[1]]
-    for axes, memory, (title, *_) in zip(places, memories, MEASURES):
-        draw(axes, memory, f"{title}: {100 * memory['error']:.2g}%")
-    handles, labels = places[0].get_legend_handles_labels()
-    panels[0, 3].set_axis_off()
-    panels[0, 3].legend(
-        handles,
-        labels,
-        loc="center",
-        frameon=False,
-        title="percentages: error, weighted by the measure",
-    )
-    figure.savefig(path, dpi=150)
+def plot(memories, height, path):
+    """Draw memories by their titles, in panels of this height in inches."""
+    figure, panels = new_figure(len(memories), height)
+    for axes, (title, memory) in zip(panels, memories.items()):
+        draw(axes, memory, title)
+    panels[-1].set_xlabel("time before the present")
+    legend_below(figure, panels[0], columns=1)
+    save(figure, path)
 
 
 def draw(axes, memory, title):
@@ -157,7 +163,7 @@ def draw(axes, memory, title):
         label="remembered by the final state",
     )
     axes.set_title(title, fontsize="medium")
-    axes.set_xlabel("time before the present")
+    axes.set_yticks([])
     axes.set_xlim(positions[-1], positions[0])
     axes.set_ylim(-2, 2)
 

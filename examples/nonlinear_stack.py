@@ -28,7 +28,7 @@ from common import add_numbers
 from common import add_plot
 from common import prepare_backend
 from common import save_plot
-from matplotlib.figure import Figure
+from pictures import new_figure
 
 prepare_backend()
 
@@ -194,15 +194,15 @@ def print_rows(title, columns, errors, form):
 
 
 def draw(stacks, means, system, sequence, options, generator):
-    figure = Figure(figsize=(15, 4), layout="constrained")
-    by_depth, over_time, by_count = figure.subplots(1, 3)
+    figure, (by_depth, over_time, by_count) = new_figure(3)
     for slope, errors in stacks.items():
         by_depth.semilogy(DEPTHS, errors, ".-", label=f"slope {slope:g}")
     by_depth.set_xlabel("depth of the stack")
     by_depth.set_ylabel("largest error")
     by_depth.set_title(
         f"LDStack for SimpleRNN({options.units}, {options.activation}), "
-        f"{options.steps} steps"
+        f"{options.steps} steps",
+        fontsize="medium",
     )
     by_depth.legend()
 
@@ -212,6 +212,7 @@ def draw(stacks, means, system, sequence, options, generator):
         by_count.loglog(PROJECTIONS, errors, ".-", label=kind)
     by_count.set_xlabel("projections")
     by_count.set_ylabel("relative error")
+    by_count.set_title("means of single-input systems", fontsize="medium")
     by_count.legend()
     save_plot(figure, options, "nonlinear_stack.png")
 
@@ -231,8 +232,8 @@ def draw_over_time(axes, system, sequence, generator):
     axes.set_ylim(*(np.array([-3, 3]) * np.abs(expected).max()))
     axes.set_xlabel("time step")
     axes.set_ylabel("output")
-    axes.set_title("single-input systems with independent projections")
-    axes.legend()
+    axes.set_title("means of independent projections", fontsize="medium")
+    axes.legend(ncols=2, loc="lower center")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ from digits import TEST_BATCH_SIZE
 from digits import add_data
 from digits import first
 from digits import read_task
-from matplotlib.figure import Figure
+from pictures import legend_below
+from pictures import new_figure
 
 prepare_backend()
 
@@ -241,15 +242,15 @@ def print_curves(curves):
 
 
 def plot(curves, options):
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure, panels = new_figure(2, height=2.6, sharey=True)
     labels = ("standard deviation of white noise", "share of salt and pepper")
-    for number, axes in enumerate(figure.subplots(1, 2, sharey=True)):
+    for number, axes in enumerate(panels):
         for name, pair in curves.items():
             curve = pair[number]
             axes.plot(curve.levels, curve.accuracies, ".-", label=name)
         axes.set_xlabel(labels[number])
-        axes.legend()
-    figure.supylabel("accuracy")
+        axes.set_ylabel("accuracy")
+    legend_below(figure, panels[0])
     save_plot(figure, options, "robustness.png")
 
 

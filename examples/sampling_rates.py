@@ -184,10 +184,10 @@ def with_steps_dropped(model, sequences, kinds, share, generator):
 
 
 def plot(table, options):
-    from matplotlib.figure import Figure
+    from pictures import legend_below
+    from pictures import new_figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = new_figure(height=4)
     names, unknown, given = zip(*table)
     places = np.arange(len(names))
     axes.barh(places - 0.2, unknown, 0.4, label="step lengths unknown")
@@ -197,7 +197,7 @@ def plot(table, options):
     axes.set_yticks(places, names)
     axes.invert_yaxis()
     axes.set_xlabel("accuracy")
-    figure.legend(loc="outside lower center", ncols=3)
+    legend_below(figure, axes)
     save_plot(figure, options, "sampling_rates.png")
 
 

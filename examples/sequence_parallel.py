@@ -128,17 +128,17 @@ def batch(options, generator):
 
 
 def plot(one, sharded, options):
-    from matplotlib.figure import Figure
+    from pictures import new_figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.semilogy(one, lw=3, color="0.7", label="one device")
-    axes.semilogy(sharded, "--", label=f"{options.devices} devices")
+    figure, (losses, differences) = new_figure(2, height=2.6, sharex=True)
+    losses.semilogy(one, lw=4, color="0.7", label="one device")
+    losses.semilogy(sharded, label=f"{options.devices} devices")
+    losses.set_ylabel("mean squared error")
+    losses.legend()
     difference = np.abs(np.subtract(one, sharded))
-    axes.semilogy(difference, ".", ms=3, label="difference")
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("mean squared error")
-    axes.legend()
+    differences.semilogy(difference, ".", color="C1")
+    differences.set_ylabel("difference of the losses")
+    differences.set_xlabel("iteration")
     save_plot(figure, options, "sequence_parallel.png")
 
 

@@ -47,7 +47,8 @@ from digits import compile_model
 from digits import first
 from digits import read
 from digits import scaled_pixels
-from matplotlib.figure import Figure
+from pictures import new_figure
+from pictures import save
 
 prepare_backend()
 
@@ -60,6 +61,7 @@ from keras_linrec.models import SequenceClassifier
 MODEL_FILE = "model.keras"
 PLOT_FILE = "learning_curve.png"
 TABLE_FILE = "learning_curve.csv"
+TITLES = {"stack": "an LSSL and a RotRNN in one model", "small": "deep LSSL"}
 EVALUATIONS = 20
 # The resolution of the learning-rate schedule of `--minutes`.
 SCHEDULE_STEPS = 100_000
@@ -221,7 +223,7 @@ def fit_epochs(options, model, train, test):
         verbose=1 if sys.stdout.isatty() else 2,
     ).history
     epochs = range(1, len(history["loss"]) + 1)
-    plot("epoch", epochs, history, options.output / PLOT_FILE)
+    plot("epoch", epochs, history, options)
     return f"{MODEL_FILE} and {PLOT_FILE}"
 
 
@@ -238,7 +240,7 @@ def fit_minutes(options, model, train, test):
     )
     history = stopwatch.history
     minutes = [seconds / 60 for seconds in history["seconds"]]
-    plot("minutes", minutes, history, options.output / PLOT_FILE)
+    plot("minutes", minutes, history, options)
     return f"{MODEL_FILE}, {TABLE_FILE} and {PLOT_FILE}"
 
 
@@ -329,17 +331,18 @@ def make_optimizer(options, rate):
     return keras.optimizers.AdamW(rate, weight_decay=0.01, clipnorm=1.0)
 
 
-def plot(unit, positions, history, path):
+def plot(unit, positions, history, options):
     """Plot loss and accuracy against epochs or time."""
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy")):
+    figure, panels = new_figure(2, height=2.6, sharex=True)
+    for axes, name in zip(panels, ("loss", "accuracy")):
         # With markers, a run of a single epoch is visible.
         axes.plot(positions, history[name], ".-", label="train")
         axes.plot(positions, history[f"val_{name}"], ".-", label="test")
-        axes.set_xlabel(unit)
         axes.set_ylabel(name)
         axes.legend()
-    figure.savefig(path, dpi=110)
+    panels[0].set_title(TITLES[options.model])
+    panels[1].set_xlabel(unit)
+    save(figure, options.output / PLOT_FILE)
 
 
 def load(path, steps, classes):

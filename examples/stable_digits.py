@@ -59,8 +59,23 @@ from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import OrthogonalRNN
 from keras_linrec.ops.algebra.eigenvalues import PARAMETERIZATIONS
 
-LAYERS = ("lipschitz", "neural-ode", "antisymmetric", "orthogonal", "ldstack")
-TASKS = ("pixels", "permuted", "eight-pixels", "noise-padded")
+# By layer, what a plot calls it.
+NAMES = {
+    "lipschitz": "LipschitzRNN",
+    "neural-ode": "neural ODE",
+    "antisymmetric": "AntisymmetricRNN",
+    "orthogonal": "OrthogonalRNN",
+    "ldstack": "LDStack",
+}
+LAYERS = tuple(NAMES)
+# By task, what a plot says of it.
+TITLES = {
+    "pixels": "digits, one pixel per step",
+    "permuted": "digits, one pixel per step, permuted",
+    "eight-pixels": "digits, eight pixels per step",
+    "noise-padded": "digits row by row, then noise",
+}
+TASKS = tuple(TITLES)
 # The paper's best values of beta for permuted and for ordered pixels.
 BETAS = {"permuted": 0.8, "noise-padded": 0.8}
 BETA = 0.65
@@ -287,16 +302,17 @@ def fit(model, options, train, test):
 
 
 def plot(curves, options):
-    from matplotlib.figure import Figure
+    from pictures import legend_below
+    from pictures import new_figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = new_figure(height=3.6 + 0.2 * len(curves))
     for name, curve in curves.items():
-        axes.plot(range(1, len(curve) + 1), curve, ".-", label=name)
-    axes.set_title(f"the task {options.task}")
+        label = name if options.ablation else NAMES[name.split(",")[0]]
+        axes.plot(range(1, len(curve) + 1), curve, ".-", label=label)
+    axes.set_title(TITLES[options.task])
     axes.set_xlabel("epoch")
     axes.set_ylabel("test accuracy")
-    axes.legend(fontsize="small")
+    legend_below(figure, axes)
     save_plot(figure, options, "stable_digits.png")
 
 

@@ -34,7 +34,10 @@ from digits import add_data
 from digits import compile_model
 from digits import first
 from digits import read_task
-from matplotlib.figure import Figure
+from pictures import FAINT
+from pictures import legend_below
+from pictures import new_figure
+from pictures import save
 
 prepare_backend()
 
@@ -203,8 +206,9 @@ def write(iterations, curves, path):
 
 def plot(iterations, curves, path):
     """The mean of the seeds for each layer, and the range that they cover."""
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    panels = figure.subplots(1, len(curves), sharey=True)
+    figure, panels = new_figure(
+        len(curves), height=2.6, sharex=True, sharey=True
+    )
     for axes, (name, norms) in zip(panels, curves.items()):
         for layer, curve in enumerate(np.moveaxis(norms, -1, 0), start=1):
             (line,) = axes.plot(
@@ -215,15 +219,15 @@ def plot(iterations, curves, path):
                 curve.min(axis=0),
                 curve.max(axis=0),
                 color=line.get_color(),
-                alpha=0.2,
+                **FAINT,
             )
         axes.set_title(name)
-        axes.set_xlabel("training steps")
+        axes.set_ylabel("mean norm of state")
     # Not before: a limit that is set ends the scaling of both panels.
     panels[0].set_ylim(bottom=0)
-    panels[0].set_ylabel("mean norm of the hidden state")
-    panels[0].legend()
-    figure.savefig(path, dpi=110)
+    panels[-1].set_xlabel("training steps")
+    legend_below(figure, panels[0], columns=3)
+    save(figure, path)
 
 
 if __name__ == "__main__":

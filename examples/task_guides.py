@@ -8,6 +8,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 from common import BACKENDS
@@ -15,6 +16,9 @@ from common import add_numbers
 from common import add_output
 from common import make_folder
 from common import refuse
+from pictures import FAINT
+from pictures import new_figure
+from pictures import save
 
 # Functions import Keras themselves, after a backend has been chosen.
 
@@ -159,68 +163,90 @@ def _cell(values):
 
 
 def draw(result, path):
-    """Plot the curves and, if the result has one, the example beside them.
+    """Plot the example, if there is one, and below it the curves.
 
     An example has `lines`, a dictionary of label and values, and may have
     `band`, two lists, `marked`, a list of (first, last) steps, and `begin`, the
-    first step of each line that does not begin at step 0.
+    first step of each line that does not begin at step 0. Lines in multiples of
+    a threshold have a panel of their own, and the steps of a line that is not
+    everywhere are shaded.
     """
-    from matplotlib.figure import Figure
-
     example = result.get("example")
-    width = 1 if example is None else 2
-    figure = Figure(figsize=(4.5 * width, 3.2), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(1, width))
+    lines = {} if example is None else example["lines"]
+    scores = {name: lines[name] for name in lines if "threshold" in name}
+    others = {name: lines[name] for name in lines if name not in scores}
+    groups = [group for group in (others, scores) if group]
+    figure, panels = new_figure(len(groups) + 1, height=2.4)
+    for axes, group in zip(panels, groups):
+        _draw_example(axes, {**example, "lines": group})
+        if group is scores:
+            axes.axhline(1, linestyle="--", color="0.4", label="threshold")
+            _name_above(axes)
+    if groups:
+        panels[len(groups) - 1].set_xlabel(example["unit"])
+    _draw_curves(panels[-1], result)
+    save(figure, path)
+
+
+def _draw_curves(axes, result):
     for index, (name, runs) in enumerate(result["curves"].items()):
         epochs = np.arange(1, len(runs[0]) + 1)
-        axes[0].plot(
-            epochs, np.mean(runs, axis=0), f"C{index}", marker=".", label=name
-        )
-        axes[0].fill_between(
-            epochs,
-            np.min(runs, axis=0),
-            np.max(runs, axis=0),
-            color=f"C{index}",
-            alpha=0.15,
-            linewidth=0,
-        )
+        color = f"C{index}"
+        means = np.mean(runs, axis=0)
+        axes.plot(epochs, means, color, marker=".", label=name)
+        low, high = np.min(runs, axis=0), np.max(runs, axis=0)
+        axes.fill_between(epochs, low, high, color=color, **FAINT)
     for name, level in result.get("levels", {}).items():
-        axes[0].axhline(level, linestyle="--", color="0.4", label=name)
-    axes[0].xaxis.get_major_locator().set_params(integer=True)
-    axes[0].set_xlabel("epoch")
-    axes[0].set_ylabel(result["quantity"])
-    axes[0].legend(fontsize=8)
-    axes[0].grid(alpha=0.3)
-    if example is not None:
-        _draw_example(axes[1], example)
-    figure.savefig(path, dpi=110)
+        axes.axhline(level, linestyle="--", color="0.4", label=name)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("epoch")
+    # Below each other, panels are too low for long words.
+    axes.set_ylabel(fill(result["quantity"], 22))
+    axes.legend(fontsize=8)
 
 
 def _draw_example(axes, example):
     begin = example.get("begin", {})
     for index, (name, values) in enumerate(example["lines"].items()):
-        first = begin.get(name, 0)
-        axes.plot(
-            np.arange(first, first + len(values)),
-            [np.nan if value is None else value for value in values],
-            f"C{index}",
-            linewidth=1,
-            label=name,
-        )
+        values = np.array(values, "float64")
+        steps = begin.get(name, 0) + np.arange(len(values))
+        axes.plot(steps, values, f"C{index}", linewidth=1.3, label=name)
+        for first, last in _stretches(~np.isnan(values)):
+            if last - first + 1 < len(values):
+                axes.axvspan(first - 0.5, last + 0.5, color="0.5", **FAINT)
+    if begin:
+        _draw_future(axes, example, min(begin.values()))
     if "band" in example:
         low, high = example["band"]
-        first = begin["band"]
-        axes.fill_between(
-            np.arange(first, first + len(low)),
-            low,
-            high,
-            alpha=0.25,
-            color="C1",
-            linewidth=0,
-            label=example["band_label"],
-        )
+        steps = begin["band"] + np.arange(len(low))
+        label = example["band_label"]
+        axes.fill_between(steps, low, high, color="C1", label=label, **FAINT)
     for first, last in example.get("marked", ()):
-        axes.axvspan(first, last, color="C3", alpha=0.15, linewidth=0)
-    axes.set_xlabel(example["unit"])
-    axes.legend(fontsize=8)
-    axes.grid(alpha=0.3)
+        axes.axvspan(first, last, color="C3", label="fault", **FAINT)
+    _name_above(axes)
+
+
+def _name_above(axes):
+    """Name the lines above the panel, where the names cover none."""
+    axes.legend(
+        fontsize=8,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=4,
+        frameon=False,
+    )
+
+
+def _draw_future(axes, example, start):
+    """A line where the model's answer starts, and the truth beyond it."""
+    axes.axvline(start, color="0.4", linestyle="--")
+    truth = list(example["lines"].values())[0]
+    if len(truth) > start:
+        steps = np.arange(start, len(truth))
+        axes.plot(steps, truth[start:], "k", linewidth=1.3, label="the truth")
+
+
+def _stretches(flags):
+    """The first and the last step of each stretch of true flags."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags, [0]])))
+    return [(first, end - 1) for first, end in edges.reshape(-1, 2)]

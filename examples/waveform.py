@@ -27,7 +27,8 @@ from common import lstm
 from common import prepare_backend
 from common import real_number
 from common import save_plot
-from matplotlib.figure import Figure
+from pictures import legend_below
+from pictures import new_figure
 
 prepare_backend()
 
@@ -217,13 +218,16 @@ class Best(keras.callbacks.Callback):
 
 
 def plot(piece, played, options):
-    figure = Figure(figsize=(8, 6), layout="constrained")
+    figure, panels = new_figure(len(played), height=1.9, sharex=True)
     milliseconds = 1000 * np.arange(len(piece)) / RATE
-    for axes, kind in zip(figure.subplots(len(played), sharex=True), played):
-        axes.plot(milliseconds, piece, color="gray", label="recording")
-        axes.plot(milliseconds, played[kind], label=kind)
-        axes.legend(loc="upper right")
+    for axes, kind in zip(panels, played):
+        axes.plot(milliseconds, piece, color="0.6", label="the recording")
+        axes.plot(milliseconds, played[kind], label="played by the network")
+        error = np.mean((piece - played[kind]) ** 2) / np.var(piece)
+        axes.set_title(f"{kind}: error {error:.0%}", fontsize="medium")
+        axes.set_yticks([])
     axes.set_xlabel("ms")
+    legend_below(figure, panels[0])
     save_plot(figure, options, "waveform.png")
 
 

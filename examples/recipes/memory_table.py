@@ -84,7 +84,7 @@ def ldstack_addition(length):
     return of_addition(
         length,
         layers=(("Dense", gates), ("LDStack", stack)),
-        title=f"gates and LDStack, {length} steps",
+        title=f"Dense (ReLU), then LDStack, {length} steps",
         optimizer=("Adam", {"global_clipnorm": 0.1}),
         rounds=100,
         steps=20,

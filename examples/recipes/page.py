@@ -7,7 +7,12 @@ from pathlib import Path
 from statistics import fmean
 from textwrap import fill
 
+from recipes import curves
 from recipes import record
+from recipes.history import accelerators
+from recipes.history import minutes_of
+from recipes.history import present
+from recipes.history import watched
 from recipes.recipe import PAPERS
 from recipes.studies import STUDIES
 from recipes.studies import medians
@@ -51,26 +56,6 @@ class Result:
         return Counter(accelerators(history))
 
 
-def minutes_of(history):
-    """The minutes until each round, by accelerator, or `None`: a processor.
-
-    A run may go on without the accelerator that it began with.
-    """
-    spent, until = {}, []
-    for index, device in enumerate(accelerators(history)):
-        clock = history["seconds" if device else "cpu_seconds"]
-        seconds = clock[index] - (clock[index - 1] if index else 0.0)
-        spent[device] = spent.get(device, 0.0) + seconds / 60
-        until.append(dict(spent))
-    return until
-
-
-def accelerators(history):
-    """The accelerator of each round, or `None`: a processor."""
-    rounds = len(history["cpu_seconds"])
-    return history.get("accelerator", [None] * rounds)
-
-
 def is_share(recipe):
     """Whether the figure is a share in percent, of which more is better."""
     return recipe.figure == "accuracy"
@@ -93,17 +78,6 @@ def figure(recipe, run):
 def last(values):
     """The last value of a column that is there."""
     return present(values)[-1]
-
-
-def present(values):
-    return [value for value in values if value is not None]
-
-
-def watched(history):
-    """The columns of what was watched: a norm for each layer."""
-    return [
-        values for name, values in history.items() if name.startswith("layer ")
-    ]
 
 
 def growth(values):
@@ -245,9 +219,18 @@ def write(output):
     for section in {result.recipe.section for result in results(output)}:
         draw(section, output)
     for _, study, runs in studies(output):
-        draw_study(study, runs, output)
-    path = Path(output).parent / "results.md"
+        curves.draw_study(study, runs, output)
+    docs = Path(output).parent
+    curves.draw_front(list(results(output)), docs / "images")
+    path = docs / "results.md"
     path.write_text(renewed(path.read_text(), output))
+
+
+def draw(section, output):
+    """Draw the runs of a section, if there are any."""
+    found = [r for r in results(output) if r.recipe.section == section]
+    if found:
+        curves.draw(section, found, output)
 
 
 def renewed(text, output):
@@ -341,7 +324,7 @@ def study_text(name, study, runs, output):
 
 def picture(title, output):
     """The lines that show the curves of a section, if they are drawn."""
-    name = f"{slug(title)}.png"
+    name = f"{curves.slug(title)}.png"
     if not (Path(output) / name).exists():
         return []
     return [f"![{title}: the curves](results/{name})", ""]
@@ -381,122 +364,3 @@ def table(header, rows):
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
     ]
-
-
-def slug(title):
-    return "-".join(re.findall(r"\w+", title.lower()))
-
-
-# The curves.
-
-
-def draw(section, output):
-    """Draw the tests of a section's runs, or what was watched."""
-    from matplotlib.ticker import EngFormatter
-
-    found = [r for r in results(output) if r.recipe.section == section]
-    if not found:
-        return
-    canvas, axes = new_axes()
-    kind = found[0].recipe.figure
-    along, (shown, columns) = places_of(kind, found), VALUES[kind]
-    for number, result in enumerate(found):
-        for run in result.runs:
-            places = PLACES[along](result.recipe, run["history"])
-            several = columns(run["history"])
-            for layer, values in enumerate(several):
-                points = [p for p in zip(places, values) if p[1] is not None]
-                label = result.recipe.title
-                if len(several) > 1:
-                    label += f", layer {layer + 1}"
-                axes.plot(
-                    *zip(*points),
-                    color=f"C{number}",
-                    linestyle=LINES[layer % len(LINES)],
-                    marker=".",
-                    # Once for all seeds.
-                    label=label if run is result.runs[0] else None,
-                )
-    # 100k and 6M, where the labels would be 100000 and a factor of 1e6.
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    save(canvas, axes, (along, shown), section, output)
-
-
-def draw_study(study, runs, output):
-    """Draw the rows of a study against its columns, if these are numbers."""
-    if study.scales is None:
-        return
-    columns, rows = medians(runs)
-    canvas, axes = new_axes()
-    for name, values in rows.items():
-        axes.plot(columns, values, ".-", label=name)
-    axes.set_xscale(study.scales[0])
-    axes.set_yscale(study.scales[1])
-    axes.set_ylim(bottom=study.lowest)
-    save(canvas, axes, study.axes, study.section, output)
-
-
-LINES = ("solid", "dashed", "dotted", "dashdot")
-
-
-def new_axes():
-    from matplotlib.figure import Figure
-
-    canvas = Figure(figsize=(7, 4), layout="constrained")
-    return canvas, canvas.subplots()
-
-
-def save(canvas, axes, labels, title, output):
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
-    axes.legend()
-    axes.grid(alpha=0.3)
-    canvas.savefig(Path(output) / f"{slug(title)}.png", dpi=100)
-
-
-# The axes of curves: what they show, and the columns of a history.
-MINUTES = "minutes of one processor"
-SEQUENCES = "training sequences"
-STEPS = "training steps"
-PLACES = {
-    MINUTES: lambda recipe, history: [
-        sum(spent.values()) for spent in minutes_of(history)
-    ],
-    SEQUENCES: lambda recipe, history: history["images"],
-    STEPS: lambda recipe, history: [
-        images // recipe.batch_size for images in history["images"]
-    ],
-}
-VALUES = {
-    "accuracy": (
-        "accuracy of the test, %",
-        lambda history: [scaled(history["test_accuracy"], 100)],
-    ),
-    "bits": (
-        "bits of a byte of the test",
-        lambda history: [scaled(history["test_loss"], 1 / math.log(2))],
-    ),
-    "iterations": (
-        "loss of the test",
-        lambda history: [history["test_loss"]],
-    ),
-    "growth": (
-        "mean norm of the state of each layer",
-        watched,
-    ),
-}
-
-
-def places_of(kind, found):
-    """What the curves are drawn against: a key of `PLACES`."""
-    if kind == "iterations":
-        return STEPS
-    histories = [run["history"] for result in found for run in result.runs]
-    # Minutes of a GPU and of a processor have no axis in common.
-    if kind == "growth" or any(map(any, map(accelerators, histories))):
-        return SEQUENCES
-    return MINUTES
-
-
-def scaled(values, factor):
-    return [None if v is None else factor * v for v in values]

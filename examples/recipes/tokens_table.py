@@ -226,8 +226,8 @@ ABOUT = {
     "models are told which values are missing, and how long each step lasts: "
     "the GRU as features, the LSSL also as `time_deltas`.",
     TEXT: f"Tiny Shakespeare, a megabyte, in rows of {TEXT_LENGTH} bytes, each "
-    "read without what came before it. The figure is the bits of a byte on the "
-    "last tenth, which is held out. The models have about the same number of "
+    "read without what came before it. The figure is bits per byte on the last "
+    "tenth, which is the test. The models have about the same number of "
     "weights, and train for about the same time on one processor: 750 steps of "
     "the transformer, and 3,000 of the others. They share one learning rate, "
     "which was not tuned for each.",

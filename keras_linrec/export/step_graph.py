@@ -7,7 +7,6 @@ from itertools import count
 import keras
 from keras import ops
 
-from keras_linrec.export.functional_graph import run_through
 from keras_linrec.export.one_step import OneStep
 from keras_linrec.export.one_step import Renamed
 from keras_linrec.export.one_step import RunningPool
@@ -20,6 +19,7 @@ from keras_linrec.export.position_wise import masks
 from keras_linrec.export.position_wise import mixes_steps
 from keras_linrec.export.position_wise import reason_against
 from keras_linrec.layers.base.streaming import Streaming
+from keras_linrec.models.functional_graph import run_through
 from keras_linrec.validation import by_name
 from keras_linrec.validation import parameters_of
 

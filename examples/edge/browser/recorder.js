@@ -1,5 +1,4 @@
-// Runs beside the page: hands on what the microphone gives, at the rate of its
-// context.
+// Runs beside the page, and hands on what the microphone gives.
 class Recorder extends AudioWorkletProcessor {
   process([input]) {
     if (input.length) this.port.postMessage(input[0].slice());

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import reproduce
+from recipes import curves
 from recipes import page
 from recipes import record
 from recipes import studies
@@ -243,11 +244,11 @@ def test_minutes_on_an_accelerator_are_told_apart(tmp_path):
         tmp_path
     )
     (result,) = page.results(tmp_path)
-    assert page.places_of("accuracy", [result]) == page.SEQUENCES
+    assert curves.places_of("accuracy", [result]) == curves.SEQUENCES
     del run["history"]["accelerator"]
     result.runs = [run]
-    assert page.places_of("accuracy", [result]) == page.MINUTES
-    assert page.places_of("iterations", [result]) == page.STEPS
+    assert curves.places_of("accuracy", [result]) == curves.MINUTES
+    assert curves.places_of("iterations", [result]) == curves.STEPS
 
 
 def test_figures_of_other_kinds_are_in_their_units(tmp_path):
@@ -381,7 +382,7 @@ def test_the_page_has_the_medians_of_a_study(tmp_path):
         of_study(seed, {"LSTM": [v, v]}) for seed, v in enumerate((1, 5, 2))
     ]
     write_results(tmp_path, "gradients", runs)
-    page.draw_study(STUDIES["gradients"], runs, tmp_path)
+    curves.draw_study(STUDIES["gradients"], runs, tmp_path)
     text = page.made(tmp_path)
     assert "| unit of 64 | 1 | 2 |\n|---|---|---|\n| LSTM | 2 | 2 |" in text
     assert "results/gradients-over-2-000-steps.png" in text
@@ -390,7 +391,7 @@ def test_the_page_has_the_medians_of_a_study(tmp_path):
 
 
 def test_a_study_without_curves_leaves_empty_cells_and_no_picture(tmp_path):
-    page.draw_study(STUDY, [of_study(0, ROWS)], tmp_path)
+    curves.draw_study(STUDY, [of_study(0, ROWS)], tmp_path)
     text = page.study_text("tiny", STUDY, [of_study(0, ROWS)], tmp_path)
     assert "| RotRNN | 1.0 |  |" in text
     assert not list(tmp_path.iterdir())
