@@ -34,7 +34,7 @@ OTHERS = {
 
 def run_page():
     """Run the block about Flax, and return its losses."""
-    page = DOCS / "guides/train.md"
+    page = DOCS / "guides/training_loop.md"
     (code,) = (code for _, code in pages.blocks(page) if "nnx" in code)
     names = {"np": np, "optax": optax}
     exec(compile(code, str(page), "exec"), names)

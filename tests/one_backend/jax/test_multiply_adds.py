@@ -7,6 +7,8 @@ import pytest
 from keras_linrec.models import cost
 from keras_linrec.models.units import UNITS
 
+pytestmark = pytest.mark.rest
+
 BATCH, FEATURES = 64, 32
 # Beside the weights: products of states, and reflections, which are two
 # products each.
