@@ -8,6 +8,8 @@ from keras_linrec.models import SequenceClassifier
 from keras_linrec.models import cost
 from keras_linrec.models.units import UNITS
 
+pytestmark = pytest.mark.rest
+
 BATCH, TIME = 4, 1000
 # Its transfer functions in chunks, which do not grow with the batch.
 WITH_KERNELS = {"s4d": 2.5}
