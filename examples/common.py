@@ -9,6 +9,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from pictures import save
+
 # Functions import Keras themselves, after a backend has been chosen.
 
 BACKENDS = "The environment variable KERAS_BACKEND chooses between jax, "
@@ -193,7 +195,7 @@ def require_same_run(folder, wanted):
 def save_plot(figure, options, name):
     """Write a figure of Matplotlib's into the folder given to `add_plot`."""
     make_folder(options.output)
-    figure.savefig(options.output / name, dpi=150)
+    save(figure, options.output / name)
     print(f"Wrote {name} to {options.output.resolve()}.")
 
 

@@ -63,14 +63,9 @@ def short_convolution_step(inputs, before, kernel, bias=None, activation=None):
 
 def _by_steps(steps, inputs, before, *weights):
     """`short_convolution` as a loop over time."""
-    batch, time, _ = ops.shape(inputs)
-    resets = steps.reset_mask
-    if resets is None:
-        resets = ops.zeros((batch, time), "bool")
-    if steps.lengths is None:
-        runs = ops.ones((batch, time), "bool")
-    else:
-        runs = packing.mask_of_lengths(steps.lengths, time)
+    runs, resets = packing.marks_of_steps(
+        inputs, steps.lengths, steps.reset_mask
+    )
 
     def step(before, now):
         inputs, resets, runs = now

@@ -52,6 +52,25 @@ def mask_of_lengths(lengths, time):
     )
 
 
+def marks_of_steps(inputs, lengths, resets):
+    """Which steps count, and which drop the states, for a loop over time.
+
+    Args:
+        inputs: (batch, time, ...).
+        lengths: integers (batch,), or `None` if every row is full.
+        resets: boolean, (batch, time), or `None` if there are none.
+
+    Returns:
+        `(runs, resets)`, booleans (batch, time).
+    """
+    shape = ops.shape(inputs)[:2]
+    if resets is None:
+        resets = ops.zeros(shape, "bool")
+    if lengths is None:
+        return ops.ones(shape, "bool"), resets
+    return mask_of_lengths(lengths, shape[1]), resets
+
+
 def backward_resets(resets):
     """The resets of a recurrence that runs from the last step to the first.
 

@@ -55,15 +55,9 @@ def structured_scan_any_length(
     >>> [float(value) for value in outputs[0, :, 0, 0]]
     [1.0, 1.5, 1.75]
     """
-    batch, time, _ = ops.shape(inputs)
     if states is None:
         states = zero_state(inputs, output_matrix)
-    if resets is None:
-        resets = ops.zeros((batch, time), dtype="bool")
-    if lengths is None:
-        runs = ops.ones((batch, time), dtype="bool")
-    else:
-        runs = packing.mask_of_lengths(lengths, time)
+    runs, resets = packing.marks_of_steps(inputs, lengths, resets)
 
     def step(state, now, constants):
         inputs, runs, resets = now
@@ -81,7 +75,9 @@ def structured_scan_any_length(
     )
     constants = delta, input_vector, output_matrix
     backend = backends.current()
-    if exportable.by_steps(time) and hasattr(backend, "scan_of_any_length"):
+    if exportable.by_steps(ops.shape(inputs)[1]) and hasattr(
+        backend, "scan_of_any_length"
+    ):
         run = backend.scan_of_any_length
         final_states, outputs = run(step, states, by_step, constants)
     else:
