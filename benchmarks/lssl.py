@@ -242,7 +242,7 @@ class DenseLSSL(keras_linrec.layers.LSSL):
             sequences.shape[1],
         )
         outputs = causal_convolution(sequences, response)
-        return self.mix(systems.read_out(outputs, sequences)), None
+        return self._mix(systems.read_out(outputs, sequences)), None
 
 
 def layer_steps(batch, time, features, state_size):

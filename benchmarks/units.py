@@ -183,7 +183,7 @@ def product_of_matrices(one, other):
 
 
 def gated(unit, sequences, run):
-    decay, entering = unit.gates(sequences, unit.step_constants())
+    decay, entering = unit._gates(sequences, unit.step_constants())
     (states,) = run(of_numbers, of_numbers, [decay], [entering])
     return states
 

@@ -201,12 +201,35 @@ def _with_alternative(format):
 def _write(export, self, filepath, format, kwargs, **given):
     """`keras.Model.export`, with sizes left open on PyTorch."""
     given = {**given, **kwargs}
+    _call_once(self, given.get("input_signature"))
     backend = backends.current()
     if keras.backend.backend() == "torch" and format == "openvino":
         return backend.export_openvino(export, self, filepath, **given)
     scope = getattr(backend, "onnx_of_any_size", nullcontext)
     with scope() if format == "onnx" else nullcontext():
         return export(self, filepath, format=format, **given)
+
+
+def _call_once(model, signature):
+    """Call a model that was never called, with symbols.
+
+    Keras refuses it, or builds it while it is traced, where PyTorch draws no
+    weights. What Keras says of a model that is not built, and has no signature,
+    is clear.
+    """
+    if signature is None and isinstance(model, keras.Sequential):
+        # Without a `keras.Input` it has no inputs before it is built.
+        signature = getattr(model, "inputs", None)
+    elif signature is None and isinstance(model, keras.Function):
+        signature = [model.input]
+    if model._called or signature is None:
+        return
+    inputs = keras.tree.map_structure(
+        lambda spec: keras.KerasTensor(spec.shape, spec.dtype), signature
+    )
+    model(*inputs)
+    # A call with symbols does not count.
+    model._called = True
 
 
 def _is_own(layer):

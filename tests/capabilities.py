@@ -23,7 +23,7 @@ FOLDER = "KERAS_LINREC_TEST_RESULTS"
 CELLS = "the cells in `layers.RNN`"
 # In the order of the table's rows.
 CAPABILITIES = (
-    "outputs and gradients are the paper's",
+    "outputs and gradients match the paper",
     "any batch and length, from one step on",
     "masks of any pattern",
     "several sequences in one row, `reset_mask`",

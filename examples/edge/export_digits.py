@@ -98,9 +98,6 @@ def write_onnx(model, stem, sounds):
         input_signature=signature(model),
     )
     content = onnx.load(plain)
-    for node in content.graph.node:
-        # Where in Python each came from: three times the size of the rest.
-        del node.metadata_props[:]
     del content.graph.value_info[:]
     onnx.save(content, plain)
     yield plain

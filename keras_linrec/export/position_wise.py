@@ -129,6 +129,9 @@ def reason_against(operation):
             "it masks time steps. Set `drop_masks=True`, and skip masked "
             "steps, which leaves the states unchanged"
         )
+    reason = getattr(operation, "_reason_against_steps", None)
+    if reason is not None:
+        return reason
     return (
         "it is not known to treat every time step alike. If it does, name its "
         "class in `position_wise`; if it has states, define its methods "

@@ -236,7 +236,7 @@ class StepGraph:
             if not (has_states(part) or type(part) in _POOLINGS):
                 self._refuse(part, "it has no method `step`")
         if isinstance(layer, Streaming):
-            layer.require_streaming()
+            layer._require_streaming()
 
     def _require_plain_pooling(self, layer):
         if layer.keepdims or layer.data_format != "channels_last":

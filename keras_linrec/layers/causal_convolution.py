@@ -136,11 +136,11 @@ number than the features' |
         return self.activation is keras.activations.linear
 
     def state_shapes_of(self, features):
-        return [(self.kernel_size - 1, self.units_for(features))]
+        return [(self.kernel_size - 1, self._units_for(features))]
 
     def build_unit(self, features):
-        self.projection_kernel = self.add_projection(features)
-        self.kernel, self.bias = self.add_input_weights(
+        self.projection_kernel = self._add_projection(features)
+        self.kernel, self.bias = self._add_input_weights(
             (self.kernel_size, self.output_units)
         )
 

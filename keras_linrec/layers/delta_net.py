@@ -205,51 +205,51 @@ num_heads), (num_heads,), (num_heads,) | W_a^T, b_a, log A, if `gated` |
     def _parts(self):
         """The numbers of queries, keys and values of a step."""
         keys = (self.key_heads or self.num_heads) * self.key_dim
-        _, _, value_dim = self.matrix_shape()
+        _, _, value_dim = self._matrix_shape()
         values = self.num_heads * value_dim
         return keys, self.reflections * keys, self.reflections * values
 
-    def convolved_features(self, features):
+    def _convolved_features(self, features):
         return sum(self._parts())
 
-    def matrix_shape(self, features=None):
+    def _matrix_shape(self, features=None):
         value_dim = self.value_dim or 2 * self.key_dim
         return self.num_heads, self.key_dim, value_dim
 
     def build_unit(self, features):
-        heads, _, value_dim = self.matrix_shape()
+        heads, _, value_dim = self._matrix_shape()
         widths = dict(zip(("query", "key", "value"), self._parts()))
         widths["write"] = self.reflections * heads
         if self.gated:
             widths["timescale"] = heads
         if self.output_gate:
             widths["gate"] = heads * value_dim
-        # All of the inputs, in the order of `widths`.
+        # All of the inputs, in the order of `_widths`.
         projections = []
         for name, width in widths.items():
             kernel = self.add_kernel(f"{name}_kernel", (features, width))
             setattr(self, f"{name}_kernel", kernel)
             projections.append(kernel)
         self._projections = tuple(projections)
-        self.add_convolution(features)
+        self._add_convolution(features)
         if self.gated:
             # The authors' range begins at 0, whose logarithm is not finite.
-            self.add_timescale(heads, smallest_rate=1e-3)
+            self._add_timescale(heads, smallest_rate=1e-3)
         self.norm_scale = self.add_parameter("norm_scale", (value_dim,), "ones")
         self.output_kernel = self.add_kernel(
             "output_kernel", (heads * value_dim, self.output_units)
         )
 
-    def input_kernels(self):
+    def _input_kernels(self):
         # A list: TensorFlow wraps tuples that a layer keeps.
         return ops.concatenate([*self._projections], axis=-1)
 
-    def widths(self):
+    def _widths(self):
         widths = [kernel.shape[-1] for kernel in self._projections]
         return sum(widths[:3]), *widths[3:]
 
-    def entering(self, mixed, beside, decay_rate):
-        heads, key_dim, value_dim = self.matrix_shape()
+    def _entering(self, mixed, beside, decay_rate):
+        heads, key_dim, value_dim = self._matrix_shape()
         key_heads, count = self.key_heads or heads, self.reflections
         queries, keys, values = split_last(mixed, *self._parts())
         queries = _of_norm_one(in_heads(queries, key_heads, key_dim))
@@ -259,7 +259,7 @@ num_heads), (num_heads,), (num_heads,) | W_a^T, b_a, log A, if `gated` |
             write = 2.0 * write
         log_decay = None
         if self.gated:
-            log_decay = decay_rate * self.timescale(beside[1])
+            log_decay = decay_rate * self._timescale(beside[1])
         return MatrixSteps(
             queries=queries * key_dim**-0.5,
             keys=keys,
@@ -269,8 +269,8 @@ num_heads), (num_heads,), (num_heads,) | W_a^T, b_a, log A, if `gated` |
             write=write,
         )
 
-    def read_out(self, outputs, values, beside):
-        heads, _, value_dim = self.matrix_shape()
+    def _read_out(self, outputs, values, beside):
+        heads, _, value_dim = self._matrix_shape()
         outputs = normalised(outputs, self.norm_scale)
         if self.output_gate:
             gate = in_heads(beside[-1], heads, value_dim)

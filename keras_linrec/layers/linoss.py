@@ -223,7 +223,7 @@ number | D |
 
     def build_unit(self, features):
         size, units = self.state_size, self.output_units
-        self.add_log_timescale((size,))
+        self._add_log_timescale((size,))
         self.friction = None
         stiffness = keras.initializers.RandomUniform(0.0, 1.0)
         if self.damping:
@@ -236,7 +236,7 @@ number | D |
         self.input_imag = self.add_kernel("input_imag", (features, size))
         self.output_real = self.add_kernel("output_real", (size, units))
         self.output_imag = self.add_kernel("output_imag", (size, units))
-        self.feedthrough = self.add_feedthrough(features)
+        self.feedthrough = self._add_feedthrough(features)
 
     def _initial_friction(self, shape, dtype=None):
         """G, where 1 / (1 + dt G) is uniform in [r_min^2, r_max^2]."""
@@ -263,7 +263,7 @@ number | D |
         return oscillators(
             ops.convert_to_tensor(self.stiffness),
             friction,
-            self.timescale_over(steps),
+            self._timescale_over(steps),
             self.discretization,
         )
 

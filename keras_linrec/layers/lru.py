@@ -12,6 +12,7 @@ from keras_linrec.layers.base.diagonal_layer import DiagonalLayer
 from keras_linrec.layers.base.diagonal_layer import DiagonalSystem
 from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.layers.for_signals import DecaysForSignals
+from keras_linrec.layers.rotation_conversion import FromRotRNN
 from keras_linrec.validation import require_between
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_count
@@ -19,7 +20,7 @@ from keras_linrec.validation import require_ordered
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class LRU(DecaysForSignals, DiagonalLayer):
+class LRU(FromRotRNN, DecaysForSignals, DiagonalLayer):
     """Linear recurrent unit - Orvieto et al. 2023.
 
     The layer is linear in its inputs and states, unless `activation` applies a
@@ -178,7 +179,7 @@ number | D |
         self.input_imag = self.add_kernel("input_imag", (features, size))
         self.output_real = self.add_kernel("output_real", (size, units))
         self.output_imag = self.add_kernel("output_imag", (size, units))
-        self.feedthrough = self.add_feedthrough(features)
+        self.feedthrough = self._add_feedthrough(features)
 
     def _initial_theta_log(self, shape, dtype=None):
         uniform = keras.initializers.RandomUniform(0.0, 1.0)(shape, dtype)

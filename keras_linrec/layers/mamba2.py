@@ -174,12 +174,12 @@ A, b_dt, D |
         self.expand = expand
         self.num_groups = num_groups
 
-    def convolved_features(self, features):
-        self.require_features(features)
+    def _convolved_features(self, features):
+        self._require_known_features(features)
         return self.expand * features + 2 * self.num_groups * self.state_size
 
-    def matrix_shape(self, features):
-        self.require_features(features)
+    def _matrix_shape(self, features):
+        self._require_known_features(features)
         inner = self.expand * features
         heads = self.num_heads or inner // _channels_of_a_head(inner)
         if inner % heads:
@@ -192,34 +192,34 @@ A, b_dt, D |
         return heads, self.state_size, inner // heads
 
     def build_unit(self, features):
-        heads, _, channels = self.matrix_shape(features)
+        heads, _, channels = self._matrix_shape(features)
         inner = heads * channels
-        convolved = self.convolved_features(features)
+        convolved = self._convolved_features(features)
         self.input_kernel = self.add_kernel(
             "input_kernel", (features, inner + convolved + heads)
         )
-        self.add_convolution(features)
-        self.add_timescale(heads, smallest_rate=1.0)
+        self._add_convolution(features)
+        self._add_timescale(heads, smallest_rate=1.0)
         self.feedthrough = self.add_parameter("feedthrough", (heads,), "ones")
         self.norm_scale = self.add_parameter("norm_scale", (inner,), "ones")
         self.output_kernel = self.add_kernel(
             "output_kernel", (inner, self.output_units)
         )
 
-    def input_kernels(self):
+    def _input_kernels(self):
         return ops.convert_to_tensor(self.input_kernel)
 
-    def widths(self):
+    def _widths(self):
         inner = self.norm_scale.shape[0]
         heads = self.log_transition.shape[0]
         return self.convolution_kernel.shape[-1], inner, heads
 
-    def entering(self, mixed, beside, decay_rate):
+    def _entering(self, mixed, beside, decay_rate):
         inner, size = self.norm_scale.shape[0], self.state_size
         shared = self.num_groups * size
         values, keys, queries = split_last(mixed, inner, shared, shared)
         heads = self.log_transition.shape[0]
-        timescale = self.timescale(beside[1])
+        timescale = self._timescale(beside[1])
         return MatrixSteps(
             queries=in_heads(queries, self.num_groups, size),
             keys=in_heads(keys, self.num_groups, size),
@@ -228,7 +228,7 @@ A, b_dt, D |
             write=timescale,
         )
 
-    def read_out(self, outputs, values, beside):
+    def _read_out(self, outputs, values, beside):
         outputs = outputs + values * self.feedthrough[:, None]
         gate = activate(keras.activations.silu, beside[0])
         inner, groups = self.norm_scale.shape[0], self.num_groups

@@ -93,7 +93,7 @@ class MinGRU(MinimalLayer):
     (2, 8)
     """
 
-    gate_prefixes = ("gate_",)
+    _gate_prefixes = ("gate_",)
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ b_f |
     (2, 8)
     """
 
-    gate_prefixes = ("forget_", "input_")
+    _gate_prefixes = ("forget_", "input_")
 
     def __init__(
         self,

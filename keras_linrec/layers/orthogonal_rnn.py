@@ -1,8 +1,10 @@
 """OrthogonalRNN: a nonlinear recurrence whose transition keeps norms."""
 
+from typing import Any
 from typing import Literal
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_linrec import activations
@@ -10,6 +12,8 @@ from keras_linrec import types
 from keras_linrec.constraints import Sign
 from keras_linrec.constraints import UnitReflectors
 from keras_linrec.initializers import ReflectorPairs
+from keras_linrec.layers.base.given_matrices import checked_matrices
+from keras_linrec.layers.base.given_matrices import require_unset
 from keras_linrec.layers.base.nonlinear_layer import NonlinearCell
 from keras_linrec.layers.base.nonlinear_layer import NonlinearLayer
 from keras_linrec.layers.base.nonlinear_layer import NonlinearUnit
@@ -19,6 +23,7 @@ from keras_linrec.ops.householder import reflection_factors
 from keras_linrec.ops.householder import reflection_product
 from keras_linrec.ops.householder import unitary_matrix
 from keras_linrec.ops.precision import matmul
+from keras_linrec.ops.reflectors import reflectors_of
 from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
@@ -59,12 +64,12 @@ class OrthogonalUnit(NonlinearUnit):
             )
         self.field = field
         if reflections is None:
-            reflections = min(_REFLECTIONS, self.dimension)
+            reflections = min(_REFLECTIONS, self._dimension)
         require_count("reflections", reflections)
-        if reflections > self.dimension:
+        if reflections > self._dimension:
             raise ValueError(
                 "`reflections` should be at most the dimension of the state, "
-                f"{self.dimension}. Received: reflections={reflections}, "
+                f"{self._dimension}. Received: reflections={reflections}, "
                 f"units={units}, field={field}"
             )
         self.reflections = reflections
@@ -84,12 +89,12 @@ class OrthogonalUnit(NonlinearUnit):
         return 2 if self.field == "complex" else 1
 
     @property
-    def dimension(self):
+    def _dimension(self):
         """n, the number of real or complex entries of the state."""
         return self.units // self._matrices
 
     def build_recurrence(self, features):
-        complete = self.reflections == self.dimension
+        complete = self.reflections == self._dimension
         self.reflectors = self.phases = self.sign = self.modulus_bias = None
         columns = self.reflections - complete
         if columns:
@@ -106,7 +111,7 @@ class OrthogonalUnit(NonlinearUnit):
             )
         if self.field == "complex":
             self.phases = self.add_parameter(
-                "phases", (self.dimension,), "zeros"
+                "phases", (self._dimension,), "zeros"
             )
         elif complete:
             self.sign = self.add_parameter(
@@ -332,8 +337,83 @@ with zeros above row j; (units, reflections - 1) if reflections == n |
     ):
         super().__init__(**for_bases(OrthogonalRNN, locals()))
 
-    def arguments_for(self, steps, constants=None):
-        arguments = super().arguments_for(steps, constants)
+    @classmethod
+    def from_rnn(
+        cls,
+        transition: types.Tensor,
+        inputs: types.Tensor,
+        bias: types.Tensor = None,
+        reflections: int | None = None,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> types.Self:
+        """A layer with a given orthogonal transition.
+
+        Its reflectors are those of `keras_linrec.ops.reflectors_of`
+        (algorithm 2), which every orthogonal or unitary matrix has.
+
+        Args:
+            transition, inputs: arrays W (units, units) and V (units,
+                features) of h_t = activation(W h_{t-1} + V x_t + b). With
+                field="complex", W is real too, in the form that
+                `transition_matrix` returns.
+            bias: array (units,), b. Defaults to `None`, a layer without it.
+            reflections: integer, see the class. Defaults to `None`, n, which
+                suffices for every W.
+            batch_size: integer, for a `stateful` layer. Defaults to `None`,
+                any.
+            **kwargs: further arguments of the class, such as `activation`,
+                except `units` and `use_bias`.
+
+        Returns:
+            An `OrthogonalRNN`, built for that number of features.
+
+        Raises:
+            ValueError: if shapes do not agree, a number is not finite, W is
+                not orthogonal, or has not the form of a complex matrix; or if
+                it needs more reflections.
+
+        Example: a state that moves on by one place in every step.
+
+        >>> import keras
+        >>> import numpy as np
+        >>> from keras_linrec.layers import OrthogonalRNN
+        >>> shift = np.roll(np.eye(4), 1, axis=0)
+        >>> layer = OrthogonalRNN.from_rnn(
+        ...     shift, np.eye(4)[:, :1], activation="linear"
+        ... )
+        >>> pulse = np.array([1.0, 0.0, 0.0]).reshape(1, 3, 1)
+        >>> state = keras.ops.convert_to_numpy(layer(pulse))
+        >>> bool(np.allclose(state, [[0, 0, 1, 0]], atol=1e-6))
+        True
+        """
+        require_unset(kwargs, "the matrices", ("units", "use_bias"))
+        transition, inputs, bias = checked_matrices(
+            {"transition": transition, "inputs": inputs, "bias": bias},
+            inputs=("units", "features"),
+            transition=("units", "units"),
+            bias=("units",),
+        )
+        units, features = inputs.shape
+        is_complex = kwargs.get("field") == "complex"
+        matrix = _as_complex(transition) if is_complex else transition
+        if reflections is None:
+            reflections = len(matrix)
+        reflectors, last = reflectors_of(matrix, reflections)
+        layer = cls(units, reflections, use_bias=bias is not None, **kwargs)
+        layer.build((batch_size, None, features))
+        layer.kernel.assign(inputs.T)
+        if bias is not None:
+            layer.bias.assign(bias)
+        if layer.reflectors is not None:
+            layer.reflectors.assign(reflectors)
+        for weight in (layer.sign, layer.phases):
+            if weight is not None:
+                weight.assign(last)
+        return layer
+
+    def _scan_arguments_for(self, steps, constants=None):
+        arguments = super()._scan_arguments_for(steps, constants)
         if steps.reset_mask is None or not self.train_initial_state:
             return arguments
         # After a reset the state is zero. W h_0 is added there like the
@@ -347,6 +427,19 @@ with zeros above row j; (units, reflections - 1) if reflections == n |
             "inputs": ops.concatenate([inputs, resets], axis=-1),
             "input_kernel": ops.concatenate([kernel, row]),
         }
+
+
+def _as_complex(matrix):
+    """A + iB of [[A, -B], [B, A]]."""
+    size = len(matrix) // 2
+    real, imag = matrix[:size, :size], matrix[size:, :size]
+    both = np.block([[real, -imag], [imag, real]])
+    if both.shape != matrix.shape or not np.allclose(both, matrix, atol=1e-4):
+        raise ValueError(
+            "`transition` should be [[A, -B], [B, A]] for field='complex', "
+            f"which stands for A + iB. Received: transition={matrix}"
+        )
+    return real + 1j * imag
 
 
 def _times(state, recurrent_kernel):

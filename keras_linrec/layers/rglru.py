@@ -164,12 +164,12 @@ number than the features' |
         heads, units = self.num_heads, self.output_units
         _require_blocks(heads, units)
         size = units // heads
-        self.projection_kernel = self.add_projection(features)
+        self.projection_kernel = self._add_projection(features)
         self.decay_parameter = self.add_parameter(
             "decay_parameter", (units,), self._initial_decay_parameter
         )
         for prefix in ("decay_", "gate_"):
-            kernel, bias = self.add_input_weights(
+            kernel, bias = self._add_input_weights(
                 (heads, size, size),
                 prefix,
                 one_by_one(self.kernel_initializer, f"{prefix}kernel"),

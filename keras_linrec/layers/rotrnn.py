@@ -19,6 +19,7 @@ from keras_linrec.layers.base.precise_layer import one_by_one
 from keras_linrec.layers.base.precise_layer import serialized
 from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.layers.for_signals import DecaysForSignals
+from keras_linrec.layers.rotation_conversion import FromLRU
 from keras_linrec.ops import precision
 from keras_linrec.ops.rotation import complex_from_pairs
 from keras_linrec.ops.rotation import pairs_from_complex
@@ -45,7 +46,7 @@ class StepConstants(NamedTuple):
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
-class RotRNN(DecaysForSignals, BothWays, DiagonalLayer):
+class RotRNN(FromLRU, DecaysForSignals, BothWays, DiagonalLayer):
     """Rotational recurrent layer - Biegun et al. 2024.
 
     The layer is linear in its inputs and states, unless `activation` applies a
@@ -75,12 +76,6 @@ direction, if `bidirectional` |
     | `feedthrough` | (features,), or (features, units) if `units` is another \
 number | D |
 
-    The starting values are those of the paper's text, Glorot's in each head
-    for B. The code in its appendix C draws B and C from N(0, 1 / fan_in): with
-    128 features and 32 heads of 4 states the entries of B then have the
-    deviation 0.088 instead of 0.123, and ten steps of Adam at 1e-3 move the
-    normalised B by 11% instead of 8%.
-
     Args:
         units: integer, the number of output features. Defaults to `None`, as
             many as the input has.
@@ -102,9 +97,9 @@ number | D |
         activation: name or function, applied to the outputs. Defaults to
             `None`, no activation.
         kernel_initializer: for `input_kernel`, one head at a time, and for
-            `output_kernel`. xi cancels the scale of `input_kernel` in the
-            outputs, but not in training: the smaller the numbers, the further
-            a step turns B. Defaults to `"glorot_normal"`.
+            `output_kernel`. The scale of `input_kernel` does not change the
+            outputs, but smaller weights learn faster. Defaults to
+            `"glorot_normal"`.
         rotation_initializer: for M. Defaults to `None`, normal numbers of
             variance 1.
         feedthrough_initializer: for D. Defaults to `None`, normal numbers that
@@ -145,6 +140,11 @@ number | D |
 
     Raises:
         ValueError: for an argument out of its range, at construction.
+
+    The starting values are those of the paper's text. The code in its appendix
+    C draws B and C from N(0, 1 / fan_in): with 128 features and 32 heads of 4
+    states the entries of B then have the deviation 0.088 instead of 0.123, and
+    ten steps of Adam at 1e-3 move the normalised B by 11% instead of 8%.
 
     Reference:
         [RotRNN: Modelling Long Sequences with Rotations](
@@ -221,7 +221,7 @@ number | D |
         )
 
     @property
-    def head_size(self):
+    def _head_size(self):
         """The states of one head, K."""
         return self.state_size // self.num_heads
 
@@ -229,7 +229,7 @@ number | D |
         return [(self.state_size,)] * (2 if self.bidirectional else 1)
 
     def build_unit(self, features):
-        heads, size = self.num_heads, self.head_size
+        heads, size = self.num_heads, self._head_size
         self.theta = self.add_parameter(
             "theta",
             (heads, size // 2),
@@ -252,7 +252,7 @@ number | D |
             self.backward_output_kernel = self.add_kernel(
                 "backward_output_kernel", read_out
             )
-        self.feedthrough = self.add_feedthrough(features)
+        self.feedthrough = self._add_feedthrough(features)
 
     # The recurrence runs in the coordinates z = P^T x, where a pair of states
     # is one complex number and a step multiplies it by gamma exp(i theta).
@@ -273,7 +273,7 @@ number | D |
     def _decay(self):
         """gamma exp(i theta) of every complex number, (heads, channels)."""
         theta = ops.convert_to_tensor(self.theta)
-        if self.head_size % 2:
+        if self._head_size % 2:
             # The entry without a partner only decays.
             theta = ops.pad(theta, [[0, 0], [0, 1]])
         gamma = ops.exp(-ops.exp(self.gamma_log))[:, None]
@@ -301,7 +301,7 @@ number | D |
 
     def _output_projection(self, rotation, output_kernel):
         """(C P)^T for the real part of complex numbers, (channels, units)."""
-        shape = (self.num_heads, self.head_size, self.output_units)
+        shape = (self.num_heads, self._head_size, self.output_units)
         kernel = precision.matmul(
             ops.swapaxes(rotation, 1, 2), ops.reshape(output_kernel, shape)
         )
@@ -311,33 +311,33 @@ number | D |
 
     def _with_partners(self, kernel, axis=2):
         """Zeros beside the last states of heads of an odd size."""
-        if self.head_size % 2 == 0:
+        if self._head_size % 2 == 0:
             return kernel
         padding = [[0, 0]] * 3
         padding[axis] = [0, 1]
         return ops.pad(kernel, padding)
 
     def to_channels(self, states, rotation):
-        shape = (-1, self.num_heads, self.head_size)
+        shape = (-1, self.num_heads, self._head_size)
         rotated = precision.einsum(
             "bhk,hkj->bhj", ops.reshape(states[0], shape), rotation
         )
-        channels = self.num_heads * -(-self.head_size // 2)
+        channels = self.num_heads * -(-self._head_size // 2)
         return tuple(
             ops.reshape(part, (-1, channels))
             for part in complex_from_pairs(rotated)
         )
 
     def from_channels(self, channels, rotation):
-        shape = (-1, self.num_heads, -(-self.head_size // 2))
+        shape = (-1, self.num_heads, -(-self._head_size // 2))
         rotated = pairs_from_complex(
             tuple(ops.reshape(part, shape) for part in channels),
-            self.head_size,
+            self._head_size,
         )
         heads = precision.einsum("bhj,hkj->bhk", rotated, rotation)
         return [ops.reshape(heads, (-1, self.state_size))]
 
-    def backward_system(self, forward):
+    def _backward_system(self, forward):
         return forward._replace(
             output_kernel=self._output_projection(
                 forward.basis, self.backward_output_kernel
@@ -351,13 +351,13 @@ number | D |
     # 1 - 1e-7 (JAX, measured against float64).
 
     def step_constants(self):
-        self.require_streaming()
+        self._require_streaming()
         rotation = self._rotation()
         turned = multiply(
             tuple(ops.expand_dims(part, 1) for part in self._decay()),
             complex_from_pairs(rotation),
         )
-        turned = pairs_from_complex(turned, self.head_size)
+        turned = pairs_from_complex(turned, self._head_size)
         return StepConstants(
             precision.matmul(turned, ops.swapaxes(rotation, -1, -2)),
             _side_by_side(self._scaled_input_kernel()),
@@ -365,7 +365,7 @@ number | D |
 
     def run_step(self, step, states, constants=None):
         transition, input_matrix = constants or self.step_constants()
-        shape = (-1, self.num_heads, self.head_size)
+        shape = (-1, self.num_heads, self._head_size)
         heads = ops.reshape(states[0], shape)
         heads = precision.einsum("bhk,hkj->bhj", heads, transition)
         state = ops.reshape(heads, (-1, self.state_size))

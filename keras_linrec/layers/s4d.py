@@ -224,12 +224,12 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
         self.trainable_transition = trainable_transition
 
     def state_shapes_of(self, features):
-        self.require_features(features)
+        self._require_known_features(features)
         return [(features, self.state_size // 2)] * 2
 
     def build_unit(self, features):
         shape = features, self.state_size // 2
-        self.add_log_timescale((features,))
+        self._add_log_timescale((features,))
         self.transition_log_real = self.add_parameter(
             "transition_log_real",
             shape,
@@ -251,7 +251,7 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
             )
             for name in ("output_real", "output_imag")
         )
-        self.add_mixing(features)
+        self._add_mixing(features)
 
     def _transition(self):
         """A, a pair (features, N / 2)."""
@@ -262,7 +262,7 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
 
     def _discretised(self, steps):
         """What steps multiply x and u by, pairs (..., features, N / 2)."""
-        timescale = self.timescale_over(steps)
+        timescale = self._timescale_over(steps)
         return discretise(self._transition(), ops.expand_dims(timescale, -1))
 
     # Whole sequences.
@@ -279,7 +279,7 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
             outputs, final_states = self._by_scan(steps, states)
         if not wanted.all_outputs:
             outputs = steps.last_of(outputs)
-        return self.mix(outputs), final_states
+        return self._mix(outputs), final_states
 
     def _is_convolution(self, steps):
         """Whether the outputs of a call are one convolution."""
@@ -291,7 +291,7 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
 
     def _angles(self, steps):
         """dt A, a pair (features, N / 2)."""
-        timescale = ops.expand_dims(self.timescale_over(steps), -1)
+        timescale = ops.expand_dims(self._timescale_over(steps), -1)
         return tuple(part * timescale for part in self._transition())
 
     def _by_response(self, steps, states):
@@ -461,7 +461,7 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
         inputs = ops.expand_dims(step.inputs, -1)
         entering = tuple(part * inputs for part in gain)
         states = multiply_add(decay, tuple(states), entering)
-        return self.mix(self._read_out(states, step.inputs)), list(states)
+        return self._mix(self._read_out(states, step.inputs)), list(states)
 
     def get_config(self):
         return {

@@ -218,7 +218,7 @@ number | D |
     def build_unit(self, features):
         size, units = self.state_size, self.output_units
         eigenvalues, vectors = normal_part(2 * size // self.num_blocks)
-        self.add_log_timescale((size,))
+        self._add_log_timescale((size,))
         if self.eigenvalues == "stable":
             self.transition_log_real = self.add_parameter(
                 "transition_log_real",
@@ -243,7 +243,7 @@ number | D |
             self.backward_output_real, self.backward_output_imag = (
                 self._add_pair("backward_output", *read_out)
             )
-        self.feedthrough = self.add_feedthrough(features)
+        self.feedthrough = self._add_feedthrough(features)
 
     def _add_pair(self, name, shape, vectors, equation):
         """The two parts of a kernel: of real numbers, times eigenvectors.
@@ -282,9 +282,9 @@ number | D |
     # Running.
 
     def diagonal_system(self):
-        return self.system_over(Steps(None))
+        return self._system_over(Steps(None))
 
-    def system_over(self, steps):
+    def _system_over(self, steps):
         kernel = (
             ops.convert_to_tensor(self.input_real),
             ops.convert_to_tensor(self.input_imag),
@@ -321,7 +321,7 @@ number | D |
             return real
         return ops.where(real < _LARGEST, real, _LARGEST)
 
-    def backward_system(self, forward):
+    def _backward_system(self, forward):
         return forward._replace(
             output_kernel=(
                 2.0 * self.backward_output_real,

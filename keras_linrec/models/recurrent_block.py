@@ -163,14 +163,14 @@ class RecurrentBlock(InputWeights, SequenceLayer):
         )
         self.kernel_size = kernel_size
         if not self.trainable:
-            freeze_all(self.parts())
+            freeze_all(self._parts())
 
     _accept_unit_arguments = SetLater._refuse
 
     def _accept_activation(self, name, value):
         return activations.get_unary(value)
 
-    def parts(self):
+    def _parts(self):
         """The layers that have weights, by name."""
         return {"convolution": self.convolution, "unit": self.unit}
 
@@ -189,17 +189,17 @@ class RecurrentBlock(InputWeights, SequenceLayer):
 
     def build_unit(self, features):
         width = self.width or features
-        self.gate_kernel, self.gate_bias = self.add_input_weights(
+        self.gate_kernel, self.gate_bias = self._add_input_weights(
             (features, width), "gate_"
         )
-        self.input_kernel, self.input_bias = self.add_input_weights(
+        self.input_kernel, self.input_bias = self._add_input_weights(
             (features, width), "input_"
         )
-        self.output_kernel, self.output_bias = self.add_input_weights(
+        self.output_kernel, self.output_bias = self._add_input_weights(
             (width, self.output_units), "output_"
         )
         shape = (None, None, width)
-        for part in self.parts().values():
+        for part in self._parts().values():
             if not part.built:
                 part.build(shape)
         given = self.unit.compute_output_shape(shape)[-1]
@@ -262,7 +262,7 @@ class RecurrentBlock(InputWeights, SequenceLayer):
             "unit": serialize_unbuilt(self.unit),
             "kernel_size": self.kernel_size,
             "activation": activations.serialize(self.activation),
-            **frozen_config(self, self.parts()),
+            **frozen_config(self, self._parts()),
         }
 
     @classmethod
@@ -271,7 +271,7 @@ class RecurrentBlock(InputWeights, SequenceLayer):
         frozen = config.pop("frozen", None)
         block = cls(**config)
         if frozen is not None:
-            freeze(block.parts(), frozen)
+            freeze(block._parts(), frozen)
         return block
 
 

@@ -189,10 +189,10 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
         self.dropout = dropout
         # The gate's Dense layers, made once the number of features is known.
         self.value_dense = self.gate_dense = None
-        self.gate_entries = pop_entries({})
-        self.frozen = None
+        self._gate_entries = pop_entries({})
+        self._frozen = None
         if not self.trainable:
-            freeze_all(self.parts())
+            freeze_all(self._parts())
 
     _accept_unit_arguments = SetLater._refuse
 
@@ -244,32 +244,32 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
             dtype=self.dtype_policy,
             trainable=(
                 self.trainable
-                if self.frozen is None
-                else name not in self.frozen
+                if self._frozen is None
+                else name not in self._frozen
             ),
         )
-        prepare(dense, name, self.gate_entries)
+        prepare(dense, name, self._gate_entries)
         build_dense(dense, sequences_shape)
         return dense
 
-    def dense_parts(self):
+    def _dense_parts(self):
         """The Dense layers of the gate, by name."""
         if self.value_dense is None:
             return {}
         return {name: getattr(self, name) for name in GATE_PARTS}
 
-    def set_dense(self, entries):
+    def _set_dense(self, entries):
         """Build the gate as the entries of a configuration have it."""
         require_names(entries, GATE_PARTS)
-        self.gate_entries = entries
+        self._gate_entries = entries
 
-    def parts(self):
+    def _parts(self):
         """The layers that have weights, by name."""
         return {
             "unit": self.unit,
             **layers_within("unit", self.unit),
             "norm": self.norm,
-            **self.dense_parts(),
+            **self._dense_parts(),
         }
 
     @property
@@ -281,12 +281,12 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
     def trainable(self, value):
         keras.layers.Layer.trainable.fset(self, value)
         # This is a later word on the gate than that of a configuration.
-        self.frozen = None
+        self._frozen = None
 
-    def set_frozen(self, names):
+    def _set_frozen(self, names):
         """Train the parts that are not named, also those not built yet."""
-        self.frozen = list(names)
-        freeze(self.parts(), self.frozen)
+        self._frozen = list(names)
+        freeze(self._parts(), self._frozen)
 
     def compute_output_shape(self, sequences_shape):
         return sequences_shape
@@ -379,7 +379,7 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
 
     # Streaming, with the unit's states.
 
-    def require_streaming(self, part=False):
+    def _require_streaming(self, part=False):
         wanted = "call_with_states" if part else "step"
         if not hasattr(self.unit, wanted):
             raise ValueError(
@@ -388,25 +388,25 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
                 f"{type(self.unit).__name__}, without `{wanted}`"
             )
         if isinstance(self.unit, Streaming):
-            self.unit.require_streaming(part)
+            self.unit._require_streaming(part)
 
     def get_initial_state(self, batch_size: int):
-        self.require_streaming()
+        self._require_streaming()
         return self.unit.get_initial_state(batch_size)
 
     def step_constants(self):
-        self.require_streaming()
+        self._require_streaming()
         if not hasattr(self.unit, "step_constants"):
             return None
         return self.unit.step_constants()
 
-    def stream_step(self, inputs, states, constants, **options):
+    def _stream_step(self, inputs, states, constants, **options):
         options = self._call_arguments(**options)
         if constants is not None:
             options["constants"] = constants
         return self._stream(self.unit.step, inputs, states, options)
 
-    def stream_part(self, sequences, states, mask, **options):
+    def _stream_part(self, sequences, states, mask, **options):
         options = {"mask": mask, **self._call_arguments(**options)}
         if mask is not None:
             sequences = zero_masked(sequences, mask)
@@ -437,8 +437,8 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
             "norm_first": self.norm_first,
             "epsilon": self.epsilon,
             "seed": self.seed,
-            **dense_config(self.dense_parts()),
-            **frozen_config(self, self.parts()),
+            **dense_config(self._dense_parts()),
+            **frozen_config(self, self._parts()),
         }
 
     @classmethod
@@ -447,9 +447,9 @@ class ResidualBlock(SetLater, LoadsAnyName, Streaming, keras.layers.Layer):
         entries = pop_entries(config)
         frozen = config.pop("frozen", None)
         block = cls(**config)
-        block.set_dense(entries)
+        block._set_dense(entries)
         if frozen is not None:
-            block.set_frozen(frozen)
+            block._set_frozen(frozen)
         return block
 
 

@@ -34,10 +34,10 @@ class SequenceClassifier(SequenceModel):
         num_classes: integer, the number of classes.
         num_layers: integer, the number of blocks. Defaults to 6.
         units: integer, the features of every block. Defaults to 128.
-        unit: a name that `ResidualBlock` takes, or any layer from (batch,
-            time, units) to the same shape. Every block gets a copy, with
-            weights of its own (equal at the start if its initializers have
-            seeds). Or a list of one for each block. Defaults to `"lssl"`.
+        unit: a name that `ResidualBlock` takes, or any layer that keeps the
+            shape (batch, time, units). Every block gets a copy, with weights
+            of its own (equal at the start if its initializers have seeds). Or
+            a list of one for each block. Defaults to `"lssl"`.
         unit_arguments: dictionary of constructor arguments for a unit given by
             name, such as `{"state_size": 64}`. For LSSL the paper chooses
             `dt_min` and `dt_max` a factor of 100 apart, with 1 / L between
@@ -54,8 +54,8 @@ class SequenceClassifier(SequenceModel):
         pool_size: integer, k: between two blocks the outputs of k steps are
             averaged, so that each block reads a k-th of the steps; or a tuple
             of one for each place between two blocks. Masked steps are left
-            out first, and what does not fill a window at the end is dropped.
-            Defaults to 1.
+            out first. Steps that do not fill the last window are dropped: a
+            row of 10 steps with `pool_size=4` loses two. Defaults to 1.
         pooling: over the steps that count, before the head: `"mean"`,
             `"max"`, `"last"`, the last of them, or `None`: one output a step
             (with `pool_size`, for each step of the last block). Defaults to

@@ -433,7 +433,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
     # average between blocks; and one of the pooling. That of the last step is
     # what masked steps repeat.
 
-    def require_streaming(self, part=False):
+    def _require_streaming(self, part=False):
         if self.pooling is None and self._shortenings():
             raise ValueError(
                 "A model that averages steps and does not pool has no output "
@@ -441,9 +441,9 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
                 f"pool_size={self.pool_size}, pooling=None"
             )
         for block in self.blocks:
-            block.require_streaming(part)
+            block._require_streaming(part)
 
-    def streaming_parts(self):
+    def _streaming_parts(self):
         return self.blocks
 
     def get_initial_state(self, batch_size: int):
@@ -461,7 +461,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
             - unless `pooling` is `None`, what was pooled so far, the number
               of steps in it, and for a mean what rounding took from both.
         """
-        self.require_streaming()
+        self._require_streaming()
         states = super().get_initial_state(batch_size)
         given = batch_size, self.units, self.head.compute_dtype
         for _ in range(self._shortenings()):
@@ -481,7 +481,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
         pooled = None if self.pooling is None else states[ends[1]]
         return states[: ends[0]], states[ends[0] : ends[1]], pooled
 
-    def stream_step(self, inputs, states, constants, **options):
+    def _stream_step(self, inputs, states, constants, **options):
         self._check_options(**options)
         block_states, sums, pooled = self._parts_of(states)
         outputs = self.encoder(inputs)
@@ -507,7 +507,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
         pooled = _advanced(counts, after, pooled)
         return self.head(pooled[0]), [*new_states, *new_sums, pooled]
 
-    def stream_part(self, sequences, states, mask, **options):
+    def _stream_part(self, sequences, states, mask, **options):
         self._check_options(**options)
         if mask is not None:
             # A NaN there would reach the gradients of the encoder.
@@ -581,7 +581,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
             parts["norm"] = self.norm
         for block in self.blocks:
             parts[block.name] = block
-            for name, part in block.parts().items():
+            for name, part in block._parts().items():
                 parts[f"{block.name}/{name}"] = part
         return parts
 
@@ -590,7 +590,7 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
         for block in self.blocks:
             start = f"{block.name}/"
             # Its gate is not built yet.
-            block.set_frozen(
+            block._set_frozen(
                 name.removeprefix(start)
                 for name in names
                 if name.startswith(start)
@@ -613,14 +613,14 @@ class SequenceModel(SetLater, LoadsAnyName, SavedWhole, Streaming, keras.Model):
     def _dense_config(self):
         config = dense_config(self._dense_parts())
         for block in self.blocks:
-            for entry, values in dense_config(block.dense_parts()).items():
+            for entry, values in dense_config(block._dense_parts()).items():
                 config.setdefault(entry, {})[block.name] = values
         return config
 
     def _set_dense(self, entries):
         # Before anything is built.
         for block in self.blocks:
-            block.set_dense(
+            block._set_dense(
                 {
                     entry: values.pop(block.name, {})
                     for entry, values in entries.items()

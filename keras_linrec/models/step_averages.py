@@ -89,7 +89,9 @@ def average_part(sequences, size, states, mask=None):
     place = ops.arange(0, (windows + 1) * size, dtype="int32")[None] - seen
     counts = (place >= 0) & (place < lengths[:, None])
     order = packing.take(packing.order(mask), ops.clip(place, 0, time - 1))
-    values = ops.where(counts[:, :, None], packing.take(sequences, order), 0.0)
+    values = ops.where(
+        ops.expand_dims(counts, -1), packing.take(sequences, order), 0.0
+    )
     sums = _window_sums(values, windows + 1, size)
     is_first = ops.arange(0, windows + 1, dtype="int32")[None, :, None] == 0
     sums = sums + ops.where(is_first, ops.expand_dims(total, 1), 0.0)

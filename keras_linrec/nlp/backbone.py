@@ -291,18 +291,18 @@ class LinRecBackbone(SetLater, NamedPreset, SavedWhole, Streaming, Backbone):
     def can_stream(self):
         """Whether the units run step by step: forwards only."""
         try:
-            self.unit_blocks[0].require_streaming()
+            self.unit_blocks[0]._require_streaming()
         except ValueError:
             return False
         return True
 
     # A step is a token.
-    step_axes = ("batch",)
+    _step_axes = ("batch",)
 
-    def streaming_parts(self):
+    def _streaming_parts(self):
         return self.unit_blocks
 
-    def stream_step(self, inputs, states, constants):
+    def _stream_step(self, inputs, states, constants):
         outputs = self.token_embedding(inputs)
         new_states = []
         constants = constants or [None] * self.num_layers
@@ -315,7 +315,7 @@ class LinRecBackbone(SetLater, NamedPreset, SavedWhole, Streaming, Backbone):
             new_states.append(state)
         return self._stream_norm(outputs), new_states
 
-    def stream_part(self, sequences, states, mask):
+    def _stream_part(self, sequences, states, mask):
         outputs = self.token_embedding(sequences)
         new_states = []
         for blocks, state in zip(self._layer_blocks(), states):

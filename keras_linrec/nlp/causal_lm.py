@@ -491,7 +491,7 @@ def _checked_stops(stop_token_ids, vocabulary_size):
 def _require_streaming(backbone):
     block = backbone.unit_blocks[0]
     try:
-        block.require_streaming()
+        block._require_streaming()
     except ValueError as failure:
         raise ValueError(
             "A language model's units should run step by step and read "

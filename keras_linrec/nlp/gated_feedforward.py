@@ -108,8 +108,8 @@ class GatedFeedforward(SetLater, Streaming, keras.layers.Layer):
     # A block around it streams as one around a sequence unit does. There are
     # no states, and what other positions hold does not matter.
 
-    def stream_step(self, inputs, states, constants):
+    def _stream_step(self, inputs, states, constants):
         return self(inputs), []
 
-    def stream_part(self, sequences, states, mask):
+    def _stream_part(self, sequences, states, mask):
         return self(sequences), []

@@ -21,6 +21,13 @@ class PaddingLast(keras.layers.Layer):
         it was given.
     """
 
+    # What `export_step` says of it.
+    _reason_against_steps = (
+        "it moves the tokens of whole texts. A language model runs token by "
+        "token by the methods `LinRecBackbone.step` and "
+        "`LinRecCausalLM.call_with_cache`"
+    )
+
     def call(self, token_ids, padding_mask, reset_mask=None):
         mask = ops.cast(padding_mask, "bool")
         lengths, order = packing.lengths(mask), packing.order(mask)

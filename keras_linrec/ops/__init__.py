@@ -6,6 +6,7 @@ from keras_linrec.ops.causal_convolution import causal_convolution
 from keras_linrec.ops.householder import reflection_product
 from keras_linrec.ops.householder import unitary_matrix
 from keras_linrec.ops.matrix_scan import matrix_scan
+from keras_linrec.ops.reflectors import reflectors_of
 from keras_linrec.ops.rotation import rotation_matrix
 from keras_linrec.ops.scan import complex_linear_scan
 from keras_linrec.ops.scan import linear_scan
@@ -23,6 +24,7 @@ __all__ = [
     "nonlinear_scan",
     "projected_scan",
     "reflection_product",
+    "reflectors_of",
     "rotation_matrix",
     "symmetric_skew",
     "unitary_matrix",

@@ -137,7 +137,7 @@ class _Window:
         same = _steps_of(self.segments, steps) == _steps_of(
             self.segments, readers
         )
-        return ops.where(same[:, :, None], inputs, 0.0)
+        return ops.where(ops.expand_dims(same, -1), inputs, 0.0)
 
 
 def _steps_of(sequences, steps):

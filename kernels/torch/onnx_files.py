@@ -18,7 +18,9 @@ def onnx_of_any_size():
     """A scope in which Keras writes ONNX files by PyTorch's newer exporter.
 
     Where a size is not fixed, Keras (3.12 to 3.15) calls the older one, which
-    unrolls loops over time at the traced length.
+    unrolls loops over time at the traced length. The files have no notes of
+    where in Python each operation was called: three quarters of a small model's
+    file.
     """
     _open_scope_in_pytorch()
     before = _is_open.set(True)
@@ -37,10 +39,12 @@ def _open_scope_in_pytorch():
 
     @wraps(plain)
     def export(*args, **kwargs):
-        given = signature.bind(*args, **kwargs).arguments
-        if not (_is_open.get() and given.get("dynamic_axes")):
+        if not _is_open.get():
             return plain(*args, **kwargs)
-        return _export(plain, **given)
+        given = signature.bind(*args, **kwargs).arguments
+        if given.get("dynamic_axes"):
+            return _export(plain, **given)
+        return _without_notes(plain(*args, **kwargs))
 
     export.leaves_sizes_open = True
     torch.onnx.export = export
@@ -71,11 +75,15 @@ def _export(
         dynamo=True,
         verbose=False,
     )
-    # Of each operation, the exporter notes where it was called: three quarters
-    # of a small model's file.
-    for node in written.model.graph.all_nodes():
-        node.metadata_props.clear()
-    written.save(f)
+    _without_notes(written).save(f)
+
+
+def _without_notes(program):
+    """What the newer exporter returns, or the older's `None`."""
+    if program is not None:
+        for node in program.model.graph.all_nodes():
+            node.metadata_props.clear()
+    return program
 
 
 class _OfInputs(torch.nn.Module):

@@ -7,6 +7,7 @@ from keras_linrec.complex_pairs import carried
 from keras_linrec.complex_pairs import carried_add
 from keras_linrec.complex_pairs import multiply
 from keras_linrec.complex_pairs import multiply_add
+from keras_linrec.kernels.exporting import exporting
 from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.resets import unused_at
 
@@ -125,11 +126,8 @@ def _blocks(decay, inputs, initial_state, reverse, resets):
         for part, rate, state in zip(inputs, decay, initial_state)
     ]
 
-    def buffers(shape):
-        return tuple(seed.new_empty(shape) for seed in seeds)
-
     steps = _unbind(in_blocks(inputs), 2)
-    outputs = buffers((batch, count, size, channels))
+    outputs = _outputs(seeds, (batch, count, size, channels))
     if decay[0].ndim == 1:
         decays = [decay] * size
     else:
@@ -152,8 +150,7 @@ def _blocks(decay, inputs, initial_state, reverse, resets):
                 state = _dropped(state, marks[:, :, step])
             state = multiply_add(decays[step], state, steps[step])
             product = multiply(_wide(decays[step]), product)
-        for part, new in zip(outputs, state):
-            part[:, :, step] = new
+        outputs.set(step, state)
         products[step] = product
 
     last = 0 if reverse else -1
@@ -167,12 +164,60 @@ def _blocks(decay, inputs, initial_state, reverse, resets):
             reaching = _dropped(entering, stops[:, :, step])
         # In float64, as long as products may overflow float32.
         arriving = carried(products[step], reaching, torch.where)
-        for part, new in zip(outputs, arriving):
-            part[:, :, step] += new
+        outputs.add(step, arriving)
     kept = slice(count * size - time, None) if reverse else slice(time)
     return tuple(
-        part.reshape(batch, count * size, channels)[:, kept] for part in outputs
+        part.reshape(batch, count * size, channels)[:, kept]
+        for part in outputs.whole()
     )
+
+
+def _outputs(seeds, shape):
+    """What `_blocks` keeps of its steps, in a form for where it runs."""
+    if exporting():
+        return _Stacked(shape[2])
+    return _Written(tuple(seed.new_empty(shape) for seed in seeds))
+
+
+class _Written:
+    """The outputs of every step, each written to its place at once."""
+
+    def __init__(self, buffers):
+        self._buffers = buffers
+
+    def set(self, step, parts):
+        for buffer, part in zip(self._buffers, parts):
+            buffer[:, :, step] = part
+
+    def add(self, step, parts):
+        for buffer, part in zip(self._buffers, parts):
+            buffer[:, :, step] += part
+
+    def whole(self):
+        return self._buffers
+
+
+class _Stacked:
+    """The same in a file, where every write would copy the whole.
+
+    ONNX has no other than `ScatterElements` for it.
+    """
+
+    def __init__(self, count):
+        self._steps = [None] * count
+
+    def set(self, step, parts):
+        self._steps[step] = parts
+
+    def add(self, step, parts):
+        # Rounded once, as in a buffer.
+        self._steps[step] = tuple(
+            (kept + part).to(kept.dtype)
+            for kept, part in zip(self._steps[step], parts)
+        )
+
+    def whole(self):
+        return tuple(torch.stack(part, dim=2) for part in zip(*self._steps))
 
 
 def _from_zero(decay, now):

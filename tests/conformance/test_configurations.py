@@ -67,7 +67,7 @@ def test_models_are_copied_and_pickled(name):
 def test_the_layer_passes_keras_own_checks(name):
     from keras.src import testing
 
-    beside = len(built(name).run_time_variables())
+    beside = len(built(name)._run_time_variables())
 
     class Checks(testing.TestCase):
         def assertLen(self, container, expected_len, msg=None):

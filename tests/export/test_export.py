@@ -16,6 +16,7 @@ from support.units import randomise
 from support.units import sequences
 
 from keras_linrec import export_step
+from keras_linrec.layers import LRU
 from keras_linrec.layers import LipschitzRNN
 from keras_linrec.layers import RotRNN
 from keras_linrec.models import ResidualBlock
@@ -671,6 +672,38 @@ def test_onnx_files_of_other_models_are_left_to_keras(tmp_path, monkeypatch):
     plain(sequences(4))
     plain.export(tmp_path / "plain.onnx", format="onnx", verbose=False)
     assert (tmp_path / "plain.onnx").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not TORCH, reason="only PyTorch makes ONNX of it")
+@pytest.mark.rest
+@pytest.mark.parametrize("sizes", [(None, None), (1, 5)])
+def test_a_model_that_was_never_called_is_written_to_onnx(sizes, tmp_path):
+    import onnxruntime
+
+    model = keras.Sequential([LipschitzRNN(4)])
+    path = tmp_path / "model.onnx"
+    signature = [keras.InputSpec(shape=(*sizes, 3), dtype="float32")]
+    model.export(path, "onnx", verbose=False, input_signature=signature)
+    session = onnxruntime.InferenceSession(path)
+    (name,) = (part.name for part in session.get_inputs())
+    given = sequences(5, batch=1)
+    (found,) = session.run(None, {name: given})
+    assert np.allclose(found, array(model(given)), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not TORCH, reason="only PyTorch makes ONNX of it")
+@pytest.mark.rest
+def test_an_onnx_file_of_fixed_sizes_has_neither_writes_nor_notes(tmp_path):
+    import onnx
+
+    model = keras.Sequential([keras.Input((8, 3), batch_size=1), LRU(2)])
+    model.export(tmp_path / "model.onnx", "onnx", verbose=False)
+    nodes = onnx.load(tmp_path / "model.onnx").graph.node
+    assert len(nodes) > 20
+    assert not any("Scatter" in node.op_type for node in nodes)
+    assert not any(node.metadata_props for node in nodes)
 
 
 @pytest.mark.filterwarnings("ignore")

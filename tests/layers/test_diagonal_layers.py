@@ -128,7 +128,7 @@ def test_states_are_a_multiple_of_the_features_from_32_on(layer):
         unit = layer(8)
         assert unit.state_shapes_of(features)[0] == (states,)
         unit.build((None, None, features))
-        assert unit.num_states == unit.output_kernel.shape[0] == states
+        assert unit._num_states == unit.output_kernel.shape[0] == states
         assert unit.get_config()["state_size"] is None
     with pytest.raises(ValueError, match="build or call it before .* Received"):
         layer(8).get_initial_state(2)

@@ -39,7 +39,7 @@ def test_every_property_can_be_asked_for(kind):
     layer.build((2, 3) if kind in CELLS else SHAPE)
     inspect.getmembers(layer)
     still = {name for name in missing if not hasattr(layer, name)}
-    assert not still & {"state_shapes", "num_states", "output_units"}
+    assert not still & {"state_shapes", "_num_states", "output_units"}
 
 
 @pytest.mark.filterwarnings("ignore")

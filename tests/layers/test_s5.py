@@ -196,6 +196,6 @@ def test_wrong_arguments_are_named_at_construction(arguments, message):
 def test_both_ways_neither_streams_nor_returns_the_last_output():
     layer = UNITS["s5"](bidirectional=True)
     with pytest.raises(ValueError, match="bidirectional=True"):
-        layer.require_streaming()
+        layer._require_streaming()
     with pytest.raises(ValueError, match="return_sequences=False"):
         layer.return_sequences = False

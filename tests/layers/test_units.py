@@ -46,7 +46,7 @@ def at_lengths(lengths, others, selected):
 EVERY_UNIT = pytest.mark.parametrize(
     "name", standing_for_all(UNITS, REPRESENTATIVE)
 )
-PAPER = pytest.mark.capability("outputs and gradients are the paper's")
+PAPER = pytest.mark.capability("outputs and gradients match the paper")
 
 
 @PAPER

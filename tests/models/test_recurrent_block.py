@@ -42,7 +42,7 @@ def twin(block, **changes):
 
 
 def own_weights(block):
-    weights = {weight.path: array(weight) for weight in block.own_weights()}
+    weights = {weight.path: array(weight) for weight in block._own_weights()}
     return {path.split("/")[-1]: w for path, w in weights.items()}
 
 

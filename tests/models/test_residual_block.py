@@ -332,12 +332,12 @@ def test_a_unit_that_does_not_fit_is_refused():
 def test_quantised_gates_are_quantised_when_loaded(tmp_path):
     block = ResidualBlock(make_rotrnn())
     model = keras.Sequential([keras.Input((None, 3)), block])
-    for dense in block.dense_parts().values():
+    for dense in block._dense_parts().values():
         dense.quantize("int8")
     inputs = sequences(5)
     expected = model.predict(inputs, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     close(loaded.predict(inputs, verbose=0), expected)
-    for dense in loaded.layers[0].dense_parts().values():
+    for dense in loaded.layers[0]._dense_parts().values():
         assert dense.quantization_mode == "int8"

@@ -67,6 +67,7 @@ def test_public_names_are_these():
         "nonlinear_scan",
         "projected_scan",
         "reflection_product",
+        "reflectors_of",
         "rotation_matrix",
         "symmetric_skew",
         "unitary_matrix",

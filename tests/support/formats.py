@@ -33,7 +33,7 @@ GUIDE = DOCS / "guides" / "export.md"
 ANY = "any batch and time"
 BATCH = "any batch, fixed time"
 ANY_BATCH = "any batch"
-NONE = "raises"
+NONE = "no (error)"
 # By what a file leaves open, the (batch, time) that it is written for, with
 # `None` for any, and those that it runs with.
 SIZES = {

@@ -7,7 +7,7 @@ class BothWays:
     """A mixin for a `DiagonalLayer` that may have a second direction.
 
     Both directions share the recurrence, and each has a C of its own; their
-    outputs are added. A unit supplies `backward_system`, and the states of
+    outputs are added. A unit supplies `_backward_system`, and the states of
     both directions in `state_shapes_of`.
 
     Args:
@@ -44,7 +44,7 @@ class BothWays:
             _require_both_ways(False, value)
         return super()._accept_return_sequences(name, value)
 
-    def backward_system(self, forward):
+    def _backward_system(self, forward):
         """The second direction's `DiagonalSystem`, without D.
 
         Args:
@@ -55,13 +55,13 @@ class BothWays:
     def run(self, steps, states, wanted):
         if not self.bidirectional:
             return super().run(steps, states, wanted)
-        forward = self.system_over(steps)
+        forward = self._system_over(steps)
         # Zeros behind a row's end leave a state of zero as it is.
         if states is not None or wanted.states:
             self._require_one_kind(steps)
             forward = forward.stopping_after(steps)
         outputs, final_states = [], []
-        for system in (forward, self.backward_system(forward)):
+        for system in (forward, self._backward_system(forward)):
             state = None
             if states is not None:
                 count = len(states) // 2
@@ -82,16 +82,16 @@ class BothWays:
                 f"both in layer '{self.name}'"
             )
 
-    def require_streaming(self, part=False):
+    def _require_streaming(self, part=False):
         if self.bidirectional:
             raise ValueError(
                 "A layer that reads both ways cannot stream. Received: "
                 f"bidirectional=True in layer '{self.name}'"
             )
-        super().require_streaming(part)
+        super()._require_streaming(part)
 
     def step_constants(self):
-        self.require_streaming()
+        self._require_streaming()
         return super().step_constants()
 
     def get_config(self):

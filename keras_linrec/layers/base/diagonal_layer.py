@@ -193,7 +193,7 @@ class DiagonalLayer(SequenceLayer):
     unit supplies `build_unit`, `state_shapes_of` and
 
     - `diagonal_system()`, the `DiagonalSystem` that its weights define, or,
-      if the call takes arguments of its own, `system_over(steps)`;
+      if the call takes arguments of its own, `_system_over(steps)`;
     - `to_channels(states, basis)` and `from_channels(channels, basis)`, which
       convert its states to z and back, unless they are z itself;
     - `finished(outputs)`, if more than the activation follows the system.
@@ -244,7 +244,7 @@ class DiagonalLayer(SequenceLayer):
         """The `DiagonalSystem` that the weights define."""
         raise NotImplementedError
 
-    def system_over(self, steps):
+    def _system_over(self, steps):
         """The system of a call, or of a step without the axis of time."""
         return self.diagonal_system()
 
@@ -262,7 +262,7 @@ class DiagonalLayer(SequenceLayer):
 
     # Weights.
 
-    def add_feedthrough(self, features):
+    def _add_feedthrough(self, features):
         """D: a vector if there are as many outputs as inputs, else a matrix."""
         units = self.output_units
         return self.add_parameter(
@@ -274,7 +274,7 @@ class DiagonalLayer(SequenceLayer):
     # Running.
 
     def run(self, steps, states, wanted):
-        system = self.system_over(steps)
+        system = self._system_over(steps)
         if wanted.states:
             system = system.stopping_after(steps)
         if states is not None:
@@ -291,7 +291,7 @@ class DiagonalLayer(SequenceLayer):
     def run_step(self, step, states, constants=None):
         system = constants
         if system is None or not step.is_plain:
-            system = self.system_over(step)
+            system = self._system_over(step)
         channels = self.to_channels(states, system.basis)
         outputs, channels = system.step(step.inputs, channels)
         final_states = self.from_channels(channels, system.basis)

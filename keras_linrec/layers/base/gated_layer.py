@@ -25,7 +25,7 @@ class GatedLayer(InputWeights, SequenceLayer):
     """
 
     def state_shapes_of(self, features):
-        return [(self.units_for(features),)]
+        return [(self._units_for(features),)]
 
     def gating(self):
         """How decays, and what enters, follow from what the gates read."""
@@ -35,7 +35,7 @@ class GatedLayer(InputWeights, SequenceLayer):
         """What the gates read."""
         raise NotImplementedError
 
-    def gates(self, inputs, constants):
+    def _gates(self, inputs, constants):
         """The decays, and what enters, `(decay, entering)`."""
         return opened(self.gating(), self.driven(inputs, constants))
 
@@ -53,6 +53,6 @@ class GatedLayer(InputWeights, SequenceLayer):
 
     def run_step(self, step, states, constants=None):
         constants = constants or self.step_constants()
-        decay, entering = self.gates(step.inputs, constants)
+        decay, entering = self._gates(step.inputs, constants)
         state = decay * states[0] + entering
         return state, [state]

@@ -45,7 +45,7 @@ class InputWeights:
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
 
-    def add_input_weights(self, shape, prefix="", initializer=None):
+    def _add_input_weights(self, shape, prefix="", initializer=None):
         """A kernel, and a bias or `None`.
 
         Args:
@@ -66,7 +66,7 @@ class InputWeights:
             constraint=self.bias_constraint,
         )
 
-    def add_projection(self, features):
+    def _add_projection(self, features):
         """`projection_kernel`, or `None` for as many features as units."""
         if features == self.output_units:
             return None
@@ -97,7 +97,7 @@ def side_by_side(*weights):
 
     Args:
         *weights: pairs of a kernel (features, units) and a bias or `None`, as
-            `InputWeights.add_input_weights` returns them.
+            `InputWeights._add_input_weights` returns them.
 
     Returns:
         A list of the kernel, and of the bias if there is one.

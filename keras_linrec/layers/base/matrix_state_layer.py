@@ -71,17 +71,17 @@ class MatrixStateLayer(InputWeights, SequenceLayer):
     One product of the inputs gives what enters the convolution and what stands
     beside it; what the convolution gives, behind a SiLU, are the queries, keys
     and values of `keras_linrec.ops.matrix_scan`. A unit supplies `build_unit`,
-    which calls `add_convolution` and `add_timescale`, and
+    which calls `_add_convolution` and `_add_timescale`, and
 
-    - `convolved_features(features)`, how many features enter the convolution;
-    - `matrix_shape`, `(heads, key_dim, value_dim)` for inputs of so many
+    - `_convolved_features(features)`, how many features enter the convolution;
+    - `_matrix_shape`, `(heads, key_dim, value_dim)` for inputs of so many
       features;
-    - `input_kernels()`, those of the one product as one;
-    - `widths()`, the features that this product gives: those that enter the
+    - `_input_kernels()`, those of the one product as one;
+    - `_widths()`, the features that this product gives: those that enter the
       convolution, and those of each thing beside it;
-    - `entering(mixed, beside, decay_rate)`, the `MatrixSteps`; `decay_rate` is
-      -A, and `None` without `add_timescale`;
-    - `read_out(outputs, values, beside)`, the outputs of the layer.
+    - `_entering(mixed, beside, decay_rate)`, the `MatrixSteps`; `decay_rate` is
+      -A, and `None` without `_add_timescale`;
+    - `_read_out(outputs, values, beside)`, the outputs of the layer.
 
     Args:
         units: integer, the number of output features, or `None` for as many
@@ -115,44 +115,46 @@ class MatrixStateLayer(InputWeights, SequenceLayer):
 
     # What a unit supplies.
 
-    def convolved_features(self, features):
+    def _convolved_features(self, features):
         """The number of features that enter the convolution."""
         raise NotImplementedError
 
-    def matrix_shape(self, features):
+    def _matrix_shape(self, features):
         """`(heads, key_dim, value_dim)`."""
         raise NotImplementedError
 
-    def input_kernels(self):
+    def _input_kernels(self):
         """All kernels of the inputs side by side."""
         raise NotImplementedError
 
-    def widths(self):
+    def _widths(self):
         """The numbers of features of the convolution, and beside it."""
         raise NotImplementedError
 
-    def entering(self, mixed, beside, decay_rate):
+    def _entering(self, mixed, beside, decay_rate):
         """The `MatrixSteps`."""
         raise NotImplementedError
 
-    def read_out(self, outputs, values, beside):
+    def _read_out(self, outputs, values, beside):
         """The outputs of the layer, from those of the heads."""
         raise NotImplementedError
 
     # Weights.
 
     def state_shapes_of(self, features):
-        before = self.kernel_size - 1, self.convolved_features(features)
-        return [before, self.matrix_shape(features)]
+        before = self.kernel_size - 1, self._convolved_features(features)
+        return [before, self._matrix_shape(features)]
 
-    def add_convolution(self, features):
+    def _add_convolution(self, features):
         """`convolution_kernel` and `convolution_bias`."""
-        self.convolution_kernel, self.convolution_bias = self.add_input_weights(
-            (self.kernel_size, self.convolved_features(features)),
-            "convolution_",
+        self.convolution_kernel, self.convolution_bias = (
+            self._add_input_weights(
+                (self.kernel_size, self._convolved_features(features)),
+                "convolution_",
+            )
         )
 
-    def add_timescale(self, heads, smallest_rate):
+    def _add_timescale(self, heads, smallest_rate):
         """`log_transition`, log A, and `timescale_bias`, b of a step's length.
 
         Args:
@@ -177,7 +179,7 @@ class MatrixStateLayer(InputWeights, SequenceLayer):
         # log(exp(dt) - 1)
         return ops.log(ops.expm1(ops.exp(drawn(shape, dtype))))
 
-    def timescale(self, numbers):
+    def _timescale(self, numbers):
         """dt of every step, (..., heads), from what the inputs give."""
         numbers = numbers + self.timescale_bias
         return activate(keras.activations.softplus, numbers)
@@ -189,7 +191,7 @@ class MatrixStateLayer(InputWeights, SequenceLayer):
         kernels, decay_rate = self.step_constants()
         inputs, *beside = self._projected(steps.inputs, kernels)
         mixed, last = short_convolution(steps, inputs, before, *self._taps())
-        entering = self.entering(mixed, beside, decay_rate)
+        entering = self._entering(mixed, beside, decay_rate)
         if wanted.states and steps.lengths is not None:
             entering = entering.held_after(steps.lengths)
         outputs, matrix = entering.scanned(matrix, steps.reset_mask)
@@ -198,27 +200,27 @@ class MatrixStateLayer(InputWeights, SequenceLayer):
             outputs, values, *beside = (
                 steps.last_of(part) for part in (outputs, values, *beside)
             )
-        outputs = self.read_out(outputs, values, beside)
+        outputs = self._read_out(outputs, values, beside)
         return outputs, [last(), matrix] if wanted.states else None
 
     def step_constants(self):
         decay_rate = None
         if self.log_transition is not None:
             decay_rate = -ops.exp(self.log_transition)
-        return self.input_kernels(), decay_rate
+        return self._input_kernels(), decay_rate
 
     def run_step(self, step, states, constants=None):
         before, matrix = states
         kernels, decay_rate = constants or self.step_constants()
         inputs, *beside = self._projected(step.inputs, kernels)
         mixed, after = short_convolution_step(inputs, before, *self._taps())
-        entering = self.entering(mixed, beside, decay_rate)
+        entering = self._entering(mixed, beside, decay_rate)
         outputs, matrix = entering.with_time().scanned(matrix)
-        outputs = self.read_out(outputs[:, 0], entering.values, beside)
+        outputs = self._read_out(outputs[:, 0], entering.values, beside)
         return outputs, [after, matrix]
 
     def _projected(self, inputs, kernels):
-        return split_last(product(inputs, kernels), *self.widths())
+        return split_last(product(inputs, kernels), *self._widths())
 
     def _taps(self):
         return (

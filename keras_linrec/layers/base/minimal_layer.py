@@ -15,7 +15,7 @@ class MinimalLayer(GatedLayer):
 
         h_t = (1 - share_t) h_{t-1} + share_t g(W_h u_t + b_h)
 
-    A unit names the gates that have weights in `gate_prefixes`: the gate of
+    A unit names the gates that have weights in `_gate_prefixes`: the gate of
     what enters, or one of what is forgotten before it.
 
     Args:
@@ -24,7 +24,7 @@ class MinimalLayer(GatedLayer):
         **kwargs: those of `GatedLayer`.
     """
 
-    gate_prefixes = ()
+    _gate_prefixes = ()
 
     def __init__(self, units=None, candidate="linear", **kwargs):
         super().__init__(units, **kwargs)
@@ -35,13 +35,13 @@ class MinimalLayer(GatedLayer):
         return value
 
     def gating(self):
-        two = len(self.gate_prefixes) == 2
+        two = len(self._gate_prefixes) == 2
         return Gates(two=two, positive=self.candidate == "positive")
 
     def build_unit(self, features):
         shape = features, self.output_units
-        for prefix in (*self.gate_prefixes, ""):
-            kernel, bias = self.add_input_weights(shape, prefix)
+        for prefix in (*self._gate_prefixes, ""):
+            kernel, bias = self._add_input_weights(shape, prefix)
             setattr(self, f"{prefix}kernel", kernel)
             setattr(self, f"{prefix}bias", bias)
 
@@ -52,7 +52,7 @@ class MinimalLayer(GatedLayer):
                     getattr(self, f"{prefix}kernel"),
                     getattr(self, f"{prefix}bias"),
                 )
-                for prefix in (*self.gate_prefixes, "")
+                for prefix in (*self._gate_prefixes, "")
             )
         )
 

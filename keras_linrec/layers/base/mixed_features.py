@@ -50,7 +50,7 @@ class MixedFeatures(InputWeights):
     def _accept_activation(self, name, value):
         return activations.get_unary(value)
 
-    def add_mixing(self, features):
+    def _add_mixing(self, features):
         """Create the weights `feedthrough`, `kernel` and `bias`."""
         self.feedthrough = self.add_parameter(
             "feedthrough",
@@ -64,9 +64,9 @@ class MixedFeatures(InputWeights):
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
         )
-        self.bias = self.add_bias()
+        self.bias = self._add_bias()
 
-    def mix(self, outputs):
+    def _mix(self, outputs):
         """outputs @ kernel + bias, the channels of all features together."""
         shape = ops.shape(outputs)[:-2]
         outputs = ops.reshape(outputs, (*shape, self.kernel.shape[0]))

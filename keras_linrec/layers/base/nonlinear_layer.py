@@ -57,10 +57,10 @@ class NonlinearUnit(InputWeights):
         raise NotImplementedError
 
     def build_unit(self, features):
-        self.kernel, self.bias = self.add_input_weights((features, self.units))
+        self.kernel, self.bias = self._add_input_weights((features, self.units))
         self.build_recurrence(features)
 
-    def arguments(self, recurrence=None):
+    def _scan_arguments(self, recurrence=None):
         """The arguments of `nonlinear_scan` other than inputs and states.
 
         Args:
@@ -91,10 +91,10 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
 
     def run(self, steps, states, wanted):
         outputs, final_state = self._scan(steps, states, wanted.all_outputs)
-        final_state = self.checked(final_state, steps, states)
+        final_state = self._checked_state(final_state, steps, states)
         return outputs if wanted.all_outputs else final_state, [final_state]
 
-    def checked(self, final_state, steps, states):
+    def _checked_state(self, final_state, steps, states):
         """The final state; a unit may complain of it.
 
         Args:
@@ -110,7 +110,7 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
         _, state = self._scan(step.with_time(), states, False, constants)
         return state, [state]
 
-    def arguments_for(self, steps, constants=None):
+    def _scan_arguments_for(self, steps, constants=None):
         """The arguments of `nonlinear_scan` for these steps, by name.
 
         Args:
@@ -120,14 +120,14 @@ class NonlinearLayer(NonlinearUnit, SequenceLayer):
         return {
             "inputs": steps.inputs,
             "reset_mask": steps.reset_mask,
-            **self.arguments(constants),
+            **self._scan_arguments(constants),
         }
 
     def _scan(self, steps, states, all_outputs, constants=None):
         """All outputs if they are needed, and the state after each row."""
         keep_all = all_outputs or steps.lengths is not None
         outputs, state = nonlinear_scan(
-            **self.arguments_for(steps, constants),
+            **self._scan_arguments_for(steps, constants),
             initial_state=states and states[0],
             keep_all=keep_all,
         )
@@ -162,7 +162,7 @@ class NonlinearCell(NonlinearUnit, _Cell):
             ops.cast(inputs, self.recurrence_dtype)[:, None],
             initial_state=ops.cast(state, self.recurrence_dtype),
             keep_all=False,
-            **self.arguments(),
+            **self._scan_arguments(),
         )
         # Keras' loop needs the state in the dtype in which it came.
         return (

@@ -109,7 +109,7 @@ class NamedWeights:
     # Why the weights of a file could not be loaded.
     _failure = None
 
-    def run_time_variables(self):
+    def _run_time_variables(self):
         """Variables that are neither saved nor listed as weights."""
         return []
 
@@ -120,10 +120,10 @@ class NamedWeights:
         Variables of the run, such as the states of a stateful layer, are only
         among the `variables`, like Keras' random seeds.
         """
-        hidden = {id(variable) for variable in self.run_time_variables()}
+        hidden = {id(variable) for variable in self._run_time_variables()}
         return [w for w in super().weights if id(w) not in hidden]
 
-    def own_weights(self):
+    def _own_weights(self):
         """The weights without those of layers within, which Keras visits."""
         own = {
             id(weight)
@@ -135,7 +135,7 @@ class NamedWeights:
         return [weight for weight in self.weights if id(weight) in own]
 
     def save_own_variables(self, store):
-        for weight in self.own_weights():
+        for weight in self._own_weights():
             store[weight.name] = weight
         warn_of_infinite(self)
 
@@ -152,7 +152,7 @@ class NamedWeights:
         self._failure = None
 
     def _load_checked(self, store):
-        weights = self.own_weights()
+        weights = self._own_weights()
         expected = sorted(weight.name for weight in weights)
         if sorted(store.keys()) != expected:
             raise ValueError(

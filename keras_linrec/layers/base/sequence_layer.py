@@ -162,7 +162,7 @@ class SequenceLayer(StatefulLayer, Streaming):
         """The number of output features, known once the layer is built."""
         return self.units or self.input_spec.axes[-1]
 
-    def units_for(self, features):
+    def _units_for(self, features):
         """The number of output features, for a layer that may not be built.
 
         Args:
@@ -176,7 +176,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             )
         return self.units or features
 
-    def require_features(self, features):
+    def _require_known_features(self, features):
         """Raise where the number of features is not known yet."""
         if features is None:
             raise ValueError(
@@ -203,9 +203,9 @@ class SequenceLayer(StatefulLayer, Streaming):
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: features})
         self.build_unit(features)
         if self.stateful:
-            self.build_states(batch)
+            self._build_states(batch)
 
-    def add_bias(self):
+    def _add_bias(self):
         """The bias of the outputs, or `None` without `use_bias`."""
         if not self.use_bias:
             return None
@@ -352,7 +352,7 @@ class SequenceLayer(StatefulLayer, Streaming):
         steps = steps.checked(self.recurrence_dtype)
         sequences = steps.inputs
         if self.stateful:
-            sequences = self.of_fixed_batch(sequences)
+            sequences = self._of_fixed_batch(sequences)
         states = self._states_before(sequences, initial_state)
         # In this order: under JAX's `keras.RematScope` `training` has no truth
         # value.
@@ -369,7 +369,7 @@ class SequenceLayer(StatefulLayer, Streaming):
             run = partial(run_again, run, variables=self._read_once())
         outputs, final_states = run(steps, states)
         if self.stateful:
-            self.keep_states(final_states)
+            self._keep_states(final_states)
         outputs = ops.cast(outputs, self.compute_dtype)
         return (outputs, *final_states) if return_state else outputs
 
@@ -390,11 +390,11 @@ class SequenceLayer(StatefulLayer, Streaming):
         if initial_state is not None:
             return self._standardise_initial(initial_state, sequences)
         if self.stateful:
-            return self.kept_states()
+            return self._kept_states()
         return self.trained_states(ops.shape(sequences)[0])
 
     def _standardise_initial(self, states, sequences):
-        return self.standardise_states(
+        return self._standardise_states(
             states, sequences.shape[0], "initial_state"
         )
 
@@ -452,7 +452,7 @@ class SequenceLayer(StatefulLayer, Streaming):
 
     # Streaming.
 
-    def require_streaming(self, part=False):
+    def _require_streaming(self, part=False):
         if part and not (self.return_sequences and not self.stateful):
             raise ValueError(
                 "A layer that continues sequences should return them, and keep "
@@ -466,7 +466,7 @@ class SequenceLayer(StatefulLayer, Streaming):
                 f"Received: go_backwards=True in layer '{self.name}'"
             )
 
-    def stream_part(self, sequences, states, mask, **options):
+    def _stream_part(self, sequences, states, mask, **options):
         self._require_known(options, _NOT_OF_PARTS)
         require_arrays({"mask": mask, **options})
         self._require_features("sequences", sequences)
@@ -487,14 +487,14 @@ class SequenceLayer(StatefulLayer, Streaming):
                 f"Received: {name}.shape={tuple(values.shape)}"
             )
 
-    def stream_step(self, inputs, states, constants, **options):
+    def _stream_step(self, inputs, states, constants, **options):
         self._require_features("inputs", inputs)
         self._require_known(options, _NOT_OF_STEPS)
         options = {k: v for k, v in options.items() if v is not None}
         require_arrays(options)
         step = Steps.of_call(inputs, **options)
         step = step.checked(self.recurrence_dtype)
-        states = self.standardise_states(states, inputs.shape[0])
+        states = self._standardise_states(states, inputs.shape[0])
         outputs, states = self.run_step(step, states, constants)
         return ops.cast(outputs, self.compute_dtype), list(states)
 

@@ -56,7 +56,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
         """As `state_shapes`, or an error that says what to do first."""
         return self.state_shapes_of(self.input_spec.axes.get(-1))
 
-    def run_time_variables(self):
+    def _run_time_variables(self):
         if self._has_kept_states is None:
             return self.states or []
         return [*self.states, self._has_kept_states]
@@ -67,7 +67,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             for shape in self._state_shapes()
         ]
 
-    def standardise_states(self, states, batch=None, name="states"):
+    def _standardise_states(self, states, batch=None, name="states"):
         """A list of tensors, of the same batch as the sequences."""
         if not isinstance(states, (list, tuple)):
             states = [states]
@@ -104,7 +104,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             )
         return value
 
-    def build_states(self, batch):
+    def _build_states(self, batch):
         """Create the variables that keep the states of `batch` rows."""
         if batch is None:
             raise ValueError(
@@ -159,10 +159,10 @@ class StatefulLayer(NamedWeights, PreciseLayer):
             return
         if not is_given:
             states = self.get_initial_state(self.states[0].shape[0])
-        states = self.standardise_states(states)
+        states = self._standardise_states(states)
         for state in states:
             self._require_batch(state.shape[0])
-        self.keep_states(states)
+        self._keep_states(states)
         if not is_given and self._has_kept_states is not None:
             self._has_kept_states.assign(0.0)
 
@@ -171,14 +171,14 @@ class StatefulLayer(NamedWeights, PreciseLayer):
         """Keras' older name for `reset_state`."""
         self.reset_state(states)
 
-    def keep_states(self, states):
+    def _keep_states(self, states):
         """Keep the states from which the next batch starts."""
         for variable, state in zip(self.states, states):
             variable.assign(_detached_copy(state))
         if self._has_kept_states is not None:
             self._has_kept_states.assign(1.0)
 
-    def kept_states(self):
+    def _kept_states(self):
         """The states in which the previous batch ended."""
         states = [_detached_copy(state) for state in self.states]
         if self._has_kept_states is None:
@@ -187,7 +187,7 @@ class StatefulLayer(NamedWeights, PreciseLayer):
         trained = self.trained_states(states[0].shape[0])
         return [ops.where(has_kept, *pair) for pair in zip(states, trained)]
 
-    def of_fixed_batch(self, sequences):
+    def _of_fixed_batch(self, sequences):
         """The sequences, once their batch is that of the layer."""
         self._require_batch(sequences.shape[0])
         # TensorFlow may not know the batch before it runs. A wrong one then

@@ -11,37 +11,37 @@ class Streaming:
     """Runs one time step after another, with states in and out.
 
     Whole sequences, parts of them and single steps give the same numbers. A
-    class supplies `stream_step` and `stream_part`, which compute, and
-    `require_streaming`, which raises where that is impossible. A class whose
+    class supplies `_stream_step` and `_stream_part`, which compute, and
+    `_require_streaming`, which raises where that is impossible. A class whose
     states are not those of its parts also supplies `get_initial_state` and
     `step_constants`.
     """
 
     # The axes of a step's inputs.
-    step_axes = ("batch", "features")
+    _step_axes = ("batch", "features")
 
     # Supplied by a class.
 
-    def streaming_parts(self):
+    def _streaming_parts(self):
         """The parts whose states, as a list, are the states of the whole."""
         return []
 
     def _state_count(self):
         """How many lists of states a whole of parts has."""
-        return len(self.streaming_parts())
+        return len(self._streaming_parts())
 
-    def require_streaming(self, part=False):
+    def _require_streaming(self, part=False):
         """Raise if this cannot run step by step.
 
         Args:
             part: whether several steps are to run at once.
         """
 
-    def stream_step(self, inputs, states, constants, **options):
+    def _stream_step(self, inputs, states, constants, **options):
         """Compute `step`; the layer is built."""
         raise NotImplementedError
 
-    def stream_part(self, sequences, states, mask, **options):
+    def _stream_part(self, sequences, states, mask, **options):
         """Compute `call_with_states`; the layer is built."""
         raise NotImplementedError
 
@@ -57,7 +57,7 @@ class Streaming:
         """
         return [
             part.get_initial_state(batch_size)
-            for part in self.streaming_parts()
+            for part in self._streaming_parts()
         ]
 
     def step_constants(self):
@@ -71,7 +71,7 @@ class Streaming:
             in advance.
         """
         return [
-            part.step_constants() for part in self.streaming_parts()
+            part.step_constants() for part in self._streaming_parts()
         ] or None
 
     @in_any_byte_order
@@ -115,13 +115,13 @@ class Streaming:
         >>> tuple(output.shape)
         (1, 4)
         """
-        self.require_streaming()
-        self._require_axes("inputs", inputs, self.step_axes)
+        self._require_streaming()
+        self._require_axes("inputs", inputs, self._step_axes)
         if not self.built:
             batch, *rest = inputs.shape
             self.build((batch, None, *rest))
         self._require_states(states)
-        return self.stream_step(inputs, states, constants, **options)
+        return self._stream_step(inputs, states, constants, **options)
 
     @in_any_byte_order
     def call_with_states(
@@ -164,13 +164,13 @@ class Streaming:
         >>> tuple(outputs.shape)
         (2, 100, 4)
         """
-        self.require_streaming(part=True)
-        batch, *rest = self.step_axes
+        self._require_streaming(part=True)
+        batch, *rest = self._step_axes
         self._require_axes("sequences", sequences, (batch, "time", *rest))
         if not self.built:
             self.build(tuple(sequences.shape))
         self._require_states(states)
-        return self.stream_part(sequences, states, mask, **options)
+        return self._stream_part(sequences, states, mask, **options)
 
     def _require_states(self, states):
         """Raise for another number of lists than the parts need."""

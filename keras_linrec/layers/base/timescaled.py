@@ -16,7 +16,7 @@ from keras_linrec.validation import require_ordered
 class Timescaled:
     """A mixin for units whose steps last dt, a number for each of their parts.
 
-    `build_unit` calls `add_log_timescale`. dt is multiplied by the layer's
+    `build_unit` calls `_add_log_timescale`. dt is multiplied by the layer's
     `step_rescale` and by that of a call, and each step by its `time_deltas`.
 
     Args:
@@ -59,7 +59,7 @@ class Timescaled:
             trainable=False,
         )
 
-    def add_log_timescale(self, shape):
+    def _add_log_timescale(self, shape):
         """Create the weight `log_timescale`, log dt."""
         self.log_timescale = self.add_parameter(
             "log_timescale",
@@ -70,10 +70,10 @@ class Timescaled:
             trainable=self.trainable_timescale,
         )
 
-    def run_time_variables(self):
+    def _run_time_variables(self):
         scale = self._step_rescale_variable
         return [
-            *super().run_time_variables(),
+            *super()._run_time_variables(),
             *([] if scale is None else [scale]),
         ]
 
@@ -89,7 +89,7 @@ class Timescaled:
         if self._step_rescale_variable is not None:
             self._step_rescale_variable.assign(self._step_rescale)
 
-    def timescale(self, scale=None):
+    def _timescale(self, scale=None):
         """dt of every part.
 
         Args:
@@ -118,9 +118,9 @@ class Timescaled:
 
     def _timescale_of(self, steps):
         """dt of a call, (parts,), whatever the lengths of its steps."""
-        return self.timescale(steps.options.get("step_rescale"))
+        return self._timescale(steps.options.get("step_rescale"))
 
-    def timescale_over(self, steps):
+    def _timescale_over(self, steps):
         """dt times the lengths of steps, (..., parts), or dt, (parts,).
 
         Args:

@@ -7,14 +7,12 @@ import keras
 import numpy as np
 
 from keras_linrec import types
+from keras_linrec.layers.base.given_matrices import checked_matrices
+from keras_linrec.layers.base.given_matrices import diagonalise
+from keras_linrec.layers.base.given_matrices import require_unset
 from keras_linrec.layers.linear_dynamical_system.conversion import to_float64
 from keras_linrec.ops.algebra import canonical_system
-from keras_linrec.ops.algebra.eigenvalues import pair_order
 
-# The condition number of a basis beyond which float32 keeps too few digits.
-CONDITION_MAX = 2e3
-# The one beyond which it keeps none.
-_CONDITION_IMPOSSIBLE = 1e5
 # The norm of a given transition beyond which a slope of 1/2 may be too large.
 _NORM_MAX = 1.2
 
@@ -135,17 +133,25 @@ class NetworkConversion:
         >>> bool(np.allclose(layer.to_rnn()[0], a, atol=1e-5))
         True
         """
-        _require_free(kwargs)
-        network = _checked_network(
-            transition=transition,
-            inputs=inputs,
-            outputs=outputs,
-            feedthrough=feedthrough,
-            bias=bias,
-            state_bias=state_bias,
+        require_unset(kwargs, "the matrices", _FIXED)
+        network = checked_matrices(
+            {
+                "transition": transition,
+                "inputs": inputs,
+                "outputs": outputs,
+                "feedthrough": feedthrough,
+                "bias": bias,
+                "state_bias": state_bias,
+            },
+            inputs=("state_size", "features"),
+            transition=("state_size", "state_size"),
+            outputs=("units", "state_size"),
+            feedthrough=("units", "features"),
+            bias=("units",),
+            state_bias=("state_size",),
         )
         transition, inputs, outputs, feedthrough, bias, state_bias = network
-        eigenvalues, basis = _diagonalise(transition)
+        eigenvalues, basis = diagonalise(transition)
         norm = np.linalg.norm(transition, 2)
         if norm > _NORM_MAX:
             warnings.warn(
@@ -248,85 +254,3 @@ class NetworkConversion:
             slope=slope,
             **{**taken_over, **kwargs},
         )
-
-
-def warn_of_condition(what, condition):
-    warnings.warn(
-        f"{what} loses digits in float32: its eigenvectors have the condition "
-        f"number {condition:.0e}. Use fewer states for a companion form, or "
-        "eigenvalues that are further apart; basis='learned' starts without "
-        "this loss.",
-        stacklevel=3,
-    )
-
-
-def _require_free(arguments):
-    fixed = [name for name in _FIXED if name in arguments]
-    if fixed:
-        raise ValueError(
-            "The network that a layer is made from decides about "
-            f"{', '.join(_FIXED)}. Received: {', '.join(fixed)}"
-        )
-
-
-def _checked_network(**arrays):
-    """The arrays in float64, once their shapes are checked."""
-    given = {
-        name: None if array is None else np.asarray(array)
-        for name, array in arrays.items()
-    }
-    for name in ("transition", "inputs", "outputs", "feedthrough"):
-        if given[name].ndim != 2 or given[name].size == 0:
-            raise ValueError(
-                f"`{name}` should be a matrix. "
-                f"Received: {name}.shape={given[name].shape}"
-            )
-    size, features = given["inputs"].shape
-    units = len(given["outputs"])
-    expected = {
-        "transition": (size, size),
-        "outputs": (units, size),
-        "feedthrough": (units, features),
-        "bias": (units,),
-        "state_bias": (size,),
-    }
-    for name, array in given.items():
-        if array is None:
-            continue
-        if name in expected and array.shape != expected[name]:
-            raise ValueError(
-                f"`{name}` should have the shape {expected[name]} beside "
-                f"inputs of the shape {(size, features)}. "
-                f"Received: {name}.shape={array.shape}"
-            )
-        if not np.isrealobj(array) or not np.isfinite(array).all():
-            raise ValueError(
-                f"`{name}` should be of finite real numbers. "
-                f"Received: {name}={array}"
-            )
-    return [
-        None if array is None else array.astype("float64")
-        for array in given.values()
-    ]
-
-
-def _diagonalise(transition):
-    """Eigenvalues (size,), and S with A = S R S^-1 for their modal step R."""
-    eigenvalues, vectors = np.linalg.eig(transition)
-    first, second, leftover = pair_order(eigenvalues)
-    one, other = vectors[:, first], vectors[:, second]
-    split = np.isreal(eigenvalues[first])
-    # The states are Re(vector (u + iv)), or those of u + v and u - v.
-    u = np.where(split, one + other, one).real
-    v = np.where(split, one - other, 1j * one).real
-    basis = np.stack([u, v], axis=-1).reshape(len(transition), -1)
-    basis = np.concatenate([basis, vectors[:, leftover].real], axis=1)
-    condition = np.linalg.cond(basis)
-    if not condition < _CONDITION_IMPOSSIBLE:
-        raise ValueError(
-            "`transition` should be diagonalisable. Received: a matrix whose "
-            f"eigenvectors have the condition number {condition:.0e}"
-        )
-    if condition > CONDITION_MAX:
-        warn_of_condition("A", condition)
-    return eigenvalues, basis

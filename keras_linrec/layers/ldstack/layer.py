@@ -12,11 +12,11 @@ from keras_linrec.double_precision import activate
 from keras_linrec.double_precision import mean
 from keras_linrec.double_precision import product
 from keras_linrec.layers.base.diagonal_layer import DiagonalSystem
+from keras_linrec.layers.base.given_matrices import CONDITION_MAX
+from keras_linrec.layers.base.given_matrices import warn_of_condition
 from keras_linrec.layers.base.precise_layer import serialized
 from keras_linrec.layers.base.set_later import for_bases
-from keras_linrec.layers.ldstack.conversion import CONDITION_MAX
 from keras_linrec.layers.ldstack.conversion import NetworkConversion
-from keras_linrec.layers.ldstack.conversion import warn_of_condition
 from keras_linrec.layers.linear_dynamical_system.layer import (
     LinearDynamicalSystem,
 )
@@ -252,7 +252,7 @@ trained in a linear layer |
         return self.mimo == "average" and self._recurrences > 1
 
     def state_shapes_of(self, features):
-        shape = (self.num_states_of(features),)
+        shape = (self._num_states_of(features),)
         if self._is_averaged:
             shape = (self.projections, *shape)
         return [shape] * (1 if self.one_state else self._recurrences)
@@ -263,14 +263,14 @@ trained in a linear layer |
         if self.basis == "learned":
             self.state_basis = self.add_parameter(
                 "state_basis",
-                (self.num_states, self.num_states),
+                (self._num_states, self._num_states),
                 self.basis_initializer,
                 # A linear layer needs it only to report its states.
                 trainable=self._recurrences > 1,
             )
         if self.use_state_bias:
             self.state_bias = self.add_parameter(
-                "state_bias", (self.num_states,), "zeros"
+                "state_bias", (self._num_states,), "zeros"
             )
 
     def _check_eigenvalues(self, eigenvalues):
@@ -294,7 +294,7 @@ trained in a linear layer |
         return basis, inverse(basis)
 
     def step_constants(self):
-        modal = self.modal_form()
+        modal = self._modal_form()
         return modal, self._bases(modal)
 
     def run_step(self, step, states, constants=None):
@@ -309,7 +309,7 @@ trained in a linear layer |
         # as if the sequence were (r^T x) r.
         count = self.projections
         if states is not None:
-            states = [ops.reshape(s, (-1, self.num_states)) for s in states]
+            states = [ops.reshape(s, (-1, self._num_states)) for s in states]
         outputs, states = self._stack(
             steps.with_rows(self._projected(steps.inputs), count),
             self._input_rows(),
@@ -318,7 +318,7 @@ trained in a linear layer |
             constants,
         )
         outputs = ops.reshape(outputs, (-1, count, *ops.shape(outputs)[1:]))
-        shape = (-1, count, self.num_states)
+        shape = (-1, count, self._num_states)
         states = [ops.reshape(state, shape) for state in states]
         direct = steps.inputs
         if not wanted.all_outputs:
@@ -382,7 +382,7 @@ trained in a linear layer |
 
     def _shared(self, steps, rows, stops, needs_basis, constants):
         """The `_Shared` of a call; `stops` keeps states from a row's end on."""
-        modal, bases = constants or (self.modal_form(), None)
+        modal, bases = constants or (self._modal_form(), None)
         basis = inverse_basis = runs = None
         if needs_basis:
             basis, inverse_basis = bases or self._bases(modal)

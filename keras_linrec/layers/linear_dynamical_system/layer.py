@@ -217,11 +217,11 @@ in modal coordinates |
         self.bias_constraint = keras.constraints.get(bias_constraint)
 
     @property_if_known
-    def num_states(self):
+    def _num_states(self):
         """The number of states; known once the number of features is."""
-        return self.num_states_of(self.input_spec.axes.get(-1))
+        return self._num_states_of(self.input_spec.axes.get(-1))
 
-    def num_states_of(self, features):
+    def _num_states_of(self, features):
         """The number of states for a number of features."""
         if self.state_size is not None:
             return self.state_size
@@ -235,7 +235,7 @@ in modal coordinates |
         return features * -(-_STATES_MIN // features)
 
     def state_shapes_of(self, features):
-        return [(self.num_states_of(features),)]
+        return [(self._num_states_of(features),)]
 
     @property_if_known
     def _systems(self):
@@ -245,10 +245,10 @@ in modal coordinates |
     @property_if_known
     def _size(self):
         """The states of one system."""
-        return self.num_states // self._systems
+        return self._num_states // self._systems
 
     def build_unit(self, features):
-        if self.num_states % self._systems:
+        if self._num_states % self._systems:
             raise ValueError(
                 "`state_size` should be a multiple of the number of features "
                 "where mimo='concatenate' gives each its own system; "
@@ -259,7 +259,7 @@ in modal coordinates |
         concatenated = self.mimo == "concatenate"
         self.input_kernel = self.add_kernel(
             "input_kernel",
-            (features, features if concatenated else self.num_states),
+            (features, features if concatenated else self._num_states),
         )
         self.projection = None
         if self.mimo == "average":
@@ -271,7 +271,7 @@ in modal coordinates |
             )
         self.output_kernel = self.add_kernel(
             "output_kernel",
-            (self.num_states, self.output_units),
+            (self._num_states, self.output_units),
             self.output_initializer,
         )
         # A matrix even where a vector would do, as in the paper.
@@ -280,7 +280,7 @@ in modal coordinates |
             (features, self.output_units),
             self.feedthrough_initializer,
         )
-        self.bias = self.add_bias()
+        self.bias = self._add_bias()
 
     def _build_eigenvalues(self):
         eigenvalues = self._starting_eigenvalues()
@@ -336,7 +336,7 @@ in modal coordinates |
 
     # The recurrence, in modal coordinates.
 
-    def modal_form(self):
+    def _modal_form(self):
         """The eigenvalues in the form that runs, a `ModalForm`."""
         parameters = {
             name: getattr(self, name)
@@ -353,7 +353,7 @@ in modal coordinates |
         if self.mimo != "concatenate":
             return kernel
         rows = kernel[:, :, None] * self._entering()
-        return ops.reshape(rows, (-1, self.num_states))
+        return ops.reshape(rows, (-1, self._num_states))
 
     def _entering(self):
         """The input vector of a system in its modal coordinates."""
@@ -375,7 +375,7 @@ in modal coordinates |
         return rows if mean is None else mean @ rows
 
     def diagonal_system(self):
-        modal = self.modal_form()
+        modal = self._modal_form()
         return DiagonalSystem(
             decay=modal.decay,
             input_kernel=modal.into_channels(self._linear_input_rows()),

@@ -115,7 +115,7 @@ class LipschitzUnit(NonlinearUnit):
             "recurrent_kernel", self.recurrent_initializer
         )
         if self.gated:
-            self.gate_kernel, self.gate_bias = self.add_input_weights(
+            self.gate_kernel, self.gate_bias = self._add_input_weights(
                 (features, self.units), "gate_"
             )
         if self.trainable_step_size:
@@ -204,7 +204,7 @@ class LipschitzLayer(LipschitzUnit, NonlinearLayer):
         if has_linear_part and not (self.stable_transition or self.gated):
             warn_if_diverging(self, self._matrices()[0], sequences_shape[1])
 
-    def checked(self, final_state, steps, states):
+    def _checked_state(self, final_state, steps, states):
         """The final state; complain where it overflowed by itself.
 
         Where neither it nor the last output is wanted, JAX drops the check.
@@ -220,8 +220,8 @@ class LipschitzLayer(LipschitzUnit, NonlinearLayer):
             [steps.inputs, *(states or ())],
         )
 
-    def arguments_for(self, steps, constants=None):
-        arguments = super().arguments_for(steps, constants)
+    def _scan_arguments_for(self, steps, constants=None):
+        arguments = super()._scan_arguments_for(steps, constants)
         if steps.time_deltas is not None:
             arguments["step_size"] = self._step_size() * steps.time_deltas
         return arguments

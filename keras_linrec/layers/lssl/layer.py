@@ -11,6 +11,7 @@ from keras_linrec.layers.base.sequence_layer import SequenceLayer
 from keras_linrec.layers.base.set_later import for_bases
 from keras_linrec.layers.base.timescaled import Timescaled
 from keras_linrec.layers.for_signals import TimescalesForSignals
+from keras_linrec.layers.lssl.conversion import StateSpaceConversion
 from keras_linrec.layers.lssl.response import Systems
 from keras_linrec.layers.lssl.response import respond
 from keras_linrec.layers.lssl.response import respond_to_step
@@ -25,6 +26,7 @@ from keras_linrec.validation import require_count
 
 @keras.saving.register_keras_serializable("keras_linrec")
 class LSSL(
+    StateSpaceConversion,
     TimescalesForSignals,
     SpectrumOfTransition,
     Timescaled,
@@ -232,23 +234,23 @@ subdiagonal (last entry 0) |
         self.stable_transition = stable_transition
 
     def state_shapes_of(self, features):
-        self.require_features(features)
+        self._require_known_features(features)
         return [(features, self.state_size)]
 
     def build_unit(self, features):
-        self.add_log_timescale((features,))
+        self._add_log_timescale((features,))
         add_transition(self, self._bounds)
         self.output_matrix = self.add_parameter(
             "output_matrix",
             (features, self.channels, self.state_size),
             self.output_initializer,
         )
-        self.add_mixing(features)
+        self._add_mixing(features)
 
     def _systems(self, scale=None, transition=None):
         return Systems(
-            transition or self.transition(),
-            self.timescale(scale),
+            transition or self._transition(),
+            self._timescale(scale),
             ops.convert_to_tensor(self.output_matrix),
             ops.convert_to_tensor(self.feedthrough),
             self.activation,
@@ -267,7 +269,7 @@ subdiagonal (last entry 0) |
         )
         if not wanted.all_outputs:
             outputs = steps.last_of(outputs)
-        outputs = self.mix(outputs)
+        outputs = self._mix(outputs)
         return outputs, None if final_state is None else [final_state]
 
     def step_constants(self):
@@ -292,7 +294,7 @@ subdiagonal (last entry 0) |
         outputs, state = respond_to_step(
             systems, step.inputs, states[0], factors
         )
-        return self.mix(outputs), [state]
+        return self._mix(outputs), [state]
 
     def _measure_config(self):
         """The measure by its name, if it has no parameters."""

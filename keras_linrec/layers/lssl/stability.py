@@ -35,7 +35,7 @@ class Spectrum(NamedTuple):
 class SpectrumOfTransition:
     """A and B of an `LSSL`, and the method that shows whether A is stable."""
 
-    def transition(self):
+    def _transition(self):
         """A and B that the layer computes with, a `StructuredTransition`.
 
         They are the weights, within the bounds of `stable_transition`.
@@ -79,7 +79,7 @@ class SpectrumOfTransition:
                 f"Layer '{self.name}' has a spectrum once it is built. "
                 "Received: built=False"
             )
-        weights = map(ops.convert_to_numpy, self.transition())
+        weights = map(ops.convert_to_numpy, self._transition())
         p, d, q, t, _ = (np.asarray(weight, "float64") for weight in weights)
         matrix = _balanced(p, d, q, t)
         continuous = np.linalg.eigvals(matrix).astype("complex128")

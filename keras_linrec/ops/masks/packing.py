@@ -86,7 +86,7 @@ def hold_after(decay, lengths, time):
     Returns:
         A pair of tensors (batch, time, channels).
     """
-    runs = mask_of_lengths(lengths, time)[:, :, None]
+    runs = ops.expand_dims(mask_of_lengths(lengths, time), -1)
     real, imag = decay
     return ops.where(runs, real, 1.0), ops.where(runs, imag, 0.0)
 
@@ -116,7 +116,7 @@ def first(outputs, mask):
 
 def _picked(outputs, mask, index):
     outputs = take(outputs, index[:, None])[:, 0]
-    return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
+    return ops.where(ops.any(mask, axis=1, keepdims=True), outputs, 0.0)
 
 
 def mean(outputs, mask):
@@ -142,9 +142,9 @@ def max_pool(outputs, mask):
         outputs: (batch, time, features).
         mask: boolean, (batch, time), false at masked steps.
     """
-    outputs = ops.where(mask[:, :, None], outputs, float("-inf"))
+    outputs = ops.where(ops.expand_dims(mask, -1), outputs, float("-inf"))
     outputs = ops.amax(outputs, axis=1)
-    return ops.where(ops.any(mask, axis=1)[:, None], outputs, 0.0)
+    return ops.where(ops.any(mask, axis=1, keepdims=True), outputs, 0.0)
 
 
 def zero_masked(sequences, mask):

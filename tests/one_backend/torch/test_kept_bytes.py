@@ -1,5 +1,6 @@
 """What PyTorch keeps for the gradient, beside what `models.cost` expects."""
 
+import keras
 import numpy as np
 import pytest
 import torch
@@ -27,6 +28,18 @@ def test_a_model_keeps_what_it_costs(unit):
     expected = cost(model, BATCH, TIME).kept_bytes
     most = WITH_KERNELS.get(unit, 1.3)
     assert 0.75 < kept / expected < most
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
+def test_a_recurrent_layer_of_keras_keeps_what_it_costs(kind):
+    layer = getattr(keras.layers, kind)(24, return_sequences=True)
+    model = keras.Sequential([layer, keras.layers.Dense(2)])
+    model.build((None, None, 16))
+    sequences = torch.rand(BATCH, 100, 16)
+    weights = {one.value.untyped_storage().data_ptr() for one in model.weights}
+    kept = kept_by(lambda: model(sequences, training=True), weights)
+    expected = cost(model, BATCH, 100).kept_bytes
+    assert kept == pytest.approx(expected, rel=0.05)
 
 
 def kept_by(call, without):
