@@ -49,7 +49,8 @@ class Batches(keras.utils.PyDataset):
         by_length = np.argsort([len(signal) for signal in signals])
         ends = range(batch_size, len(signals), batch_size)
         self.batches = np.split(by_length, ends)
-        # TensorFlow fixes the length in which the first two batches agree.
+        # Keras on TensorFlow infers a fixed length if the first two batches
+        # have the same one: the longest comes second.
         self.batches.insert(1, self.batches.pop())
 
     def __len__(self):
@@ -94,12 +95,15 @@ def train(model, training, validation, epochs, rate=3e-3):
     )
 
 
-def build_lstm():
+def build_lstm(averaged=False):
+    """An LSTM whose last output is read, or the mean, as that of the blocks."""
+    average = [keras.layers.GlobalAveragePooling1D()] if averaged else []
     return keras.Sequential(
         [
             keras.Input((None, 1)),
             keras.layers.Masking(),
-            lstm(72),
+            lstm(72, return_sequences=averaged),
+            *average,
             keras.layers.Dense(4, activation="softmax"),
         ]
     )
@@ -116,6 +120,7 @@ def measure(options):
         for name, model, rate in (
             ("RotRNN", build_model(), 3e-3),
             ("LSTM", build_lstm(), 1e-3),
+            ("LSTM, mean over time", build_lstm(averaged=True), 1e-3),
         ):
             record.start()
             history = train(model, training, new, options.epochs, rate)

@@ -10,6 +10,7 @@ import numpy as np
 from common import lstm
 from common import prepare_backend
 from task_guides import Record
+from task_guides import median_row
 from task_guides import run
 
 prepare_backend()
@@ -170,8 +171,9 @@ def measure(options):
             record.history(name, model, history, "val_error")
             record.figure(name, error=record.curves[name][-1][-1])
             if example is None:
-                filled = model.predict(new_gapped[:1], verbose=0)
-                example = shown(new[0][0], filled[0], new_missing[0])
+                filled = model.predict(new_gapped, verbose=0)
+                row = typical(new[0], filled, new_missing)
+                example = shown(new[0][row], filled[row], new_missing[row])
         measure_irregular(record, training, new, options, generator)
     return {**record.result(), "example": example}
 
@@ -193,6 +195,12 @@ def measure_irregular(record, training, new, options, generator):
         )
         mean_error = history.history["val_mae"][-1] / 10
         record.figure(name, frequency_error=mean_error)
+
+
+def typical(signals, filled, missing):
+    """The signal with the median error in its gaps."""
+    errors = np.square(filled - signals)[:, :, 0]
+    return median_row(np.average(errors, axis=1, weights=missing))
 
 
 def shown(signal, filled, missing):

@@ -10,6 +10,7 @@ import numpy as np
 from common import lstm
 from common import prepare_backend
 from task_guides import Record
+from task_guides import median_row
 from task_guides import run
 
 prepare_backend()
@@ -122,8 +123,16 @@ def measure(options):
             predicted = model.predict(past, verbose=0)
             error, inside = accuracy(predicted, true)
             record.figure(name, error=error, inside=inside)
-            example = example or shown(past[0], true[0], predicted[0])
+            if example is None:
+                row = typical(true, predicted)
+                example = shown(past[row], true[row], predicted[row])
     return {**record.result(), "example": example}
+
+
+def typical(true, predicted):
+    """The series with the median error."""
+    median = np.sort(predicted, axis=-1)[:, :, 1]
+    return median_row(np.abs(median - true).mean(axis=1))
 
 
 def shown(past, true, predicted):

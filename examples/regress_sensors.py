@@ -10,6 +10,7 @@ import numpy as np
 from common import lstm
 from common import prepare_backend
 from task_guides import Record
+from task_guides import median_row
 from task_guides import run
 
 prepare_backend()
@@ -125,13 +126,21 @@ def measure(options):
             record.history(name, model, history, "val_error")
             record.figure(name, error=record.curves[name][-1][-1])
             if example is None:
-                estimate = model.predict(new[0][:1], verbose=0)[0, :, 0]
-                example = {
-                    "unit": "minutes",
-                    "lines": {"charge": new[1][0, :, 0], "estimate": estimate},
-                }
-    lines = {key: line.tolist() for key, line in example["lines"].items()}
-    return {**record.result(), "example": {**example, "lines": lines}}
+                estimates = model.predict(new[0], verbose=0)
+                example = shown(new[1][:, :, 0], estimates[:, :, 0])
+    return {**record.result(), "example": example}
+
+
+def shown(charges, estimates):
+    """The battery with the median error."""
+    row = median_row(np.square(estimates - charges).mean(axis=1))
+    return {
+        "unit": "minutes",
+        "lines": {
+            "charge": charges[row].tolist(),
+            "estimate": estimates[row].tolist(),
+        },
+    }
 
 
 def main(arguments=None):

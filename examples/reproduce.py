@@ -15,6 +15,9 @@ same numbers as if it had not been: the examples of a training step follow from
 the seed and the number of the step. `--minutes 60` stops after the round in
 which an hour has passed.
 
+A tenth of the training data is held out, the same in every run, and chooses the
+round whose weights are tested and kept. The test is read once, at the end.
+
     python examples/reproduce.py --verify speech-lssl --data recordings
 
 measures the accuracy or the loss of the model that was kept on the test, under
@@ -34,13 +37,19 @@ What `--data` takes:
 
 - `pixels-*`, `permuted-*`, `robust-*`: MNIST as Keras' mnist.npz, which
   `keras.datasets.mnist.load_data()` stores in ~/.keras/datasets;
-- `speech-*`, `speaker-*`: the folder `recordings` of the Free Spoken Digit
-  Dataset (github.com/Jakobovski/free-spoken-digit-dataset, CC BY-SA 4.0), or
-  its recordings one after another in the array `samples` of a NumPy file, with
-  `lengths`, `labels`, `speakers`, `takes` and `rate`;
+- `cifar-*`, `image-*`, `padded-*`: CIFAR-10 in a NumPy file with Keras' arrays
+  (`x_train`, `y_train`, `x_test`, `y_test`), or a folder with
+  cifar10_train_jpeg.npz and cifar10_test_jpeg.npz, whose `bytes` are JPEG files
+  that end at `ends`, with `labels`. JPEG is slightly lossy;
+- `reviews-*`: the folder aclImdb of the Large Movie Review Dataset, or a NumPy
+  file with `train_bytes`, `train_ends`, `train_labels` and the same of `test`;
+- `speech-*`, `speaker-*`, `parts-*`: the folder `recordings` of the Free Spoken
+  Digit Dataset (github.com/Jakobovski/free-spoken-digit-dataset, CC BY-SA 4.0),
+  or its recordings one after another in the array `samples` of a NumPy file,
+  with `lengths`, `labels`, `speakers`, `takes` and `rate`;
 - `sensors-*`, `gaps-*`: nothing where the package aeon is installed
   (`pip install --no-deps aeon`), which ships Japanese Vowels, or its folder;
-- `text-*`: Tiny Shakespeare as a text file, the input.txt of
+- `text-*`, `characters-*`: Tiny Shakespeare as a text file, the input.txt of
   github.com/karpathy/char-rnn in data/tinyshakespeare;
 - the others draw their data themselves, `lists-*` and `norms-*` with KerasHub.
 """

@@ -127,6 +127,11 @@ class Record:
         }
 
 
+def median_row(errors):
+    """The row whose error is the median: an example that is typical."""
+    return int(np.argsort(errors)[len(errors) // 2])
+
+
 def rounded(value):
     """Numbers to four digits, in dictionaries and lists of any depth."""
     if isinstance(value, dict):

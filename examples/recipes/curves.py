@@ -16,6 +16,7 @@ from pictures import save
 from recipes.history import accelerators
 from recipes.history import minutes_of
 from recipes.history import present
+from recipes.history import scores as scores_of
 from recipes.history import watched
 from recipes.studies import medians
 
@@ -63,7 +64,7 @@ def scores(kind, found):
         worst = min(last(SCORES[kind](run["history"])) for run in of(found))
         axes.set_ylim(lowest_drawn(worst), 100.5)
     axes.set_xlabel(along)
-    axes.set_ylabel(LABELS[kind])
+    axes.set_ylabel(f"{LABELS[kind]}, {data_of(found)}")
     shorten_numbers(axes, along)
     legend_below(figure, axes)
     return figure
@@ -77,7 +78,7 @@ def descents(found):
             history = run["history"]
             places = PLACES[STEPS](result.recipe, history)
             axes.semilogy(
-                *zip(*points(places, history["test_loss"])),
+                *zip(*points(places, scores_of(history, "loss"))),
                 color=f"C{number}",
                 # Once for all seeds.
                 label=result.recipe.title if run is result.runs[0] else None,
@@ -85,7 +86,7 @@ def descents(found):
     goal = found[0].recipe.goal
     axes.axhline(goal, color="0.4", linestyle="--", label="the goal")
     axes.set_xlabel(STEPS)
-    axes.set_ylabel("loss of the test")
+    axes.set_ylabel(f"loss, {data_of(found)}")
     legend_below(figure, axes, columns=1)
     return figure
 
@@ -125,6 +126,13 @@ def draw_runs(axes, runs, color, label):
 def points(places, values):
     """Pairs of a place and a value, where there is one."""
     return [p for p in zip(places, values) if p[1] is not None]
+
+
+def data_of(found):
+    """What the curves are measured on."""
+    held_out = {"validation_loss" in run["history"] for run in of(found)}
+    names = {(True,): "validation", (False,): "test"}
+    return names.get(tuple(held_out), "test or validation")
 
 
 def of(found):
@@ -173,13 +181,10 @@ PLACES = {
         images // recipe.batch_size for images in history["images"]
     ],
 }
-LABELS = {
-    "accuracy": "accuracy of the test, %",
-    "bits": "bits of a byte of the test",
-}
+LABELS = {"accuracy": "accuracy, %", "bits": "bits of a byte"}
 SCORES = {
-    "accuracy": lambda history: scaled(history["test_accuracy"], 100),
-    "bits": lambda history: scaled(history["test_loss"], 1 / math.log(2)),
+    "accuracy": lambda history: scaled(scores_of(history, "accuracy"), 100),
+    "bits": lambda history: scaled(scores_of(history, "loss"), 1 / math.log(2)),
 }
 
 

@@ -13,12 +13,15 @@ from common import refuse
 from copy_memory import SYMBOLS
 from copy_memory import copies
 from digits import read_task
+from recipes import cifar
 from recipes import recordings
+from recipes import reviews
 from recipes.group_words import GroupWords
 from recipes.sounds import oversampled
 from recipes.sounds import varied
 from recipes.tasks import DrawnTask
 from recipes.tasks import FixedTask
+from recipes.tasks import PaddedTask
 from recipes.tasks import TextTask
 from recipes.vowels import vowels
 
@@ -116,12 +119,34 @@ def pixels(options, seed, order, logits=False, test_size=None):
     return task
 
 
+def pictures(options, seed, form, padded_to=None):
+    """CIFAR-10, pixel by pixel or row by row.
+
+    Args:
+        form: string, of `cifar.as_sequences`.
+        padded_to: integer, so many steps, those behind the picture of normal
+            noise. Defaults to `None`, no such steps.
+    """
+    (train, labels), (test, answers) = cifar.read(options.data)
+    train, test = (cifar.as_sequences(part, form) for part in (train, test))
+    mean, deviation = train.mean(axis=(0, 1)), train.std(axis=(0, 1))
+    train, test = ((part - mean) / deviation for part in (train, test))
+    if padded_to is None:
+        return FixedTask((train, labels), (test, answers))
+    return PaddedTask((train, labels), (test, answers), padded_to)
+
+
+def film_reviews(options, seed, length):
+    """Whether a review, read byte by byte, is for a film or against it."""
+    return FixedTask(*reviews.read(options.data, length), multiple=512)
+
+
 def of_logits():
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def text(options, seed, length):
-    """The bytes of a text, each from those before it."""
+def text(options, seed, length, ahead=1):
+    """The bytes of a text, each from those `ahead` and more steps before."""
     if options.data is None:
         raise SystemExit(
             "--data: expected a text of about a megabyte, such as Tiny "
@@ -135,7 +160,7 @@ def text(options, seed, length):
     # Of the test, a tenth, at least two rows.
     if len(content) <= 20 * length:
         refuse(options.data, expected, f"{len(content)} bytes")
-    return TextTask(content.astype("int32"), length)
+    return TextTask(content.astype("int32"), length, ahead)
 
 
 def list_operation_values(options, seed, train_size, test_size, **rules):
@@ -198,8 +223,10 @@ TASKS = {
     "addition": addition,
     "copy_memory": copy_memory,
     "distant_pulses": distant_pulses,
+    "film_reviews": film_reviews,
     "group_words": group_words,
     "list_operations": list_operation_values,
+    "pictures": pictures,
     "pixels": pixels,
     "speech": speech,
     "text": text,

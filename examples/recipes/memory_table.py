@@ -1,5 +1,7 @@
 """Recipes for long memory: adding and copying."""
 
+from dataclasses import replace
+
 from recipes.recipe import Recipe
 from recipes.recipe import normal
 
@@ -111,6 +113,53 @@ def of_copying(delay, title, layers):
     )
 
 
+def baseline_addition(name, title, length=400):
+    """Another unit, trained as OrthogonalRNN is."""
+    head = {"units": 1, "bias_initializer": "ones"}
+    return replace(
+        orthogonal_addition(length),
+        layers=((name, {"units": 128}), ("Dense", head)),
+        title=f"{title}, {length} steps",
+        paper=None,
+        place=None,
+        published=None,
+        note="",
+    )
+
+
+def fewer_reflections(count, length=400):
+    recipe = orthogonal_addition(length)
+    (name, arguments), head = recipe.layers
+    return replace(
+        recipe,
+        layers=((name, {**arguments, "reflections": count}), head),
+        title=f"OrthogonalRNN, {count} reflections, {length} steps",
+        paper=None,
+        place=None,
+        published=None,
+        note="",
+    )
+
+
+def orthogonal_copying(delay, title, **arguments):
+    """OrthogonalRNN with logits, as in section 5.5 of its paper."""
+    unit = {
+        "units": 128,
+        "reflections": 128,
+        "return_sequences": True,
+        **arguments,
+    }
+    layers = (("OrthogonalRNN", unit), ("Dense", {"units": 8}))
+    return replace(
+        of_copying(delay, f"OrthogonalRNN, {title}", layers),
+        optimizer=("Adam", {"global_clipnorm": 1.0}),
+        learning_rate=1e-3,
+        batch_size=32,
+        rounds=40,
+        steps=50,
+    )
+
+
 def linear_copying(delay):
     system = {
         "units": 8,
@@ -219,6 +268,14 @@ RECIPES = {
     "addition-orthogonal-400": orthogonal_addition(400),
     "addition-orthogonal-800": orthogonal_addition(800),
     "addition-ldstack-750": ldstack_addition(750),
+    "addition-lstm-400": baseline_addition("lstm", "LSTM"),
+    "addition-rnn-400": baseline_addition("SimpleRNN", "SimpleRNN"),
+    "addition-orthogonal-400-32": fewer_reflections(32),
+    "addition-orthogonal-400-64": fewer_reflections(64),
+    "copying-orthogonal-oplu-100": orthogonal_copying(
+        100, "OPLU", activation="oplu"
+    ),
+    "copying-orthogonal-leaky-100": orthogonal_copying(100, "leaky ReLU"),
     "copying-300": linear_copying(300),
     "copying-2000": linear_copying(2000),
     "copying-lstm-300": of_copying(300, "LSTM", LSTM_COPYING),

@@ -3,10 +3,13 @@
 import inspect
 
 import keras
+import numpy as np
 from common import lstm
 
 from keras_linrec import layers
 from keras_linrec import models
+from keras_linrec.initializers import HiPPO
+from keras_linrec.layers.lssl.conversion import structured_transition
 
 
 def gru(units, **arguments):
@@ -14,6 +17,60 @@ def gru(units, **arguments):
     if keras.backend.backend() == "torch":
         arguments["use_cudnn"] = False
     return keras.layers.GRU(units, **arguments)
+
+
+@keras.saving.register_keras_serializable("keras_linrec_examples")
+class TorchLSTM(keras.layers.Layer):
+    """`torch.nn.LSTM` as a Keras layer, on PyTorch alone.
+
+    Its forget gates start with a bias of 1, as in Keras: PyTorch's own start
+    about 0, from where a state loses half of itself with every step.
+
+    It takes no mask: padding behind a sequence changes no output before it.
+
+    Args:
+        units: integer, the features of the outputs.
+        return_sequences: boolean, whether to give the outputs of all steps or
+            of the last. Defaults to `False`.
+    """
+
+    def __init__(self, units, return_sequences=False, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.return_sequences = return_sequences
+        self.supports_masking = True
+
+    def build(self, sequences_shape):
+        import torch
+
+        # The gates come in the order input, forget, cell, output.
+        forget = slice(self.units, 2 * self.units)
+        module = torch.nn.LSTM(
+            sequences_shape[-1], self.units, batch_first=True
+        )
+        with torch.no_grad():
+            module.bias_ih_l0[forget] = 1.0
+            module.bias_hh_l0[forget] = 0.0
+        # Keras wraps it in a layer.
+        self.module = module
+        self.module.supports_masking = True
+
+    def call(self, sequences):
+        outputs, _ = self.module(sequences)
+        return outputs if self.return_sequences else outputs[:, -1]
+
+    def compute_output_shape(self, sequences_shape):
+        batch_size, steps, _ = sequences_shape
+        if self.return_sequences:
+            return batch_size, steps, self.units
+        return batch_size, self.units
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "return_sequences": self.return_sequences,
+        }
 
 
 @keras.saving.register_keras_serializable("keras_linrec_examples")
@@ -96,8 +153,44 @@ class Transformer(keras.layers.Layer):
         return {**super().get_config(), **self.arguments}
 
 
+@keras.saving.register_keras_serializable("keras_linrec_examples")
+class RandomTransition(HiPPO):
+    """An A of normal numbers for an `LSSL`, in place of one that remembers.
+
+    Its entries have the variance 1 / N, and it is shifted so that the real
+    parts of its eigenvalues are at most -1/2, as LagT's: unshifted, half of
+    the states would grow with time.
+
+    Args:
+        seed: integer.
+    """
+
+    def __init__(self, seed=0):
+        super().__init__()
+        self.seed = seed
+        # With them the layer's configuration holds this object.
+        self.parameters = {"seed": seed}
+
+    def structured(self, state_size):
+        generator = np.random.default_rng(self.seed)
+        matrix = generator.standard_normal((state_size, state_size))
+        matrix /= np.sqrt(state_size)
+        highest = np.linalg.eigvals(matrix).real.max()
+        shift = (highest + 0.5) * np.eye(state_size)
+        start, _ = structured_transition(matrix - shift)
+        return start
+
+    def get_config(self):
+        return {"seed": self.seed}
+
+
 # Units that a `SequenceModel` does not know by name.
-OTHERS = {"lstm": lstm, "gru": gru, "transformer": Transformer}
+OTHERS = {
+    "lstm": lstm,
+    "torch_lstm": TorchLSTM,
+    "gru": gru,
+    "transformer": Transformer,
+}
 
 
 def build(task, listed):

@@ -19,7 +19,15 @@ def of_pixels(order, **given):
     )
 
 
-def small_lssl(order, learning_rate, dropout, published, published_rate):
+def small_lssl(
+    order,
+    learning_rate,
+    dropout,
+    published,
+    published_rate,
+    title="LSSL, small",
+    **unit_arguments,
+):
     """The small deep LSSL, with learning rates of their own for A, B and dt."""
     epochs = 6
     classifier = {
@@ -31,12 +39,13 @@ def small_lssl(order, learning_rate, dropout, published, published_rate):
             "state_size": 128,
             "dt_min": 0.8 / 784,
             "dt_max": 80 / 784,
+            **unit_arguments,
         },
         "dropout": dropout,
     }
     return of_pixels(
         order,
-        title="LSSL, small",
+        title=title,
         layers=(("SequenceClassifier", classifier),),
         optimizer=("Adam", {}),
         learning_rate=learning_rate,
@@ -146,11 +155,22 @@ LDSTACK_PIXELS = {
     "return_sequences": False,
 }
 
+# LSSL-fixed of Gu et al. 2021.
+FIXED = {
+    "title": "LSSL-fixed, small",
+    "trainable_transition": False,
+    "trainable_timescale": False,
+}
+
 MUON_EPOCHS = 32
 
 RECIPES = {
     "pixels-lssl": small_lssl("pixels", 4e-3, 0.2, 99.53, 4e-3),
     "permuted-lssl": small_lssl("permuted", 1e-2, 0.1, 98.76, 1e-3),
+    "pixels-lssl-fixed": small_lssl("pixels", 4e-3, 0.2, 99.5, 4e-3, **FIXED),
+    "permuted-lssl-fixed": small_lssl(
+        "permuted", 1e-2, 0.1, 98.6, 1e-3, **FIXED
+    ),
     "permuted-s5": s5_permuted(),
     "pixels-lipschitz": lipschitz(
         "pixels",

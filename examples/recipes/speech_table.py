@@ -29,6 +29,11 @@ def of_speech(title, unit, unit_arguments, pool_size=4, **given):
 
 
 LSSL_SPEECH = {"state_size": 32}
+# An initializer of `networks`.
+RANDOM = {
+    "class_name": "keras_linrec_examples>RandomTransition",
+    "config": {"seed": 0},
+}
 ROTRNN_SPEECH = {"state_size": 96, "theta_max": 3.141592653589793}
 LSTM_SPEECH = {"units": 48}
 # A step of an LSTM over whole recordings takes half a second: the rounds are
@@ -62,11 +67,49 @@ RECIPES = {
     ),
     "speech-rotrnn": of_speech("RotRNN", "rotrnn", ROTRNN_SPEECH),
     "speech-lstm": of_speech("LSTM", "lstm", LSTM_SPEECH, **LSTM_ROUNDS),
+    "speech-torch-lstm": of_speech(
+        "torch.nn.LSTM",
+        "torch_lstm",
+        LSTM_SPEECH,
+        backend="torch",
+        steps=60,
+        rounds=18,
+    ),
     "speaker-lssl": of_speech("LSSL", "lssl", LSSL_SPEECH, **UNHEARD),
     "speaker-rotrnn": of_speech("RotRNN", "rotrnn", ROTRNN_SPEECH, **UNHEARD),
 }
 
+# Tables 7 and 8 and section 5.4 of Gu et al. 2021, on spoken digits. A factor
+# of 100 around the 8,000th part suits recordings; the last is 100 times that.
+PARTS = "Raw speech: what of an LSSL is trained"
+LSSL_PARTS = {
+    "trained": ("A and dt trained", {}),
+    "fixed-dt": ("A trained", {"trainable_timescale": False}),
+    "fixed-a": ("dt trained", {"trainable_transition": False}),
+    "fixed": (
+        "LSSL-fixed",
+        {"trainable_transition": False, "trainable_timescale": False},
+    ),
+    "bad-dt": ("dt 100 times too long", {"dt_min": 0.1, "dt_max": 10.0}),
+    "random": ("random A", {"measure": RANDOM}),
+}
+RECIPES |= {
+    f"parts-lssl-{name}": of_speech(
+        title,
+        "lssl",
+        {**LSSL_SPEECH, **arguments},
+        section=PARTS,
+        rounds=6,
+    )
+    for name, (title, arguments) in LSSL_PARTS.items()
+}
+
 ABOUT = {
+    PARTS: "The first model of raw speech for a quarter of its training, with "
+    "A and B, or the timescales dt, as they start; with dt from 0.1 to 10 "
+    "instead of 0.001 to 0.1; and with a random A, whose entries are normal, "
+    "shifted so that no state grows (Gu et al. 2021, tables 7 and 8, and "
+    "section 5.4).",
     SPEECH: "3,000 recordings of ten digits by six speakers, 8,000 samples a "
     "second, cut at one second, with no spectrogram before the model. The test "
     "is the takes 0 to 4 of every speaker and digit: 300 recordings, of which "

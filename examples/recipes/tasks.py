@@ -10,6 +10,9 @@ import keras
 import numpy as np
 
 TEST_BATCH_SIZE = 100
+# The share of the training data that chooses, and how it is drawn.
+HELD_OUT = 0.1
+HELD_OUT_SEED = 52
 
 
 class Task:
@@ -52,6 +55,16 @@ class Task:
         """Batches of inputs and targets, the same in every run."""
         raise NotImplementedError
 
+    def hold_out(self):
+        """Take a tenth from the training data, by which a run chooses.
+
+        Sequences that are drawn need none.
+        """
+
+    def validations(self):
+        """Batches like those of `tests`, of what is held out."""
+        raise NotImplementedError
+
 
 class DrawnTask(Task):
     """Sequences that are drawn anew in every training step.
@@ -83,8 +96,14 @@ class DrawnTask(Task):
         return {"sequences": sequences}, targets
 
     def tests(self):
+        return self._drawn(1)
+
+    def validations(self):
+        return self._drawn(2)
+
+    def _drawn(self, part):
         for first in range(0, self.test_size, TEST_BATCH_SIZE):
-            generator = np.random.default_rng([0, first, 1])
+            generator = np.random.default_rng([0, first, part])
             sequences, targets = self.draw(TEST_BATCH_SIZE, generator)
             yield {"sequences": sequences}, targets
 
@@ -140,14 +159,30 @@ class FixedTask(Task):
         given = [self.vary(sequences[row], generator)[:width] for row in rows]
         return padded(given, width), labels[rows]
 
+    def hold_out(self):
+        count = len(self.train[1])
+        generator = np.random.default_rng(HELD_OUT_SEED)
+        chosen = np.zeros(count, bool)
+        chosen[
+            generator.permutation(count)[: max(1, int(HELD_OUT * count))]
+        ] = 1
+        self.validation = rows_of(self.train, chosen)
+        self.train = rows_of(self.train, ~chosen)
+
     def tests(self):
-        sequences, labels = self.test
+        return self._all_of(self.test)
+
+    def validations(self):
+        return self._all_of(self.validation)
+
+    def _all_of(self, part):
+        sequences, labels = part
         order = np.arange(len(labels))
         if isinstance(sequences, list):
             order = np.argsort([len(s) for s in sequences], kind="stable")
         rows = np.array_split(order, -(-len(order) // TEST_BATCH_SIZE))
-        for some in self._varied(self.test, rows):
-            yield self._taken(self.test, some)
+        for some in self._varied(part, rows):
+            yield self._taken(part, some)
 
     def _order(self, seed, epoch, batch_size):
         """The examples of each training step of an epoch.
@@ -195,6 +230,16 @@ class FixedTask(Task):
         return padded([sequences[row] for row in rows], width), labels[rows]
 
 
+def rows_of(part, chosen):
+    """The sequences and labels where `chosen` is true."""
+    sequences, labels = part
+    if isinstance(sequences, list):
+        sequences = [s for s, taken in zip(sequences, chosen) if taken]
+    else:
+        sequences = sequences[chosen]
+    return sequences, labels[chosen]
+
+
 def padded(sequences, width):
     """Sequences of various lengths as one array, and their mask."""
     lengths = np.array([len(sequence) for sequence in sequences])
@@ -226,36 +271,80 @@ class IrregularTask(FixedTask):
         return inputs, labels
 
 
+class PaddedTask(FixedTask):
+    """Sequences of one length, with normal noise behind them.
+
+    The noise of a training step follows from its seed and number; that of an
+    example of the test, or of what is held out, is always the same.
+    """
+
+    def __init__(self, train, test, steps):
+        super().__init__(train, test)
+        self.steps = steps
+        self.inputs = {"sequences": (steps, train[0].shape[2])}
+
+    def batch(self, seed, number, batch_size):
+        inputs, labels = super().batch(seed, number, batch_size)
+        return self._padded(inputs, [seed, number, 0]), labels
+
+    def _all_of(self, part):
+        for number, (inputs, labels) in enumerate(super()._all_of(part)):
+            yield self._padded(inputs, [0, number, 1]), labels
+
+    def _padded(self, inputs, key):
+        sequences = inputs["sequences"]
+        count, height, features = sequences.shape
+        generator = np.random.default_rng(key)
+        shape = count, self.steps - height, features
+        noise = generator.standard_normal(shape, "float32")
+        return {"sequences": np.concatenate([sequences, noise], axis=1)}
+
+
 class TextTask(Task):
     """The next byte of a text, at every step of random rows.
 
     Args:
         text: integer array, the bytes.
         length: integer, the bytes of a row.
+        ahead: integer, how many steps after it a byte is predicted. Defaults
+            to 1, the next byte.
     """
 
     num_classes = 256
     dtypes = {"sequences": "int32"}
 
-    def __init__(self, text, length):
+    def __init__(self, text, length, ahead=1):
         # The last tenth is the test.
         count = int(len(text) * 0.9)
         self.train, self.test = text[:count], text[count:]
         self.length = length
+        self.ahead = ahead
         self.inputs = {"sequences": (length,)}
 
     def batch(self, seed, number, batch_size):
         generator = np.random.default_rng([seed, number])
         first = generator.integers(
-            len(self.train) - self.length, size=batch_size
+            len(self.train) - self.length - self.ahead + 1, size=batch_size
         )
         return self._rows(self.train, first)
 
+    def hold_out(self):
+        # The last rows, as those of the test are.
+        count = len(self.train) - int(HELD_OUT * len(self.train))
+        self.train, self.validation = self.train[:count], self.train[count:]
+
     def tests(self):
-        first = np.arange(0, len(self.test) - self.length, self.length)
+        return self._all_of(self.test)
+
+    def validations(self):
+        return self._all_of(self.validation)
+
+    def _all_of(self, text):
+        last = len(text) - self.length - self.ahead + 1
+        first = np.arange(0, last, self.length)
         for some in np.array_split(first, -(-len(first) // TEST_BATCH_SIZE)):
-            yield self._rows(self.test, some)
+            yield self._rows(text, some)
 
     def _rows(self, text, first):
         places = first[:, None] + np.arange(self.length)
-        return {"sequences": text[places]}, text[places + 1]
+        return {"sequences": text[places]}, text[places + self.ahead]

@@ -1,5 +1,7 @@
 """Recipes for sensors, texts and lists, and the norms of states."""
 
+from dataclasses import replace
+
 from recipes.recipe import Recipe
 from recipes.recipe import muon
 
@@ -184,6 +186,93 @@ RECIPES["lists-rotrnn"] = Recipe(
     "and 256 in one direction, and 80,000 steps in the paper.",
 )
 
+# The same model with another unit; a complex state holds two numbers.
+LISTS_LRU = {
+    **LISTS,
+    "unit": "lru",
+    "unit_arguments": {"state_size": 32, "r_min": 0.5, "r_max": 0.9995},
+}
+RECIPES["lists-lru"] = replace(
+    RECIPES["lists-rotrnn"],
+    title="LRU",
+    layers=(LISTS_EMBEDDING, ("SequenceClassifier", LISTS_LRU)),
+    published=57.9,
+    note="the sizes and the training of RotRNN above, in one direction.",
+)
+
+REVIEWS = "Film reviews, byte by byte"
+REVIEWS_CLASSIFIER = {
+    "num_layers": 4,
+    "units": 64,
+    "unit": "rotrnn",
+    "unit_arguments": {
+        "state_size": 128,
+        "num_heads": 32,
+        # As in the paper for this task.
+        "gamma_max": 0.8,
+        "theta_max": 0.31415926535897934,
+    },
+    "dropout": 0.1,
+}
+RECIPES["reviews-rotrnn"] = Recipe(
+    section=REVIEWS,
+    title="RotRNN",
+    task="film_reviews",
+    task_arguments={"length": 4096},
+    layers=(
+        ("Embedding", {"input_dim": 256, "output_dim": 64}),
+        ("SequenceClassifier", REVIEWS_CLASSIFIER),
+    ),
+    optimizer=muon("head"),
+    learning_rate=3e-3,
+    batch_size=32,
+    rounds=80,
+    steps=70,
+    test_every=8,
+    seeds=(0,),
+    paper="rotrnn",
+    place="table 1",
+    published=89.6,
+    note="four layers of 64 features and 128 states, and 5,600 training steps "
+    "with Muon here; 256, 192 and 50,000 in the paper.",
+)
+
+AHEAD = "Characters of a text, some steps ahead"
+
+
+def of_characters(title, ahead, name, arguments, **given):
+    """One layer of about 80,000 weights between bytes and logits."""
+    embedding = ("Embedding", {"input_dim": 256, "output_dim": 64})
+    unit = (name, {**arguments, "return_sequences": True})
+    return replace(
+        of_text(title, (embedding, unit, OF_BYTES), rounds=40),
+        section=AHEAD,
+        title=f"{title}, {ahead} ahead",
+        task_arguments={"length": 150, "ahead": ahead},
+        learning_rate=3e-3,
+        **given,
+    )
+
+
+CHARACTERS = {
+    "orthogonal": (
+        "OrthogonalRNN",
+        "OrthogonalRNN",
+        {"units": 192, "reflections": 192},
+    ),
+    "lipschitz": (
+        "LipschitzRNN",
+        "LipschitzRNN",
+        {"units": 128, "step_size": 0.5},
+    ),
+    "lstm": ("LSTM", "lstm", {"units": 96}),
+}
+RECIPES |= {
+    f"characters-{key}-{ahead}": of_characters(title, ahead, name, arguments)
+    for ahead in (1, 5)
+    for key, (title, name, arguments) in CHARACTERS.items()
+}
+
 NORMS = "Norms of states in training"
 
 
@@ -231,6 +320,13 @@ ABOUT = {
     "weights, and train for about the same time on one processor: 750 steps of "
     "the transformer, and 3,000 of the others. They share one learning rate, "
     "which was not tuned for each.",
+    REVIEWS: "The task Text of Long Range Arena: the first 4,096 bytes of "
+    "50,000 reviews (Maas et al. 2011), for a film or against it, half of them "
+    "for training.",
+    AHEAD: "Tiny Shakespeare in rows of 150 bytes: the byte after each, or the "
+    "fifth after it. Mhammedi et al. 2017 and Erichson et al. 2021 predict "
+    "characters of the Penn Treebank so. The figure is bits per byte on the "
+    "last tenth.",
     LISTS_SECTION: "The values of nested lists of digits, drawn by the rules "
     "of Long Range Arena and not taken from its files: 96,000 for training, "
     "2,000 for the test, whose standard error is 1.1 points.",

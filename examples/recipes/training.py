@@ -5,15 +5,18 @@ import math
 import time
 
 import keras
+import numpy as np
 from common import cosine_schedule
 from common import draw_dropout
 from common import require_same_run
 from recipes import networks
 from recipes import record
 from recipes.data import TASKS
+from recipes.history import best_round
 from recipes.measurements import MEASUREMENTS
 from recipes.measurements import WATCHED
 from recipes.recipe import what_trains
+from recipes.tasks import HELD_OUT
 
 from keras_linrec.files import replacing
 from keras_linrec.optimizers import ParameterGroups
@@ -24,11 +27,12 @@ from keras_linrec.saving import save_model
 def train(name, recipe, seed, options):
     """Train, or go on, and write what came of it. Whether it is finished."""
     task = TASKS[recipe.task](options, seed, **recipe.task_arguments)
+    task.hold_out()
     rounds = Rounds(task, recipe, seed)
     folder = options.folder / name / f"{keras.backend.backend()}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(name, recipe, rounds, folder, options)
-    require_same_run(folder, what_trains(recipe))
+    require_same_run(folder, {**what_trains(recipe), "held_out": HELD_OUT})
     if progress.is_finished():
         print(f"{name}, seed {seed}: finished before, in {folder}.")
         return True
@@ -65,10 +69,9 @@ def make_optimizer(recipe, steps):
     return optimizer
 
 
-def test(model, task):
-    """The losses and metrics on the test, by name."""
-    tests = Tests(task)
-    return model.evaluate(tests, verbose=0, return_dict=True)
+def test(model, batches):
+    """The losses and metrics on batches of a task, by name."""
+    return model.evaluate(Tests(batches), verbose=0, return_dict=True)
 
 
 class Rounds(keras.utils.PyDataset):
@@ -95,11 +98,11 @@ class Rounds(keras.utils.PyDataset):
 
 
 class Tests(keras.utils.PyDataset):
-    """The batches of a test."""
+    """The batches of a test, or of what is held out."""
 
-    def __init__(self, task):
+    def __init__(self, batches):
         super().__init__()
-        self.batches = list(task.tests())
+        self.batches = list(batches)
 
     def __len__(self):
         return len(self.batches)
@@ -109,7 +112,10 @@ class Tests(keras.utils.PyDataset):
 
 
 class Progress(keras.callbacks.Callback):
-    """Records the rounds, tests the model, and stops when it is time.
+    """Records the rounds, validates the model, and stops when it is time.
+
+    The weights of the best round by what is held out are kept. They are tested
+    once, at the end.
 
     It comes before `BackupAndRestore`: a round that was recorded and not
     backed up is trained, and recorded, again.
@@ -127,6 +133,7 @@ class Progress(keras.callbacks.Callback):
         self.rounds = rounds
         self.options = options
         self.path = folder / "history.json"
+        self.chosen = folder / "chosen.npz"
         self.history = []
         if self.path.exists():
             self.history = json.loads(self.path.read_text())
@@ -166,8 +173,10 @@ class Progress(keras.callbacks.Callback):
         self.history.append(row)
         is_due = (epoch + 1) % self.recipe.test_every == 0
         if is_due or epoch + 1 == self.recipe.rounds:
-            tested = test(self.model, self.rounds.task)
-            row |= {f"test_{key}": float(v) for key, v in tested.items()}
+            validated = test(self.model, self.rounds.task.validations())
+            row |= {f"validation_{k}": float(v) for k, v in validated.items()}
+            if best_round(self.recipe.figure, self.history) == epoch:
+                self._choose()
             if self.recipe.watched:
                 watch = WATCHED[self.recipe.watched]
                 row |= watch(self.model, self.rounds.task)
@@ -186,20 +195,38 @@ class Progress(keras.callbacks.Callback):
         if not self.history:
             return False
         goal = self.recipe.goal
-        tested = self.history[-1].get("test_loss", math.inf)
-        reached = goal is not None and tested < goal
+        validated = self.history[-1].get("validation_loss", math.inf)
+        reached = goal is not None and validated < goal
         return reached or len(self.history) >= self.recipe.rounds
+
+    def _choose(self):
+        """Keep the weights of this round."""
+        with replacing(self.chosen) as path, open(path, "wb") as file:
+            np.savez(file, *self.model.get_weights())
+
+    def _test(self):
+        """Take the weights that were chosen, and test them, once."""
+        with np.load(self.chosen) as file:
+            self.model.set_weights(list(file.values()))
+        tested = test(self.model, self.rounds.task.tests())
+        chosen = best_round(self.recipe.figure, self.history)
+        return {
+            "round": self.history[chosen]["round"],
+            **{key: record.rounded(float(v)) for key, v in tested.items()},
+        }
 
     def _publish(self):
         """Write the run so far, and the model of the first seed."""
-        measured = {}
+        measured, tested = {}, {}
         if self.is_finished():
+            tested = {"test": self._test()}
             for kind in self.recipe.measurements:
                 measured |= MEASUREMENTS[kind](self.model, self.rounds.task)
         run = {
             "seed": self.rounds.seed,
             "parameters": self.model.count_params(),
             "finished": self.is_finished(),
+            **tested,
             "measurements": measured,
             **record.circumstances(),
             "history": record.columns(self.history),
@@ -214,7 +241,8 @@ class Progress(keras.callbacks.Callback):
     def _print(self, row):
         parts = [f"{self.name}, seed {self.rounds.seed}"]
         parts.append(f"round {row['round']} of {self.recipe.rounds}")
-        for key in ("loss", "accuracy", "test_loss", "test_accuracy"):
+        names = ("loss", "accuracy", "validation_loss", "validation_accuracy")
+        for key in names:
             if key in row:
                 parts.append(f"{key.replace('_', ' ')} {row[key]:.4f}")
         parts.append(f"{row['seconds'] / 60:.1f} minutes")

@@ -18,10 +18,13 @@ from recipes import record
 from recipes import studies
 from recipes import training
 from recipes import verification
+from recipes.data import TASKS
 from recipes.recipe import what_trains
 from recipes.studies import STUDIES
 from recipes.studies import Study
 from recipes.table import RECIPES
+from recipes.tasks import FixedTask
+from recipes.tasks import TextTask
 from support import ROOT
 
 pytestmark = pytest.mark.rest
@@ -83,7 +86,8 @@ def test_a_run_that_was_stopped_or_killed_ends_with_the_same_numbers(tmp_path):
     finished, parts, resumed = run(tmp_path, "parts")
     assert finished and parts["finished"]
     assert parts["history"]["images"] == whole["history"]["images"]
-    for column in ("loss", "test_loss"):
+    assert parts["test"] == pytest.approx(whole["test"], rel=1e-4)
+    for column in ("loss", "validation_loss"):
         (one, other) = (
             [value for value in content["history"][column] if value is not None]
             for content in (parts, whole)
@@ -164,10 +168,105 @@ def test_a_kept_model_is_verified_and_another_is_not(tmp_path, capsys):
     options = reproduce.parse(["speech-lssl", f"--output={folder}"])
     assert verification.verify("tiny", TINY, options)
     content = record.read(folder / "tiny.json")
-    content["runs"][0]["history"]["test_loss"][-1] += 0.1
+    content["runs"][0]["test"]["loss"] += 0.1
     (folder / "tiny.json").write_text(json.dumps(content))
     assert not verification.verify("tiny", TINY, options)
     assert "the same figure" in capsys.readouterr().out
+
+
+def pictures(path, count=40):
+    """A file like Keras' mnist.npz, of noise with the label in it."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(count) % 4
+    images = generator.integers(0, 99, (count, 4, 4), "uint8")
+    images[:, 0, 0] = 60 * labels
+    half = count // 2
+    np.savez(
+        path,
+        x_train=images[:half],
+        y_train=labels[:half],
+        x_test=images[half:],
+        y_test=labels[half:],
+    )
+    return path
+
+
+IMAGES = replace(
+    RECIPES["pixels-orthogonal"],
+    layers=(
+        ("OrthogonalRNN", {"units": 4}),
+        ("Dense", {"units": 4, "activation": "softmax"}),
+    ),
+    rounds=4,
+    batch_size=4,
+    test_every=1,
+    seeds=(0,),
+)
+
+
+def test_what_is_held_out_chooses_the_round_and_the_test_is_read_once(
+    tmp_path, monkeypatch
+):
+    tested = []
+    tests = FixedTask.tests
+    monkeypatch.setattr(
+        FixedTask, "tests", lambda task: tested.append(1) or tests(task)
+    )
+    # The second round is the best, of the two first with this accuracy.
+    shares = iter((0.3, 0.7, 0.7, 0.1, 0.9))
+    monkeypatch.setattr(
+        training,
+        "test",
+        lambda *_: {"loss": 1.0, "accuracy": next(shares)},
+    )
+    weights = []
+    publish = training.Progress._choose
+    monkeypatch.setattr(
+        training.Progress,
+        "_choose",
+        lambda self: weights.append(self.model.get_weights()) or publish(self),
+    )
+    data = pictures(tmp_path / "images.npz")
+    finished, content, kept = run(tmp_path, "held", IMAGES, data=data)
+    assert finished and len(tested) == 1
+    assert content["test"] == {"round": 2, "loss": 1.0, "accuracy": 0.9}
+    assert page.figure(IMAGES, content) == 90
+    assert len(weights) == 2
+    for one, other in zip(weights[1], kept):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_tenth_is_held_out_the_same_in_every_run(tmp_path):
+    options = SimpleNamespace(data=pictures(tmp_path / "images.npz", 80))
+    tasks = [TASKS["pixels"](options, seed, order="pixels") for seed in (0, 1)]
+    everything = tasks[0].train[0]
+    for task in tasks:
+        task.hold_out()
+    (one, _), (other, _) = (task.validation for task in tasks)
+    assert len(one) == 4 and len(tasks[0].train[0]) == 36
+    np.testing.assert_array_equal(one, other)
+    both = np.concatenate([one, tasks[0].train[0]])
+    assert sorted(both.tolist()) == sorted(everything.tolist())
+    text = TextTask(np.arange(1000), 10)
+    text.hold_out()
+    assert text.train[-1] == 809 and text.validation[-1] == 899
+    drawn = [
+        next(iter(part()))[0]["sequences"]
+        for part in (
+            TASKS["addition"](options, 0, 8).tests,
+            TASKS["addition"](options, 0, 8).validations,
+        )
+    ]
+    assert not np.array_equal(*drawn)
+
+
+def test_a_run_in_training_has_no_figure_of_the_test(tmp_path, capsys):
+    run(tmp_path, "parts", minutes=1e-9)
+    run(tmp_path, "parts", minutes=1e-9)
+    folder = tmp_path / "parts"
+    options = reproduce.parse(["speech-lssl", f"--output={folder}"])
+    assert not verification.verify("tiny", TINY, options)
+    assert "not tested yet" in capsys.readouterr().out
 
 
 # Results.
@@ -216,12 +315,14 @@ def test_the_page_has_means_ranges_times_and_what_differs(tmp_path):
     text = page.made(tmp_path)
     assert "## MNIST, pixel by pixel\n" in text
     assert (
-        "| LSSL, small: MNIST, pixel by pixel | 99.53% (Gu et al. 2021, "
-        "figure 2) | 72.5% (70.0% to 75.0%) | 2 | 2.5 | `pixels-lssl` |"
+        "| [MNIST, pixel by pixel](#mnist-pixel-by-pixel) | LSSL, small "
+        "| 99.53% (Gu et al. 2021, "
+        "figure 2) | 72.5% (70.0% to 75.0%) | the test | 2 | 2.5 "
+        "| `pixels-lssl` |"
     ) in text
     assert (
         "| LSSL, small | 1,234 | 99.53% (Gu et al. 2021, figure 2) "
-        "| 72.5% (70.0% to 75.0%) | 2 | 2.5 | `pixels-lssl` |"
+        "| 72.5% (70.0% to 75.0%) | the test | 2 | 2.5 | `pixels-lssl` |"
     ) in text
     assert "| LSSL, small | 25.0% (25.0% to 25.0%) |" in text
     assert RECIPES["pixels-lssl"].note in " ".join(text.split())

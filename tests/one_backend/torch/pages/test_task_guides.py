@@ -79,7 +79,7 @@ def test_an_example_compares_its_model_with_a_baseline(
         monkeypatch.setattr(module, "LENGTH", 32)
     arguments = f"--epochs 1 --seeds 1 --output {tmp_path}".split()
     result = module.main([*sizes.split(), *arguments])
-    assert "LSTM" in result["curves"] and len(result["curves"]) == 2
+    assert "LSTM" in result["curves"] and len(result["curves"]) > 1
     assert "| LSTM | " in capsys.readouterr().out
     picture = tmp_path / f"{guide}.png"
     picture.unlink()
