@@ -32,12 +32,11 @@ import selection
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "capabilities.md"
-DAYS = 7
-# The number of processes per backend, the slowest backend first. With a single
-# process for JAX, the other processors would end up idle.
-SLICES = {"jax": DAYS, "tensorflow": DAYS, "torch": 3}
-# Each process imports its backend and the tests anew.
+# The processes of each backend, the slowest backend first. Each process imports
+# its backend and the tests anew.
 SLICES_OF_SELECTION = {"jax": 1, "tensorflow": 1, "torch": 2}
+# Those of the other parts, one for each day.
+DAYS = 7
 # One more than there are processors, since tests also wait.
 WORKERS = (os.cpu_count() or 1) + 1
 NO_TESTS_COLLECTED = 5
@@ -95,20 +94,16 @@ def run(backend, part, piece, arguments, results):
 
 def processes(parts, arguments, day):
     """`(backend, part, slice)` of each; with arguments, one per backend."""
-    slices = SLICES_OF_SELECTION if parts == [selection.SELECTION] else SLICES
-    for backend, count in slices.items():
+    for backend, count in SLICES_OF_SELECTION.items():
         for part in parts:
             if arguments:
                 yield backend, part, "1/1"
-            elif day and (
-                backend in selection.COMPILING or part == selection.WEEKLY
-            ):
-                yield backend, part, f"{day}/{DAYS}"
             elif day:
-                yield backend, part, f"{day % count + 1}/{count}"
+                yield backend, part, f"{day}/{DAYS}"
             else:
-                for index in range(1, count + 1):
-                    yield backend, part, f"{index}/{count}"
+                slices = count if part == selection.SELECTION else DAYS
+                for index in range(1, slices + 1):
+                    yield backend, part, f"{index}/{slices}"
 
 
 def run_all(parts, arguments, results, day):
@@ -117,7 +112,10 @@ def run_all(parts, arguments, results, day):
     may_be_none = arguments or parts != [selection.SELECTION]
     passed = {0, NO_TESTS_COLLECTED} if may_be_none else {0}
     failed = []
-    print(f"Testing under {', '.join(SLICES)}: {', '.join(parts)}.", flush=True)
+    print(
+        f"Testing under {', '.join(SLICES_OF_SELECTION)}: {', '.join(parts)}.",
+        flush=True,
+    )
     with ThreadPoolExecutor(WORKERS) as pool:
         runs = {
             pool.submit(

@@ -2,9 +2,8 @@
 
 The selection is what the README's command runs: under PyTorch nearly all tests;
 under JAX and TensorFlow, which compile, `EVERYWHERE` alone, and their own
-folders. The rest has most other tests, of which `.ci/run` runs a third a day
-under PyTorch, and a seventh under the others. The weekly ones, of which it
-runs a seventh a day, take long and repeat what others cover. The three parts
+folders. The rest has most other tests; the weekly ones take long and repeat
+what others cover. `.ci/run` runs a seventh of both a day. The three parts
 together run every test once, under every backend or under the one whose folder
 of `one_backend` it is in. Plain pytest runs whatever it is given.
 

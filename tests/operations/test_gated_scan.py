@@ -283,6 +283,7 @@ def test_without_a_bias_or_a_state_both_are_zero(kernel):
     assert max(errors(got, define(*wide(arrays)))) < 1e-6
 
 
+@pytest.mark.rest
 def test_threads_do_not_change_the_numbers():
     require_native()
     require_same_bits(

@@ -13,6 +13,7 @@ from support.units import UNITS
 from support.workers import found_by
 
 pytest.importorskip("flax", reason="Flax needs Python 3.11")
+pytestmark = pytest.mark.rest
 
 # A unit that gathers its weights, and a model that has a tuple of blocks.
 CHOSEN = ("delta_net", "classifier")

@@ -13,6 +13,8 @@ from support.workers import found_by
 
 from keras_linrec.kernels import registry
 
+pytestmark = pytest.mark.rest
+
 # A linear and a nonlinear recurrence.
 CHOSEN = ("orthogonal_rnn", "rotrnn")
 OTHERS = tuple(name for name in UNITS if name not in CHOSEN)
