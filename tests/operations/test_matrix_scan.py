@@ -318,6 +318,24 @@ def test_nan_does_not_pass_a_reset(decay, bad, kernel):
         assert relative_error(slope, wanted) < 1e-6, name
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("decay", standing_for_all(DECAYS, ("heads",)), ids=str)
+def test_nan_reaches_no_earlier_output(decay, bad, kernel):
+    case = a_case(Sizes(1, 40, 1, 1, 1, 2, 4, 3), decay)
+    if kernel == "associative":
+        # Only then it looks for them: docs/limits.md.
+        case = case._replace(resets=np.zeros((1, 40), bool))
+    expected = case.outputs()[0]
+    for name in case.arrays.keys() - {"initial_state"}:
+        broken = {**case.arrays, name: case.arrays[name].copy()}
+        # Within a block, and within a chunk.
+        broken[name][:, 21] = bad
+        arrays = [array.astype("float32") for array in broken.values()]
+        got = to_numpy(case.run(tensors(arrays))[:1])[0]
+        assert relative_error(got[:, :21], expected[:, :21]) < 1e-6, name
+        assert not np.isfinite(got[:, 21:22]).any(), name
+
+
 def test_a_state_of_nan_is_dropped(kernel):
     case = a_case(SMALL)
     case = case._replace(resets=np.zeros((2, 21), bool))

@@ -330,8 +330,15 @@ class Block {
   Panels<Real>& find_outputs(Panels<Real>& state) {
     const auto outputs = outputs_.rows_from(0, query_rows);
     multiply(early_queries_.rows_from(0, query_rows), state.all(), outputs);
-    multiply(read_.left(query_rows, rows), changes.rows_from(0, rows), outputs,
-             true);
+    if (are_finite(changes)) {
+      multiply(read_.left(query_rows, rows), changes.rows_from(0, rows),
+               outputs, true);
+      return outputs_;
+    }
+    // The zeros for later rows would make NaN of them.
+    for (int64_t q = 0; q < query_rows; q++)
+      multiply(read_.left(1, ends[q] + 1, q), changes.rows_from(0, ends[q] + 1),
+               outputs_.rows_from(q, 1), true);
     return outputs_;
   }
 
@@ -357,6 +364,14 @@ class Block {
  private:
   template <class>
   friend class BlockGradient;
+
+  // False for some large numbers too, whose squares are not finite.
+  bool are_finite(const Panels<Real>& numbers) const {
+    double squares[most_rows];
+    dot_each(rows, numbers, numbers, squares);
+    return std::all_of(squares, squares + rows,
+                       [](double square) { return std::isfinite(square); });
+  }
 
   void find_overlaps() {
     decays.scale_up_to(keys, all_rows, rows, early_keys_);
