@@ -31,7 +31,8 @@ measures a table of `recipes/studies.py`, which trains no model that is kept.
 
     python examples/reproduce.py --page
 
-writes the tables and the plots of `docs/results.md` from all JSON files.
+writes `docs/results.md`, and the pages and plots in `docs/results`, from all
+JSON files.
 
 What `--data` takes:
 
@@ -65,6 +66,7 @@ from common import add_numbers
 from common import make_folder
 from common import prepare_backend
 from common import whole_number
+from recipes import figures
 from recipes import page
 from recipes.studies import STUDIES
 from recipes.studies import measure
@@ -76,7 +78,7 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results"
 def main(arguments=None):
     options = parse(arguments)
     if options.list:
-        print(page.listing(options.output))
+        print(figures.listing(options.output))
         return
     if options.page:
         page.write(options.output)
@@ -109,7 +111,7 @@ def parse(arguments):
     for name, text in (
         ("list", "print the recipes, the papers' figures and those here"),
         ("verify", "test the models that were kept, instead of training"),
-        ("page", "make the page of results and its plots"),
+        ("page", "make the pages of results and their plots"),
     ):
         parser.add_argument(f"--{name}", action="store_true", help=text)
     parser.add_argument(

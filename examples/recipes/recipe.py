@@ -40,8 +40,8 @@ class Recipe:
             `"iterations"` until the goal, `"bits"` of a byte of the test, or
             the `"growth"` of what is watched, the highest value over the
             lowest. Defaults to `"accuracy"`.
-        goal: float, a loss of the test below which a run ends. Defaults to
-            `None`.
+        goal: float, a loss of what is held out below which a run ends.
+            Defaults to `None`.
         measurements: names of `recipes.measurements.MEASUREMENTS`, made with
             the trained model. Defaults to none.
         watched: a name of `recipes.measurements.WATCHED`, measured at each

@@ -66,7 +66,9 @@ RECIPES = {
         "S4D", "s4d", {"state_size": 32}, measurements=RATES, rounds=24
     ),
     "speech-rotrnn": of_speech("RotRNN", "rotrnn", ROTRNN_SPEECH),
-    "speech-lstm": of_speech("LSTM", "lstm", LSTM_SPEECH, **LSTM_ROUNDS),
+    "speech-lstm": of_speech(
+        "keras.layers.LSTM", "lstm", LSTM_SPEECH, **LSTM_ROUNDS
+    ),
     "speech-torch-lstm": of_speech(
         "torch.nn.LSTM",
         "torch_lstm",
@@ -113,21 +115,21 @@ ABOUT = {
     SPEECH: "3,000 recordings of ten digits by six speakers, 8,000 samples a "
     "second, cut at one second, with no spectrogram before the model. The test "
     "is the takes 0 to 4 of every speaker and digit: 300 recordings, of which "
-    "one is 0.33 points. LSTM is `keras.layers.LSTM` on JAX, with the same "
-    "blocks and the same mean over time; torch.nn.LSTM is PyTorch's own, about "
-    "7 epochs, with a bias of 1 in the forget gates, as Keras has it. It, S5 "
-    "and S4D ran on other machines. "
-    "LSSL, RotRNN and LSTM train for about the same time: 24 epochs, 12, and 5."
-    " At half and a quarter of the rate, the recordings are low-pass filtered "
-    "and downsampled, and the same weights classify them: with the timescales "
-    "and averages of `with_step_rescale`, without, and resampled to the rate of"
-    " the training by linear interpolation. At these rates the LSSL lacks "
-    "frequencies that it learned from, and its bilinear transform shifts high "
-    "ones: resampling recognises more. For the LSSL of varied band, half of the"
-    " training recordings lose the frequencies above a random limit, and the "
-    "model reads two steps for each sample, so that all frequencies are low per"
-    " step. From the full rate to half of it, this model loses less than three "
-    "points; at the full rate it recognises fewer recordings than the first.",
+    "one is 0.33 points. The LSTMs have the same blocks and the same mean over "
+    "time; torch.nn.LSTM ran on PyTorch, with a bias of 1 in the forget gates, "
+    "as Keras has; the others ran on JAX. torch.nn.LSTM, S5 and S4D ran on "
+    "other machines. LSSL, RotRNN and the LSTMs train for about the same time: "
+    "24 epochs, 12, 5 and 7. At half and a quarter of the rate, the recordings "
+    "are low-pass filtered and downsampled, and the same weights classify "
+    "them: with the timescales and averages of `with_step_rescale`, without, "
+    "and resampled to the rate of the training by linear interpolation. At "
+    "these rates the LSSL lacks frequencies that it learned from, and its "
+    "bilinear transform shifts high ones: resampling recognises more. For the "
+    "LSSL of varied band, half of the training recordings lose the frequencies "
+    "above a random limit, and the model reads two steps for each sample, so "
+    "that all frequencies are low per step. From the full rate to half of it, "
+    "this model loses less than three points; at the full rate it recognises "
+    "fewer recordings than the first.",
     NEVER_HEARD: "The same recordings; each seed tests on another speaker, and "
     "trains on the five others.",
 }

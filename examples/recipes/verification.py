@@ -4,8 +4,8 @@ import keras
 from common import require_archive
 from recipes import record
 from recipes.data import TASKS
-from recipes.page import is_tested
-from recipes.page import tested
+from recipes.figures import is_tested
+from recipes.figures import tested
 from recipes.training import compile_model
 from recipes.training import test
 

@@ -249,7 +249,7 @@ def test_a_model_keeps_float64_but_for_what_its_parts_lose(normalization):
 
 @pytest.mark.skipif(not KERAS_LOSES, reason="Keras loses nothing here")
 def test_what_keras_loses_it_still_loses():
-    # Once it does not, `OF_KERAS` and docs/limits.md can change.
+    # Once it does not, `OF_KERAS` and docs/limits can change.
     inputs, kernel = np.random.default_rng(0).normal(size=(2, 40, 40))
     with float64():
         got = keras.ops.matmul(double(inputs), double(kernel))

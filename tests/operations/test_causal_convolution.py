@@ -285,7 +285,7 @@ def test_outputs_long_after_an_outlier_equal_the_sums(spike, kernel):
 @pytest.mark.parametrize(
     ("dtype", "growth", "most"),
     [
-        # Not cut, as docs/limits.md says.
+        # Not cut, as docs/limits says.
         ("float32", 1e3, 2e-4),
         ("float32", 7e3, 2e-3),
         ("float32", 2e4, 1e-6),

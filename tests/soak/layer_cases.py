@@ -131,7 +131,7 @@ def amplification(drawn, weights):
     """By how much modal coordinates amplify the roundings of a companion form.
 
     Its states pass through the eigenvectors of A, whose condition number
-    `docs/limits.md` names.
+    `docs/limits` names.
     """
     if drawn.form.get("basis") != "companion":
         return 1.0
@@ -148,7 +148,7 @@ def output_count(drawn):
 def least_scale(drawn):
     """The size of what activations round.
 
-    TensorFlow's ELU is exp(x) - 1, which `docs/limits.md` names.
+    TensorFlow's ELU is exp(x) - 1, which `docs/limits` names.
     """
     has_elu = drawn.form.get("activation") == "elu"
     return 1.0 if BACKEND == "tensorflow" and has_elu else 0.0

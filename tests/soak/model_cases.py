@@ -69,7 +69,7 @@ class ModelCase:
         """The dtype that the outputs are rounded to."""
         outputs = self.setting.outputs
         if BACKEND == "jax" and outputs == "float64":
-            # Keras' normalisations compute it in float32 (`docs/limits.md`),
+            # Keras' normalisations compute it in float32 (`docs/limits`),
             # and XLA rounds them differently in another program.
             return "float32"
         return outputs

@@ -1,4 +1,4 @@
-"""The functions of `docs/guides/coming_from.md` that copy checkpoints.
+"""The functions of `docs/guides/authors_weights.md` that copy checkpoints.
 
 A layer with a copied checkpoint is compared with the equations of the code that
 wrote it, in float64: theirs multiply rows, h A, where ours multiply columns.
@@ -10,7 +10,7 @@ from keras import ops
 from support import DOCS
 from support import pages
 
-PAGE = DOCS / "guides" / "coming_from.md"
+PAGE = DOCS / "guides" / "authors_weights.md"
 UNITS, FEATURES, CLASSES, STEPS = 6, 3, 2, 20
 
 

@@ -61,7 +61,8 @@ def anchors(page):
 
 
 def test_every_example_is_in_the_gallery():
-    pages_of_examples = [DOCS / "examples.md", *DOCS.glob("guides/tasks/*.md")]
+    gallery = [DOCS / "examples.md", *DOCS.glob("examples/*.md")]
+    pages_of_examples = [*gallery, *DOCS.glob("guides/tasks/*.md")]
     shown = "".join(page.read_text() for page in pages_of_examples)
     index = (ROOT / "examples" / "README.md").read_text()
     for script in (ROOT / "examples").glob("*.py"):
@@ -111,7 +112,8 @@ def identity(value):
 
 
 def test_messages_in_the_docs_are_those_of_the_code():
-    blocks = pages.blocks(DOCS / "limits.md")
+    limits = [DOCS / "limits.md", *DOCS.glob("limits/*.md")]
+    blocks = [block for page in limits for block in pages.blocks(page)]
     texts = [code for kind, code in blocks if kind == "text"]
     assert len(texts) >= 10
     patterns = list(message_patterns())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reproduce
 import robustness
+import torch
 from recipes import data
 from recipes import measurements
 from recipes import networks
@@ -27,6 +28,7 @@ from recipes.vowels import read
 from recipes.vowels import with_gaps
 
 from keras_linrec import layers
+from keras_linrec import saving
 
 pytestmark = pytest.mark.rest
 
@@ -422,6 +424,27 @@ def test_the_targets_of_a_text_are_its_next_bytes():
     assert min(targets.min() for _, targets in tests) > 180
     many, _ = task.batch(0, 5, 1000)
     assert many["sequences"].max() == 178
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_lstm_of_torch_is_that_of_torch_from_a_file_too(tmp_path, whole):
+    layer = networks.TorchLSTM(5, return_sequences=whole)
+    inputs = keras.Input((None, 3))
+    model = keras.Model(inputs, layer(inputs))
+    sequences = torch.randn(2, 7, 3)
+    lstm = torch.nn.LSTM(3, 5, batch_first=True)
+    lstm.load_state_dict(layer.module.module.state_dict())
+    with torch.no_grad():
+        expected = lstm(sequences)[0].numpy()
+    expected = expected if whole else expected[:, -1]
+    forget = lstm.bias_ih_l0[5:10] + lstm.bias_hh_l0[5:10]
+    assert (forget == 1.0).all()
+    saving.save_model(model, tmp_path / "lstm.keras")
+    loaded = saving.load_model(tmp_path / "lstm.keras")
+    for one in (model, loaded):
+        given = one.predict(sequences.numpy(), verbose=0)
+        np.testing.assert_allclose(given, expected, atol=1e-6)
+    assert model.output_shape == ((None, None, 5) if whole else (None, 5))
 
 
 def test_the_transformer_reads_no_later_token():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import reproduce
 from recipes import curves
+from recipes import figures
 from recipes import page
 from recipes import record
 from recipes import studies
@@ -119,7 +120,7 @@ def test_a_run_ends_at_its_goal(tmp_path):
     finished, content, _ = run(tmp_path, "goal", recipe)
     assert finished
     assert content["history"]["round"] == [1, 2]
-    assert page.figure(recipe, content) == 6
+    assert figures.figure(recipe, content) == 6
 
 
 def test_a_run_records_where_it_was_made_and_no_names(tmp_path):
@@ -230,7 +231,7 @@ def test_what_is_held_out_chooses_the_round_and_the_test_is_read_once(
     finished, content, kept = run(tmp_path, "held", IMAGES, data=data)
     assert finished and len(tested) == 1
     assert content["test"] == {"round": 2, "loss": 1.0, "accuracy": 0.9}
-    assert page.figure(IMAGES, content) == 90
+    assert figures.figure(IMAGES, content) == 90
     assert len(weights) == 2
     for one, other in zip(weights[1], kept):
         np.testing.assert_array_equal(one, other)
@@ -281,11 +282,38 @@ def test_every_result_is_of_its_recipe_as_it_stands():
             assert model.stat().st_size <= record.LARGEST_MODEL, model
 
 
-def test_the_page_of_results_is_current():
+def test_the_pages_of_results_are_current():
+    command = "python examples/reproduce.py --page writes it"
     text = (ROOT / "docs" / "results.md").read_text()
-    assert page.renewed(text, RESULTS) == text, (
-        "python examples/reproduce.py --page writes it"
-    )
+    assert page.renewed(text, RESULTS) == text, command
+    made = page.pages(RESULTS)
+    assert {path.stem for path in RESULTS.glob("*.md")} == set(made)
+    for name, text in made.items():
+        assert (RESULTS / f"{name}.md").read_text() == text, command
+
+
+def test_every_section_is_on_one_page():
+    known = {recipe.section for recipe in RECIPES.values()}
+    known |= {study.section for study in STUDIES.values()}
+    assert sorted(page.SECTIONS) == sorted(known)
+
+
+def test_a_task_without_a_papers_figure_has_one_row_of_means(tmp_path):
+    write_results(tmp_path, "sensors-lssl", [accurate(0.9), accurate(0.8)])
+    write_results(tmp_path, "sensors-gru", [accurate(0.7)])
+    assert (
+        "| [Sensors: Japanese Vowels](results/sensors.md#sensors-japanese-"
+        "vowels) | LSSL: 85.0%; GRU: 70.0% |"
+    ) in page.overview(tmp_path)
+
+
+def test_old_links_to_a_section_lead_to_its_place_in_the_list(tmp_path):
+    write_results(tmp_path, "pixels-lssl", [accurate(0.5)])
+    assert (
+        "- [Pictures, pixel by pixel](results/pictures.md): <span "
+        'id="mnist-pixel-by-pixel"></span>[MNIST, pixel by pixel]'
+        "(results/pictures.md#mnist-pixel-by-pixel)\n"
+    ) in page.overview(tmp_path)
 
 
 def accurate(*shares, finished=True):
@@ -308,15 +336,20 @@ def write_results(folder, name, runs):
     (folder / f"{name}.json").write_text(json.dumps({"runs": runs}))
 
 
+def whole(folder):
+    """The overview and the pages below it, one after another."""
+    return "\n".join([page.overview(folder), *page.pages(folder).values()])
+
+
 def test_the_page_has_means_ranges_times_and_what_differs(tmp_path):
     # Of 180 and 120 seconds.
     runs = [accurate(0.5, 0.75, None), accurate(0.5, 0.7)]
     write_results(tmp_path, "pixels-lssl", runs)
-    text = page.made(tmp_path)
+    text = whole(tmp_path)
     assert "## MNIST, pixel by pixel\n" in text
     assert (
-        "| [MNIST, pixel by pixel](#mnist-pixel-by-pixel) | LSSL, small "
-        "| 99.53% (Gu et al. 2021, "
+        "| [MNIST, pixel by pixel](results/pictures.md#mnist-pixel-by-pixel) "
+        "| LSSL, small | 99.53% (Gu et al. 2021, "
         "figure 2) | 72.5% (70.0% to 75.0%) | the test | 2 | 2.5 "
         "| `pixels-lssl` |"
     ) in text
@@ -341,10 +374,10 @@ def test_minutes_on_an_accelerator_are_told_apart(tmp_path):
         "accelerator": ["1 x NVIDIA H200 (cuda)"] * 2 + [None],
     }
     write_results(tmp_path, "pixels-lssl", [run])
-    assert "| 1.0 on NVIDIA H200 (2 rounds) and 1.0 (1 rounds) |" in page.made(
-        tmp_path
-    )
-    (result,) = page.results(tmp_path)
+    assert (
+        "| 1.0 on NVIDIA H200 (2 rounds) and 1.0 (1 rounds) |"
+    ) in page.overview(tmp_path)
+    (result,) = figures.results(tmp_path)
     assert curves.places_of("accuracy", [result]) == curves.SEQUENCES
     del run["history"]["accelerator"]
     result.runs = [run]
@@ -368,7 +401,7 @@ def test_figures_of_other_kinds_are_in_their_units(tmp_path):
         )
     ]
     write_results(tmp_path, "copying-300", runs)
-    made = page.made(tmp_path)
+    made = whole(tmp_path)
     for shown in (
         "| 2.000 bits |",
         "| 4.00 times |",
@@ -376,18 +409,18 @@ def test_figures_of_other_kinds_are_in_their_units(tmp_path):
     ):
         assert shown in made
     write_results(tmp_path, "copying-300", runs[1:] * 2)
-    assert "| not reached in 300 steps |" in page.made(tmp_path)
+    assert "| not reached in 300 steps |" in whole(tmp_path)
 
 
 def test_a_run_that_diverged_has_not_reached_its_goal():
     history = {"images": [256], "loss": [math.nan], "test_loss": [math.nan]}
     recipe = RECIPES["copying-300"]
-    assert page.figure(recipe, {"history": history}) is None
+    assert figures.figure(recipe, {"history": history}) is None
 
 
 def test_the_page_says_how_far_a_run_is(tmp_path):
     write_results(tmp_path, "pixels-lssl", [accurate(0.5, finished=False)])
-    assert "50.0% in training, round 1 of 60" in page.made(tmp_path)
+    assert "50.0% in training, round 1 of 60" in whole(tmp_path)
 
 
 def test_names_are_those_of_recipes_and_needed(capsys):
@@ -408,8 +441,8 @@ def test_a_backend_that_is_not_installed_is_refused(monkeypatch, tmp_path):
 
 
 def test_hardly_any_minutes_are_some():
-    assert page.in_digits(0.02) == "under 0.1"
-    assert page.in_digits(0.05) == "0.1"
+    assert figures.in_digits(0.02) == "under 0.1"
+    assert figures.in_digits(0.05) == "0.1"
 
 
 def test_the_words_of_the_page_hold_for_its_figures():
@@ -451,10 +484,13 @@ def test_the_list_has_every_recipe(tmp_path, capsys):
 
 
 def test_the_curves_of_a_section_are_drawn(tmp_path):
+    picture = tmp_path / "raw-speech.png"
     write_results(tmp_path, "speech-lssl", [accurate(0.5, 0.9)])
-    write_results(tmp_path, "speech-rotrnn", [accurate(0.4, 0.8)])
     page.draw("Raw speech", tmp_path)
-    assert (tmp_path / "raw-speech.png").read_bytes()[:4] == b"\x89PNG"
+    assert not picture.exists()
+    write_results(tmp_path, "speech-rotrnn", [accurate(0.4, 0.8, 0.9)])
+    page.draw("Raw speech", tmp_path)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
 # Studies.
@@ -484,11 +520,11 @@ def test_the_page_has_the_medians_of_a_study(tmp_path):
     ]
     write_results(tmp_path, "gradients", runs)
     curves.draw_study(STUDIES["gradients"], runs, tmp_path)
-    text = page.made(tmp_path)
+    text = whole(tmp_path)
     assert "| unit of 64 | 1 | 2 |\n|---|---|---|\n| LSTM | 2 | 2 |" in text
-    assert "results/gradients-over-2-000-steps.png" in text
+    assert "(gradients-over-2-000-steps.png)" in text
     assert "`gradients`: 3 seeds, 1.5 minutes each." in text
-    assert "gradients " in page.listing(tmp_path)
+    assert "gradients " in figures.listing(tmp_path)
 
 
 def test_a_study_without_curves_leaves_empty_cells_and_no_picture(tmp_path):
