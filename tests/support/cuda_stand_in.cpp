@@ -45,8 +45,8 @@ void run_blocks(const Kernel& kernel, const void* pass, unsigned blocks,
     // Doubles have the alignment of shared memory; NaN shows reads of memory
     // that was never written.
     std::vector<double> memory(bytes / sizeof(double) + 1);
-    std::vector<Copy> under_way;
     for (unsigned index; (index = next++) < blocks;) {
+      UnderWay under_way(1);
       std::memset(memory.data(), 0xff, memory.size() * sizeof(double));
       kernel.run(pass, Block{index,
                              reinterpret_cast<unsigned char*>(memory.data()),

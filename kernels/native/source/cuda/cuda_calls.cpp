@@ -90,6 +90,8 @@ struct Scans {
     pass.initial = call.in<Real, parts>();
     pass.outputs = call.out<Real, parts>();
     pass.final_state = call.out<Real, parts>();
+    per_step ? pass.move(pass.inputs, pass.outputs, pass.decay)
+             : pass.move(pass.inputs, pass.outputs);
     const Device device(pass.outputs.part[0]);
     run(device, call, pass);
   }
@@ -108,8 +110,12 @@ struct Scans {
     pass.d_inputs = call.out<Real, parts>();
     pass.d_initial = call.out<Real, parts>();
     const Device device(d_decay.part[0]);
+    pass.move(pass.outputs, pass.first_state, pass.d_outputs, pass.d_inputs);
     if (per_step) {
       pass.d_decay = d_decay;
+      if (pass.wide)
+        pass.move(pass.outputs, pass.first_state, pass.d_outputs,
+                  pass.d_inputs, pass.decay, pass.d_decay);
       run(device, call, pass);
       return;
     }
