@@ -221,11 +221,47 @@ void launch_whole(const Device& device, const Call& call, const Pass& pass) {
     call.launch(device, pass, pass.blocks(), pass.shared_bytes());
 }
 
+// The most bytes that the contour may take, and the longest response with which
+// its accuracy has been seen, rounded up.
+constexpr int64_t kMostContourBytes = 1 << 30, kMostContourSteps = 1 << 16;
+
+// Whether there may be a contour, whatever the GPU.
+bool may_have_contour(const ResponseSizes& sizes, bool is_double,
+                      bool backward) {
+  if (sizes.systems() * sizes.channels * sizes.state * sizes.time == 0 ||
+      sizes.time > kMostContourSteps)
+    return false;
+  Memory memory{nullptr};
+  ContourMemory::place(sizes, Circle(sizes.time, is_double), backward, memory);
+  return memory.used <= kMostContourBytes;
+}
+
+template <class Pass>
+bool has_room_for(const Device& device, const Pass& pass) {
+  return pass.shared_bytes() <= device.shared_memory();
+}
+
 template <class Real>
 void impulse_response(const ResponseSizes& sizes, const Call& call) {
+  constexpr bool is_double = sizeof(Real) == sizeof(double);
   if (sizes.systems() * sizes.channels == 0) return;
-  const ImpulseResponse<Real> pass(sizes, call.from, call.to);
-  launch_whole(Device(pass.response), call, pass);
+  const Device device(call.to[0]);
+  const unsigned* right = nullptr;
+  if (device.has_fast_float64() && may_have_contour(sizes, is_double, false)) {
+    Memory memory{call.scratch};
+    const Circle circle(sizes.time, is_double);
+    const auto kept = ContourMemory::place(sizes, circle, false, memory);
+    const ContourValues<Real> values(sizes, call.from, circle, kept);
+    const ContourResponse<Real> transform(sizes, call.from, circle, kept,
+                                          call.to[0]);
+    if (has_room_for(device, values) && has_room_for(device, transform)) {
+      launch_whole(device, call, values);
+      launch_whole(device, call, transform);
+      right = kept.right;
+    }
+  }
+  launch_whole(device, call,
+               ImpulseResponse<Real>(sizes, call.from, call.to, right));
 }
 
 template <class Real>
@@ -241,6 +277,9 @@ void impulse_response_backward(const ResponseSizes& sizes, const Call& call) {
     launch_whole(device, call, AddFeatures<Real>(
                                    sizes, pass.memory.gradients, call.to));
 }
+
+// Bytes of memory: some allocators return null for 0.
+int64_t at_least_one(int64_t bytes) { return bytes ? bytes : sizeof(double); }
 
 template <class Function>
 int status_of(Function function) {
@@ -321,11 +360,22 @@ int keras_linrec_cuda_nonlinear_scan_backward(int flags, const int64_t* sizes,
   });
 }
 
+int64_t keras_linrec_cuda_impulse_response_scratch(int flags,
+                                                   const int64_t* numbers) {
+  const ResponseSizes sizes = response_sizes(numbers);
+  const bool is_double = flags & kKerasLinrecFloat64;
+  Memory memory{nullptr};
+  if (may_have_contour(sizes, is_double, false))
+    ContourMemory::place(sizes, Circle(sizes.time, is_double), false, memory);
+  return at_least_one(memory.used);
+}
+
 int keras_linrec_cuda_impulse_response(int flags, const int64_t* sizes,
                                        const void* const* from,
-                                       void* const* to, void*, void* stream) {
+                                       void* const* to, void* scratch,
+                                       void* stream) {
   return status_of([&] {
-    const Call call{from, to, nullptr, stream};
+    const Call call{from, to, static_cast<unsigned char*>(scratch), stream};
     flags & kKerasLinrecFloat64
         ? impulse_response<double>(response_sizes(sizes), call)
         : impulse_response<float>(response_sizes(sizes), call);
@@ -336,8 +386,7 @@ int64_t keras_linrec_cuda_impulse_response_backward_scratch(
     int, const int64_t* sizes) {
   Memory memory{nullptr};
   ResponseMemory::place(response_sizes(sizes), memory);
-  // At least 8 bytes: some allocators return null for 0.
-  return memory.used ? memory.used : sizeof(double);
+  return at_least_one(memory.used);
 }
 
 int keras_linrec_cuda_impulse_response_backward(
