@@ -268,10 +268,30 @@ template <class Real>
 void impulse_response_backward(const ResponseSizes& sizes, const Call& call) {
   const bool wants_systems = call.to[0];
   if (!wants_systems && sizes.systems() * sizes.channels == 0) return;
+  constexpr bool is_double = sizeof(Real) == sizeof(double);
   Memory memory{call.scratch};
-  const ImpulseResponseBackward<Real> pass(
-      sizes, call.from, call.to, ResponseMemory::place(sizes, memory));
+  const auto kept_of_steps = ResponseMemory::place(sizes, memory);
   const Device device(wants_systems ? call.to[0] : call.to[6]);
+  const unsigned* right = nullptr;
+  if (device.has_fast_float64() && may_have_contour(sizes, is_double, true)) {
+    const Circle circle(sizes.time, is_double);
+    const auto kept = ContourMemory::place(sizes, circle, true, memory);
+    const ContourValues<Real> values(sizes, call.from, circle, kept);
+    const ContourCotangents<Real> transform(sizes, call.from, circle, kept);
+    const ContourSums<Real> sums(sizes, call.from, circle, kept);
+    const ContourGradients<Real> gradients(
+        sizes, call.from, call.to, circle, kept, kept_of_steps.gradients);
+    if (has_room_for(device, values) && has_room_for(device, transform) &&
+        has_room_for(device, sums) && has_room_for(device, gradients)) {
+      launch_whole(device, call, values);
+      launch_whole(device, call, transform);
+      launch_whole(device, call, sums);
+      launch_whole(device, call, gradients);
+      right = kept.right;
+    }
+  }
+  const ImpulseResponseBackward<Real> pass(sizes, call.from, call.to,
+                                           kept_of_steps, right);
   launch_whole(device, call, pass);
   if (wants_systems)
     launch_whole(device, call, AddFeatures<Real>(
@@ -383,9 +403,13 @@ int keras_linrec_cuda_impulse_response(int flags, const int64_t* sizes,
 }
 
 int64_t keras_linrec_cuda_impulse_response_backward_scratch(
-    int, const int64_t* sizes) {
+    int flags, const int64_t* numbers) {
+  const ResponseSizes sizes = response_sizes(numbers);
+  const bool is_double = flags & kKerasLinrecFloat64;
   Memory memory{nullptr};
-  ResponseMemory::place(response_sizes(sizes), memory);
+  ResponseMemory::place(sizes, memory);
+  if (may_have_contour(sizes, is_double, true))
+    ContourMemory::place(sizes, Circle(sizes.time, is_double), true, memory);
   return at_least_one(memory.used);
 }
 

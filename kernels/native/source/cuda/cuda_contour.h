@@ -436,5 +436,418 @@ struct ContourResponse : ContourTransform<Real> {
   }
 };
 
+// The cotangents of K(z_j), in place of `values`: G_j, so that the sum of
+// Re(G_j K(z_j)) is that of d_response times the response. With the names above,
+//
+//   G_j = weight_j / n sum_k d_response_k r^-k exp(2 pi i j k / n)
+template <class Real>
+struct ContourCotangents : ContourTransform<Real> {
+  const Real* d_response;
+
+  ContourCotangents(const ResponseSizes& sizes, const void* const* from,
+                    const Circle& circle, const ContourMemory& memory)
+      : ContourTransform<Real>(sizes, from, circle, memory),
+        d_response(static_cast<const Real*>(from[7])) {}
+
+  KERAS_LINREC_DEVICE void operator()(const Block& block) const {
+    const Circle& circle = this->circle;
+    Memory shared{block.memory};
+    const auto tables = this->place(shared);
+    if (!this->is_right(block, tables)) return;
+    this->write(block, tables);
+    const int64_t inner = circle.inner, outer = circle.outer;
+    const int64_t time = this->sizes.time;
+    const Real* given = d_response + block.index * time;
+    Complex* values = this->memory.values + block.index * circle.all_points();
+    Complex* terms = this->memory.terms + block.index * circle.half() * outer;
+    block.each_by_itself(static_cast<int>(circle.half() * outer), [&](int at) {
+      const int64_t j_2 = at / outer, k_1 = at % outer;
+      Complex sum{};
+      int64_t turn = 0;
+      KERAS_LINREC_UNROLL_BY_8
+      for (int64_t k_2 = 0; k_1 + outer * k_2 < time; k_2++) {
+        sum = sum + tables.inner[turn] *
+                        (given[k_1 + outer * k_2] * tables.growths[k_2]);
+        turn += j_2;
+        if (turn >= inner) turn -= inner;
+      }
+      terms[at] =
+          sum * turned(j_2 * k_1, circle.count()) * circle.growth(k_1);
+    });
+    block.each_by_itself(static_cast<int>(circle.points()), [&](int point) {
+      // Terms of the other half are conjugates of those of n - j.
+      const bool mirrored = 2 * (point % inner) > inner;
+      const int64_t j = mirrored ? circle.count() - point : point;
+      const Complex* mine = terms + j % inner * outer;
+      Complex sum{};
+      int64_t turn = 0;
+      KERAS_LINREC_UNROLL_BY_8
+      for (int64_t k_1 = 0; k_1 < outer; k_1++) {
+        sum = sum + mine[k_1] * tables.outer[turn];
+        turn += j / inner;
+        if (turn >= outer) turn -= outer;
+      }
+      values[point] = (mirrored ? sum.conjugate() : sum) *
+                      (circle.weight(point) / circle.count());
+    });
+  }
+};
+
+// With M y = right side, and M^T a = the sum over channels of G times C Q^-1,
+// the sums over the points of an item. For each state n they are Re(u a y) in
+// three bands: of a_n and y_(n+1), of both with the same n, of a_(n+1) and y_n;
+// Re(w a y) likewise; Re(a_n); and for each channel Re(G y_n).
+//
+// A thread eliminates downwards and keeps what it needs to go on from every
+// eighth row. From the last rows to the first, it eliminates eight of them
+// again and substitutes backwards; then the threads share the sums.
+template <class Real>
+struct ContourSums : ContourPass<Real> {
+  static constexpr int most_threads = ContourItems::tile;
+  static constexpr int together = ContourMemory::together;
+  // Odd, so that threads that read different rows read different banks.
+  static constexpr int width = most_threads + 1;
+
+  ContourItems items;
+
+  ContourSums(const ResponseSizes& sizes, const void* const* from,
+              const Circle& circle, const ContourMemory& memory)
+      : ContourPass<Real>(sizes, from, circle, memory), items(sizes, circle) {}
+
+  int threads() const { return most_threads; }
+  int64_t blocks() const { return items.blocks(); }
+
+  // In shared memory: numbers by row, of which one more is the next to the
+  // last, and by point. First those of the elimination, then the solutions.
+  struct Numbers {
+    double *real, *imag;
+
+    KERAS_LINREC_DEVICE Complex get(int row, int point) const {
+      return {real[row * width + point], imag[row * width + point]};
+    }
+    KERAS_LINREC_DEVICE void set(int row, int point, Complex number) const {
+      real[row * width + point] = number.real;
+      imag[row * width + point] = number.imag;
+    }
+  };
+  struct Shared {
+    ContourRow* rows;
+    Numbers inverse, right, left;
+    Numbers z;  // in one row
+  };
+  KERAS_LINREC_DEVICE Shared place(Memory& memory) const {
+    const auto take = [&](int rows) {
+      double* real = memory.take<double>(rows * width);
+      return Numbers{real, memory.take<double>(rows * width)};
+    };
+    Shared shared;
+    shared.rows = memory.take<ContourRow>(this->sizes.state);
+    shared.inverse = take(together);
+    shared.right = take(together + 1);
+    shared.left = take(together + 1);
+    shared.z = take(1);
+    return shared;
+  }
+  int64_t shared_bytes() const {
+    Memory memory{nullptr};
+    place(memory);
+    return memory.used;
+  }
+
+  KERAS_LINREC_DEVICE void operator()(const Block& block) const {
+    Memory memory{block.memory};
+    const Shared shared = place(memory);
+    for (int64_t item = block.index; item < items.count;
+         item += items.blocks()) {
+      const int64_t feature = item / items.groups;
+      if (!this->is_right(feature)) continue;
+      this->write_rows(block, feature, nullptr, shared.rows);
+      const int64_t group = item % items.groups;
+      for (int64_t tile = group; tile < items.tiles; tile += items.groups)
+        add_tile(block, shared, item, tile, tile == group);
+    }
+  }
+
+ private:
+  KERAS_LINREC_DEVICE int64_t feature_of(int64_t item) const {
+    return item / items.groups;
+  }
+  // The cotangent of an output at a point; zero beyond the last.
+  KERAS_LINREC_DEVICE Complex cotangent(int64_t feature, int64_t channel,
+                                        int64_t point) const {
+    if (point >= this->circle.points()) return {0.0, 0.0};
+    const int64_t row = feature * this->sizes.channels + channel;
+    return this->memory.values[row * this->circle.all_points() + point];
+  }
+  KERAS_LINREC_DEVICE Complex left_of(const Shared& shared, int64_t feature,
+                                      int64_t point, int n) const {
+    Complex sum{};
+    for (int64_t m = 0; m < this->sizes.channels; m++)
+      sum = sum + cotangent(feature, m, point) *
+                      double(this->read_out(feature, m)[n]);
+    return sum * shared.rows[n].left;
+  }
+  KERAS_LINREC_DEVICE Elimination elimination(const Shared& shared,
+                                              int64_t feature,
+                                              int thread) const {
+    return {shared.z.get(0, thread), this->sizes.alpha,
+            this->timescale[feature]};
+  }
+  // What a thread keeps before the first row of a chunk, number by number.
+  KERAS_LINREC_DEVICE double* kept(const Block& block, int chunk,
+                                   int thread) const {
+    const int64_t chunks = ContourMemory::chunks(this->sizes.state);
+    return this->memory.kept +
+           (block.index * chunks + chunk) * 6 * most_threads + thread;
+  }
+
+  KERAS_LINREC_DEVICE void add_tile(const Block& block, const Shared& shared,
+                                    int64_t item, int64_t tile,
+                                    bool is_first) const {
+    const int64_t first = tile * most_threads, feature = feature_of(item);
+    const int state = this->sizes.state;
+    block.each_by_itself(most_threads, [&](int thread) {
+      const int64_t point = first + thread;
+      shared.z.set(0, thread, this->circle.at(point));
+      Elimination last = elimination(shared, feature, thread);
+      KERAS_LINREC_NO_UNROLL
+      for (int n = 0; n < state; n++) {
+        if (n % together == 0) keep(kept(block, n / together, thread), last);
+        last.next(shared.rows[n], left_of(shared, feature, point, n));
+      }
+    });
+    const int last_chunk = ContourMemory::chunks(state) - 1;
+    KERAS_LINREC_NO_UNROLL
+    for (int chunk = last_chunk; chunk >= 0; chunk--) {
+      const int from = chunk * together;
+      const int count = state - from < together ? state - from : together;
+      block.each_by_itself(most_threads, [&](int thread) {
+        solve(block, shared, feature, first + thread, thread, chunk, count,
+              chunk == last_chunk);
+      });
+      const int kinds = 4 + static_cast<int>(this->sizes.channels);
+      block.each_by_itself(kinds * count, [&](int at) {
+        add(shared, item, first, at / count, at % count, from, is_first);
+      });
+    }
+  }
+  KERAS_LINREC_DEVICE static void keep(double* to, const Elimination& last) {
+    const Complex numbers[] = {last.inverse, last.right, last.left};
+    KERAS_LINREC_UNROLL_BY_8
+    for (int i = 0; i < 3; i++) {
+      to[2 * i * most_threads] = numbers[i].real;
+      to[(2 * i + 1) * most_threads] = numbers[i].imag;
+    }
+  }
+  KERAS_LINREC_DEVICE static Complex kept_number(const double* from, int i) {
+    return {from[2 * i * most_threads], from[(2 * i + 1) * most_threads]};
+  }
+
+  // A chunk's rows of y and a, in place of `right` and `left`.
+  KERAS_LINREC_DEVICE void solve(const Block& block, const Shared& shared,
+                                 int64_t feature, int64_t point, int thread,
+                                 int chunk, int count, bool is_last) const {
+    const Numbers &y = shared.right, &a = shared.left;
+    const ContourRow* rows = shared.rows + chunk * together;
+    Complex next_y{}, next_a{};
+    if (!is_last) {
+      next_y = y.get(0, thread);
+      next_a = a.get(0, thread);
+    }
+    y.set(count, thread, next_y);
+    a.set(count, thread, next_a);
+    Elimination last = elimination(shared, feature, thread);
+    const double* start = kept(block, chunk, thread);
+    if (chunk > 0) last.s = last.scale(rows[-1]);
+    last.inverse = kept_number(start, 0);
+    last.right = kept_number(start, 1);
+    last.left = kept_number(start, 2);
+    KERAS_LINREC_NO_UNROLL
+    for (int i = 0; i < count; i++) {
+      last.next(rows[i],
+                left_of(shared, feature, point, chunk * together + i));
+      shared.inverse.set(i, thread, last.inverse);
+      shared.right.set(i, thread, last.right);
+      shared.left.set(i, thread, last.left);
+    }
+    // The bands' numbers next to a row are those of the row below.
+    KERAS_LINREC_NO_UNROLL
+    for (int i = count - 1; i >= 0; i--) {
+      const Complex inverse = shared.inverse.get(i, thread);
+      Complex right = shared.right.get(i, thread);
+      Complex left = shared.left.get(i, thread);
+      if (!is_last || i + 1 < count) {
+        const ContourRow& below = rows[i + 1];
+        right = right - last.scale(below) * next_y * below.above;
+        left = left - last.scale(rows[i]) * next_a * below.below;
+      }
+      next_y = right * inverse;
+      next_a = left * inverse;
+      y.set(i, thread, next_y);
+      a.set(i, thread, next_a);
+    }
+  }
+  // One sum over a tile's points, or for a band two.
+  KERAS_LINREC_DEVICE void add(const Shared& shared, int64_t item,
+                               int64_t first, int kind, int row, int from,
+                               bool is_first) const {
+    const Numbers &y = shared.right, &a = shared.left;
+    double sums[2] = {};
+    if (kind < 3) {
+      const int of_a = row + (kind == 2), of_y = row + (kind == 0);
+      Complex ones{}, points{};  // the sums of a y and of z a y
+      for (int i = 0; i < most_threads; i++) {
+        const Complex product = a.get(of_a, i) * y.get(of_y, i);
+        ones = ones + product;
+        points = points + product * shared.z.get(0, i);
+      }
+      const double alpha = this->sizes.alpha;
+      sums[0] = ones.real - points.real;
+      sums[1] = alpha * ones.real + (1.0 - alpha) * points.real;
+    } else if (kind == 3) {
+      for (int i = 0; i < most_threads; i++) sums[0] += a.get(row, i).real;
+    } else {
+      for (int i = 0; i < most_threads; i++) {
+        const Complex given = cotangent(feature_of(item), kind - 4, first + i);
+        const Complex solution = y.get(row, i);
+        sums[0] += given.real * solution.real - given.imag * solution.imag;
+      }
+    }
+    give(item, kind < 4 ? (kind == 3 ? 6 : kind) : kind + 3, from + row,
+         sums[0], is_first);
+    if (kind < 3) give(item, 3 + kind, from + row, sums[1], is_first);
+  }
+  KERAS_LINREC_DEVICE void give(int64_t item, int kind, int n, double sum,
+                                bool is_first) const {
+    const int64_t kinds = 7 + this->sizes.channels;
+    double& to =
+        this->memory.sums[(item * kinds + kind) * this->sizes.state + n];
+    to = is_first ? sum : to + sum;
+  }
+};
+
+// The gradients of a feature, from its sums.
+template <class Real>
+struct ContourGradients : ContourPass<Real> {
+  static constexpr int most_threads = 128;
+
+  ContourItems items;
+  // See `ImpulseResponseBackward`.
+  double* gradients;
+  Real* d_timescale;
+  Real* d_output_matrix;
+
+  ContourGradients(const ResponseSizes& sizes, const void* const* from,
+                   void* const* to, const Circle& circle,
+                   const ContourMemory& memory, double* gradients)
+      : ContourPass<Real>(sizes, from, circle, memory),
+        items(sizes, circle),
+        gradients(gradients),
+        d_timescale(static_cast<Real*>(to[5])),
+        d_output_matrix(static_cast<Real*>(to[6])) {}
+
+  int threads() const { return most_threads; }
+  int64_t blocks() const { return this->sizes.systems(); }
+  // All but those of the channels, and the timescale's terms.
+  int64_t shared_bytes() const { return 8 * this->sizes.state * sizeof(double); }
+
+  KERAS_LINREC_DEVICE void operator()(const Block& block) const {
+    if (!this->is_right(block.index)) return;
+    const int state = this->sizes.state;
+    Memory memory{block.memory};
+    double* sums = memory.take<double>(7 * state);
+    double* terms = memory.take<double>(state);
+    block.each_by_itself(7 * state, [&](int at) {
+      sums[at] = sum_of(block.index, at / state, at % state);
+    });
+    block.each_by_itself(state, [&](int n) {
+      const double d_q = give_read_out(block, n);
+      if (d_timescale) terms[n] = give(block, sums, n, d_q);
+    });
+    if (!d_timescale) return;
+    block.each_by_itself(1, [&](int) {
+      double sum = 0.0;
+      for (int n = 0; n < state; n++) sum += terms[n];
+      d_timescale[block.index] = static_cast<Real>(sum);
+    });
+  }
+
+ private:
+  KERAS_LINREC_DEVICE double sum_of(int64_t feature, int64_t kind,
+                                    int n) const {
+    const int64_t kinds = 7 + this->sizes.channels;
+    double sum = 0.0;
+    KERAS_LINREC_UNROLL_BY_8
+    for (int64_t group = 0; group < items.groups; group++)
+      sum += this->memory.sums[((feature * items.groups + group) * kinds +
+                                kind) * this->sizes.state + n];
+    return sum;
+  }
+  // The gradient of C; returns the part of Q's that comes from it.
+  KERAS_LINREC_DEVICE double give_read_out(const Block& block, int n) const {
+    const int64_t channels = this->sizes.channels;
+    const double length = this->timescale[block.index];
+    const double q = this->parameters(block.index).q(n);
+    double d_q = 0.0;
+    for (int64_t m = 0; m < channels; m++) {
+      const double slope = length * sum_of(block.index, 7 + m, n) / q;
+      d_output_matrix[(block.index * channels + m) * this->sizes.state + n] =
+          static_cast<Real>(slope);
+      d_q -= slope * this->read_out(block.index, m)[n] / q;
+    }
+    return d_q;
+  }
+  // The gradients of what features share; returns a term of the timescale's.
+  KERAS_LINREC_DEVICE double give(const Block& block, const double* sums, int n,
+                                  double d_q) const {
+    const int state = this->sizes.state;
+    const auto w = this->parameters(block.index);
+    const double length = this->timescale[block.index];
+    // The cotangents of the entries of u T and of v T, by band and row; of the
+    // outer bands, the entries of row n and column n + 1, and the transposed.
+    const auto of_u = [&](int band, int row) {
+      return length * sums[band * state + row];
+    };
+    const auto of_v = [&](int band, int row) {
+      return length * length * sums[(3 + band) * state + row];
+    };
+    const auto of_right = [&](int row) { return length * sums[6 * state + row]; };
+    const auto c = [&](int row) { return 1.0 / (w.p(row) * w.q(row)); };
+    const bool has_last = n > 0, has_next = n + 1 < state;
+    double d_c = -w.diagonal(n) * of_u(1, n);
+    double d_d = w.diagonal(n) * of_v(1, n);
+    double d_input = w.diagonal(n) * of_right(n);
+    double right = w.diagonal(n) * w.input(n), d_above = 0.0, d_below = 0.0;
+    if (has_last) {
+      d_c -= w.above(n - 1) * of_u(0, n - 1);
+      d_d += w.above(n - 1) * of_v(0, n - 1);
+      d_input += w.above(n - 1) * of_right(n - 1);
+      right += w.below(n - 1) * w.input(n - 1);
+    }
+    if (has_next) {
+      d_c -= w.below(n) * of_u(2, n);
+      d_d += w.below(n) * of_v(2, n);
+      d_input += w.below(n) * of_right(n + 1);
+      right += w.above(n) * w.input(n + 1);
+      d_above = of_right(n) * w.input(n + 1) - c(n + 1) * of_u(0, n) +
+                w.d(n + 1) * of_v(0, n);
+      d_below = of_right(n + 1) * w.input(n) - c(n) * of_u(2, n) +
+                w.d(n) * of_v(2, n);
+    }
+    const double all[] = {-d_c * c(n) / w.p(n) - d_input * w.input(n) / w.p(n),
+                          d_d,
+                          d_q - d_c * c(n) / w.q(n),
+                          d_above,
+                          of_right(n) * w.input(n) - c(n) * of_u(1, n) +
+                              w.d(n) * of_v(1, n),
+                          d_below,
+                          d_input / w.p(n)};
+    const int64_t size = this->pieces.size();
+    for (int i = 0; i < 7; i++)
+      gradients[(block.index * 7 + i) * size + this->pieces.place(n)] = all[i];
+    return (right * of_right(n) + w.d(n) * d_d + of_v(1, n)) / length;
+  }
+};
+
 }  // namespace cuda
 }  // namespace keras_linrec

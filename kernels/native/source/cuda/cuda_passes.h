@@ -43,4 +43,7 @@
                      ImpulseResponseBackward)                            \
   KERAS_LINREC_TYPES(KERNEL, add_features, AddFeatures)                  \
   KERAS_LINREC_TYPES(KERNEL, contour_values, ContourValues)              \
-  KERAS_LINREC_TYPES(KERNEL, contour_response, ContourResponse)
+  KERAS_LINREC_TYPES(KERNEL, contour_response, ContourResponse)          \
+  KERAS_LINREC_TYPES(KERNEL, contour_cotangents, ContourCotangents)      \
+  KERAS_LINREC_TYPES(KERNEL, contour_sums, ContourSums)                  \
+  KERAS_LINREC_TYPES(KERNEL, contour_gradients, ContourGradients)

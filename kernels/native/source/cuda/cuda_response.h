@@ -453,15 +453,19 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
   Real* d_timescale;
   Real* d_output_matrix;
   ResponseMemory memory;
+  // See `ImpulseResponse`.
+  const unsigned* right;
   Runs runs;
 
   ImpulseResponseBackward(const ResponseSizes& sizes, const void* const* from,
-                          void* const* to, const ResponseMemory& memory)
+                          void* const* to, const ResponseMemory& memory,
+                          const unsigned* right)
       : Base(sizes, from),
         d_response(static_cast<const Real*>(from[7])),
         d_timescale(static_cast<Real*>(to[5])),
         d_output_matrix(static_cast<Real*>(to[6])),
         memory(memory),
+        right(right),
         runs(sizes.time) {}
 
   struct Shared {
@@ -491,6 +495,8 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
   }
 
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
+    if (right && is_right_everywhere(right, block.index, this->sizes.channels))
+      return;
     Memory taken{block.memory};
     const Shared s = place(taken);
     const Pieces& pieces = this->pieces;
