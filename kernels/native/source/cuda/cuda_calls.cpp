@@ -221,15 +221,20 @@ void launch_whole(const Device& device, const Call& call, const Pass& pass) {
     call.launch(device, pass, pass.blocks(), pass.shared_bytes());
 }
 
-// The most bytes that the contour may take, and the longest response with which
-// its accuracy has been seen, rounded up.
-constexpr int64_t kMostContourBytes = 1 << 30, kMostContourSteps = 1 << 16;
+// The most bytes that the contour may take.
+constexpr int64_t kMostContourBytes = 1 << 30;
+
+// The longest response that was seen to be accurate by the contour: with errors
+// of float32's rounding, and of 1e-11.
+int64_t most_contour_steps(bool is_double) {
+  return is_double ? 1 << 14 : 1 << 16;
+}
 
 // Whether there may be a contour, whatever the GPU.
 bool may_have_contour(const ResponseSizes& sizes, bool is_double,
                       bool backward) {
   if (sizes.systems() * sizes.channels * sizes.state * sizes.time == 0 ||
-      sizes.time > kMostContourSteps)
+      sizes.time > most_contour_steps(is_double))
     return false;
   Memory memory{nullptr};
   ContourMemory::place(sizes, Circle(sizes.time, is_double), backward, memory);

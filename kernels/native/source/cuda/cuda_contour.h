@@ -51,8 +51,8 @@ KERAS_LINREC_DEVICE Complex operator*(Complex a, Complex b) {
 }
 
 // exp(2 pi i part / whole)
-KERAS_LINREC_DEVICE Complex turned(int64_t part, int64_t whole) {
-  const double turns = 2.0 * static_cast<double>(part) / whole;
+KERAS_LINREC_DEVICE Complex turned(int part, int whole) {
+  const double turns = 2.0 * part / whole;
   Complex turn;
 #ifdef __CUDA_ARCH__
   sincospi(turns, &turn.imag, &turn.real);
@@ -71,31 +71,32 @@ KERAS_LINREC_DEVICE Complex turned(int64_t part, int64_t whole) {
 //
 // n is a product, so that the transform is two short sums.
 struct Circle {
-  int64_t inner = 2, outer;
+  int inner = 2, outer;
   double log_radius;
 
   Circle(int64_t time, bool is_double) {
     // Few points would make a small circle.
-    const int64_t least = (is_double ? 4 : 2) * (time < 4 ? 4 : time);
+    const int least =
+        (is_double ? 4 : 2) * (time < 4 ? 4 : static_cast<int>(time));
     while (inner * inner < 4 * least) inner += 2;
     outer = (least + inner - 1) / inner;
     log_radius = std::log(is_double ? 1e-14 : 1e-12) / count();
   }
-  KERAS_LINREC_DEVICE int64_t count() const { return inner * outer; }
-  KERAS_LINREC_DEVICE int64_t points() const { return count() / 2 + 1; }
+  KERAS_LINREC_DEVICE int count() const { return inner * outer; }
+  KERAS_LINREC_DEVICE int points() const { return count() / 2 + 1; }
   // And z = 0, whose value the test for poles needs.
-  KERAS_LINREC_DEVICE int64_t all_points() const { return points() + 1; }
-  KERAS_LINREC_DEVICE int64_t half() const { return inner / 2 + 1; }
-  KERAS_LINREC_DEVICE Complex at(int64_t point) const {
+  KERAS_LINREC_DEVICE int all_points() const { return points() + 1; }
+  KERAS_LINREC_DEVICE int half() const { return inner / 2 + 1; }
+  KERAS_LINREC_DEVICE Complex at(int point) const {
     if (point >= points()) return {0.0, 0.0};
     return turned(point, count()).conjugate() * std::exp(log_radius);
   }
   // How often a point stands for itself and its conjugate.
-  KERAS_LINREC_DEVICE double weight(int64_t point) const {
+  KERAS_LINREC_DEVICE double weight(int point) const {
     return point == 0 || 2 * point == count() ? 1.0 : 2.0;
   }
   // r^-step
-  KERAS_LINREC_DEVICE double growth(int64_t step) const {
+  KERAS_LINREC_DEVICE double growth(int step) const {
     return std::exp(-log_radius * step);
   }
 };
@@ -106,13 +107,15 @@ struct ContourItems {
   static constexpr int tile = 64;
   static constexpr int64_t most_blocks = 1024, most_items = 4096;
 
-  int64_t tiles, groups, count;
+  int tiles, groups;
+  int64_t count;
 
   ContourItems(const ResponseSizes& sizes, const Circle& circle) {
     tiles = (circle.points() + tile - 1) / tile;
     const int64_t systems = sizes.systems();
-    groups = systems ? (most_items + systems - 1) / systems : 1;
-    if (groups > tiles) groups = tiles;
+    groups = tiles;
+    if (systems * tiles > most_items)
+      groups = static_cast<int>((most_items + systems - 1) / systems);
     count = systems * groups;
   }
   KERAS_LINREC_DEVICE int64_t blocks() const {
@@ -252,7 +255,7 @@ struct ContourValues : ContourPass<Real> {
   using ContourPass<Real>::ContourPass;
 
   int threads() const { return most_threads; }
-  KERAS_LINREC_DEVICE int64_t tiles() const {
+  KERAS_LINREC_DEVICE int tiles() const {
     return (this->circle.all_points() + most_threads - 1) / most_threads;
   }
   int64_t blocks() const {
@@ -265,14 +268,14 @@ struct ContourValues : ContourPass<Real> {
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
     const int64_t row = block.index / tiles(), channels = this->sizes.channels;
     const int64_t feature = row / channels, channel = row % channels;
-    const int64_t first = block.index % tiles() * most_threads;
-    const int64_t all = this->circle.all_points();
+    const int first = static_cast<int>(block.index % tiles()) * most_threads;
+    const int all = this->circle.all_points();
     Memory shared{block.memory};
     auto* rows = shared.take<ContourRow>(this->sizes.state);
     this->write_rows(block, feature, this->read_out(feature, channel), rows);
     const double timescale = this->timescale[feature];
     block.each_by_itself(most_threads, [&](int thread) {
-      const int64_t point = first + thread;
+      const int point = first + thread;
       if (point >= all) return;
       Elimination last(this->circle.at(point), this->sizes.alpha, timescale);
       Complex sum{};
@@ -298,7 +301,9 @@ struct ContourTransform : ContourPass<Real> {
   using ContourPass<Real>::ContourPass;
 
   int threads() const { return most_threads; }
-  int64_t blocks() const { return this->sizes.systems() * this->sizes.channels; }
+  int64_t blocks() const {
+    return this->sizes.systems() * this->sizes.channels;
+  }
 
   // In shared memory. The turns are exp(2 pi i / inner) and the like, to all
   // their powers.
@@ -324,12 +329,12 @@ struct ContourTransform : ContourPass<Real> {
   KERAS_LINREC_DEVICE void write(const Block& block,
                                  const Tables& tables) const {
     const Circle& circle = this->circle;
-    block.each_by_itself(static_cast<int>(circle.inner), [&](int k) {
+    block.each_by_itself(circle.inner, [&](int k) {
       tables.inner[k] = turned(k, circle.inner);
       // Of a step that is a multiple of `outer`.
       tables.growths[k] = circle.growth(k * circle.outer);
     });
-    block.each_by_itself(static_cast<int>(circle.outer), [&](int k) {
+    block.each_by_itself(circle.outer, [&](int k) {
       tables.outer[k] = turned(k, circle.outer);
     });
   }
@@ -344,13 +349,13 @@ struct ContourTransform : ContourPass<Real> {
   KERAS_LINREC_DEVICE bool is_right(const Block& block,
                                     const Tables& tables) const {
     const Circle& circle = this->circle;
-    const int64_t all = circle.all_points();
+    const int all = circle.all_points();
     const Complex* values = this->memory.values + block.index * all;
     const double* logarithms =
         this->memory.logarithms + block.index / this->sizes.channels * all;
     block.each_by_itself(most_threads, [&](int thread) {
       double sums[3] = {};
-      for (int64_t j = thread; j < circle.points(); j += most_threads) {
+      for (int j = thread; j < circle.points(); j += most_threads) {
         const double weight = circle.weight(j);
         sums[0] += weight * (logarithms[j] - logarithms[circle.points()]);
         sums[1] += weight * values[j].real;
@@ -395,17 +400,17 @@ struct ContourResponse : ContourTransform<Real> {
     const auto tables = this->place(shared);
     if (!this->is_right(block, tables)) return;
     this->write(block, tables);
-    const int64_t inner = circle.inner, outer = circle.outer;
+    const int inner = circle.inner, outer = circle.outer;
     const Complex* values =
         this->memory.values + block.index * circle.all_points();
     Complex* terms = this->memory.terms + block.index * circle.half() * outer;
-    block.each_by_itself(static_cast<int>(circle.half() * outer), [&](int at) {
-      const int64_t j_2 = at / outer, k_1 = at % outer;
+    block.each_by_itself(circle.half() * outer, [&](int at) {
+      const int j_2 = at / outer, k_1 = at % outer;
       Complex sum{};
-      int64_t turn = 0;
+      int turn = 0;
       KERAS_LINREC_UNROLL_BY_8
-      for (int64_t j_1 = 0; j_1 < outer; j_1++) {
-        const int64_t j = j_1 * inner + j_2;
+      for (int j_1 = 0; j_1 < outer; j_1++) {
+        const int j = j_1 * inner + j_2;
         const Complex value = 2 * j <= circle.count()
                                   ? values[j]
                                   : values[circle.count() - j].conjugate();
@@ -417,13 +422,13 @@ struct ContourResponse : ContourTransform<Real> {
       terms[at] =
           sum * turned(j_2 * k_1, circle.count()) * (twice / circle.count());
     });
-    const int64_t time = this->sizes.time;
-    block.each_by_itself(static_cast<int>(time), [&](int k) {
-      const int64_t k_1 = k % outer, k_2 = k / outer;
+    const int time = static_cast<int>(this->sizes.time);
+    block.each_by_itself(time, [&](int k) {
+      const int k_1 = k % outer, k_2 = k / outer;
       double sum = 0.0;
-      int64_t turn = 0;
+      int turn = 0;
       KERAS_LINREC_UNROLL_BY_8
-      for (int64_t j_2 = 0; j_2 < circle.half(); j_2++) {
+      for (int j_2 = 0; j_2 < circle.half(); j_2++) {
         const Complex term = terms[j_2 * outer + k_1];
         sum += term.real * tables.inner[turn].real -
                term.imag * tables.inner[turn].imag;
@@ -437,7 +442,7 @@ struct ContourResponse : ContourTransform<Real> {
 };
 
 // The cotangents of K(z_j), in place of `values`: G_j, so that the sum of
-// Re(G_j K(z_j)) is that of d_response times the response. With the names above,
+// Re(G_j K(z_j)) is that of d_response times the response. By the names above,
 //
 //   G_j = weight_j / n sum_k d_response_k r^-k exp(2 pi i j k / n)
 template <class Real>
@@ -455,17 +460,17 @@ struct ContourCotangents : ContourTransform<Real> {
     const auto tables = this->place(shared);
     if (!this->is_right(block, tables)) return;
     this->write(block, tables);
-    const int64_t inner = circle.inner, outer = circle.outer;
-    const int64_t time = this->sizes.time;
+    const int inner = circle.inner, outer = circle.outer;
+    const int time = static_cast<int>(this->sizes.time);
     const Real* given = d_response + block.index * time;
     Complex* values = this->memory.values + block.index * circle.all_points();
     Complex* terms = this->memory.terms + block.index * circle.half() * outer;
-    block.each_by_itself(static_cast<int>(circle.half() * outer), [&](int at) {
-      const int64_t j_2 = at / outer, k_1 = at % outer;
+    block.each_by_itself(circle.half() * outer, [&](int at) {
+      const int j_2 = at / outer, k_1 = at % outer;
       Complex sum{};
-      int64_t turn = 0;
+      int turn = 0;
       KERAS_LINREC_UNROLL_BY_8
-      for (int64_t k_2 = 0; k_1 + outer * k_2 < time; k_2++) {
+      for (int k_2 = 0; k_1 + outer * k_2 < time; k_2++) {
         sum = sum + tables.inner[turn] *
                         (given[k_1 + outer * k_2] * tables.growths[k_2]);
         turn += j_2;
@@ -474,15 +479,15 @@ struct ContourCotangents : ContourTransform<Real> {
       terms[at] =
           sum * turned(j_2 * k_1, circle.count()) * circle.growth(k_1);
     });
-    block.each_by_itself(static_cast<int>(circle.points()), [&](int point) {
+    block.each_by_itself(circle.points(), [&](int point) {
       // Terms of the other half are conjugates of those of n - j.
       const bool mirrored = 2 * (point % inner) > inner;
-      const int64_t j = mirrored ? circle.count() - point : point;
+      const int j = mirrored ? circle.count() - point : point;
       const Complex* mine = terms + j % inner * outer;
       Complex sum{};
-      int64_t turn = 0;
+      int turn = 0;
       KERAS_LINREC_UNROLL_BY_8
-      for (int64_t k_1 = 0; k_1 < outer; k_1++) {
+      for (int k_1 = 0; k_1 < outer; k_1++) {
         sum = sum + mine[k_1] * tables.outer[turn];
         turn += j / inner;
         if (turn >= outer) turn -= outer;
@@ -562,8 +567,8 @@ struct ContourSums : ContourPass<Real> {
       const int64_t feature = item / items.groups;
       if (!this->is_right(feature)) continue;
       this->write_rows(block, feature, nullptr, shared.rows);
-      const int64_t group = item % items.groups;
-      for (int64_t tile = group; tile < items.tiles; tile += items.groups)
+      const int group = static_cast<int>(item % items.groups);
+      for (int tile = group; tile < items.tiles; tile += items.groups)
         add_tile(block, shared, item, tile, tile == group);
     }
   }
@@ -574,13 +579,13 @@ struct ContourSums : ContourPass<Real> {
   }
   // The cotangent of an output at a point; zero beyond the last.
   KERAS_LINREC_DEVICE Complex cotangent(int64_t feature, int64_t channel,
-                                        int64_t point) const {
+                                        int point) const {
     if (point >= this->circle.points()) return {0.0, 0.0};
     const int64_t row = feature * this->sizes.channels + channel;
     return this->memory.values[row * this->circle.all_points() + point];
   }
   KERAS_LINREC_DEVICE Complex left_of(const Shared& shared, int64_t feature,
-                                      int64_t point, int n) const {
+                                      int point, int n) const {
     Complex sum{};
     for (int64_t m = 0; m < this->sizes.channels; m++)
       sum = sum + cotangent(feature, m, point) *
@@ -602,12 +607,13 @@ struct ContourSums : ContourPass<Real> {
   }
 
   KERAS_LINREC_DEVICE void add_tile(const Block& block, const Shared& shared,
-                                    int64_t item, int64_t tile,
+                                    int64_t item, int tile,
                                     bool is_first) const {
-    const int64_t first = tile * most_threads, feature = feature_of(item);
+    const int first = tile * most_threads;
+    const int64_t feature = feature_of(item);
     const int state = this->sizes.state;
     block.each_by_itself(most_threads, [&](int thread) {
-      const int64_t point = first + thread;
+      const int point = first + thread;
       shared.z.set(0, thread, this->circle.at(point));
       Elimination last = elimination(shared, feature, thread);
       KERAS_LINREC_NO_UNROLL
@@ -645,7 +651,7 @@ struct ContourSums : ContourPass<Real> {
 
   // A chunk's rows of y and a, in place of `right` and `left`.
   KERAS_LINREC_DEVICE void solve(const Block& block, const Shared& shared,
-                                 int64_t feature, int64_t point, int thread,
+                                 int64_t feature, int point, int thread,
                                  int chunk, int count, bool is_last) const {
     const Numbers &y = shared.right, &a = shared.left;
     const ContourRow* rows = shared.rows + chunk * together;
@@ -689,7 +695,7 @@ struct ContourSums : ContourPass<Real> {
   }
   // One sum over a tile's points, or for a band two.
   KERAS_LINREC_DEVICE void add(const Shared& shared, int64_t item,
-                               int64_t first, int kind, int row, int from,
+                               int first, int kind, int row, int from,
                                bool is_first) const {
     const Numbers &y = shared.right, &a = shared.left;
     double sums[2] = {};
@@ -749,20 +755,24 @@ struct ContourGradients : ContourPass<Real> {
   int threads() const { return most_threads; }
   int64_t blocks() const { return this->sizes.systems(); }
   // All but those of the channels, and the timescale's terms.
-  int64_t shared_bytes() const { return 8 * this->sizes.state * sizeof(double); }
+  int64_t shared_bytes() const {
+    return this->sizes.state * (sizeof(ContourRow) + 8 * sizeof(double));
+  }
 
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
     if (!this->is_right(block.index)) return;
     const int state = this->sizes.state;
     Memory memory{block.memory};
+    auto* rows = memory.take<ContourRow>(state);
     double* sums = memory.take<double>(7 * state);
     double* terms = memory.take<double>(state);
+    this->write_rows(block, block.index, nullptr, rows);
     block.each_by_itself(7 * state, [&](int at) {
       sums[at] = sum_of(block.index, at / state, at % state);
     });
     block.each_by_itself(state, [&](int n) {
-      const double d_q = give_read_out(block, n);
-      if (d_timescale) terms[n] = give(block, sums, n, d_q);
+      const double d_q = give_read_out(block, n, rows[n].left);
+      if (d_timescale) terms[n] = give(block, rows, sums, n, d_q);
     });
     if (!d_timescale) return;
     block.each_by_itself(1, [&](int) {
@@ -778,74 +788,76 @@ struct ContourGradients : ContourPass<Real> {
     const int64_t kinds = 7 + this->sizes.channels;
     double sum = 0.0;
     KERAS_LINREC_UNROLL_BY_8
-    for (int64_t group = 0; group < items.groups; group++)
+    for (int group = 0; group < items.groups; group++)
       sum += this->memory.sums[((feature * items.groups + group) * kinds +
                                 kind) * this->sizes.state + n];
     return sum;
   }
   // The gradient of C; returns the part of Q's that comes from it.
-  KERAS_LINREC_DEVICE double give_read_out(const Block& block, int n) const {
+  KERAS_LINREC_DEVICE double give_read_out(const Block& block, int n,
+                                           double inverse_q) const {
     const int64_t channels = this->sizes.channels;
-    const double length = this->timescale[block.index];
-    const double q = this->parameters(block.index).q(n);
+    const double scale = this->timescale[block.index] * inverse_q;
     double d_q = 0.0;
     for (int64_t m = 0; m < channels; m++) {
-      const double slope = length * sum_of(block.index, 7 + m, n) / q;
+      const double slope = scale * sum_of(block.index, 7 + m, n);
       d_output_matrix[(block.index * channels + m) * this->sizes.state + n] =
           static_cast<Real>(slope);
-      d_q -= slope * this->read_out(block.index, m)[n] / q;
+      d_q -= slope * this->read_out(block.index, m)[n] * inverse_q;
     }
     return d_q;
   }
   // The gradients of what features share; returns a term of the timescale's.
-  KERAS_LINREC_DEVICE double give(const Block& block, const double* sums, int n,
+  KERAS_LINREC_DEVICE double give(const Block& block, const ContourRow* rows,
+                                  const double* sums, int n,
                                   double d_q) const {
     const int state = this->sizes.state;
     const auto w = this->parameters(block.index);
     const double length = this->timescale[block.index];
-    // The cotangents of the entries of u T and of v T, by band and row; of the
-    // outer bands, the entries of row n and column n + 1, and the transposed.
-    const auto of_u = [&](int band, int row) {
-      return length * sums[band * state + row];
+    const ContourRow& row = rows[n];
+    // The sums by band and row: of the outer bands, those of row n and column
+    // n + 1, and transposed.
+    const auto of_u = [&](int band, int n) { return sums[band * state + n]; };
+    const auto of_v = [&](int band, int n) {
+      return length * sums[(3 + band) * state + n];
     };
-    const auto of_v = [&](int band, int row) {
-      return length * length * sums[(3 + band) * state + row];
-    };
-    const auto of_right = [&](int row) { return length * sums[6 * state + row]; };
-    const auto c = [&](int row) { return 1.0 / (w.p(row) * w.q(row)); };
-    const bool has_last = n > 0, has_next = n + 1 < state;
-    double d_c = -w.diagonal(n) * of_u(1, n);
-    double d_d = w.diagonal(n) * of_v(1, n);
-    double d_input = w.diagonal(n) * of_right(n);
-    double right = w.diagonal(n) * w.input(n), d_above = 0.0, d_below = 0.0;
-    if (has_last) {
-      d_c -= w.above(n - 1) * of_u(0, n - 1);
-      d_d += w.above(n - 1) * of_v(0, n - 1);
-      d_input += w.above(n - 1) * of_right(n - 1);
-      right += w.below(n - 1) * w.input(n - 1);
+    const double* of_right = sums + 6 * state;
+    // P^-1, and P^-1 B.
+    const auto inverse_p = [&](int n) { return rows[n].c * w.q(n); };
+    const auto input = [&](int n) { return w.b_[n] * inverse_p(n); };
+    double d_c = -row.diagonal * of_u(1, n);
+    double d_d = row.diagonal * of_v(1, n);
+    double d_input = row.diagonal * of_right[n];
+    double d_above = 0.0, d_below = 0.0;
+    if (n > 0) {
+      d_c -= row.above * of_u(0, n - 1);
+      d_d += row.above * of_v(0, n - 1);
+      d_input += row.above * of_right[n - 1];
     }
-    if (has_next) {
-      d_c -= w.below(n) * of_u(2, n);
-      d_d += w.below(n) * of_v(2, n);
-      d_input += w.below(n) * of_right(n + 1);
-      right += w.above(n) * w.input(n + 1);
-      d_above = of_right(n) * w.input(n + 1) - c(n + 1) * of_u(0, n) +
-                w.d(n + 1) * of_v(0, n);
-      d_below = of_right(n + 1) * w.input(n) - c(n) * of_u(2, n) +
-                w.d(n) * of_v(2, n);
+    if (n + 1 < state) {
+      const ContourRow& next = rows[n + 1];
+      d_c -= next.below * of_u(2, n);
+      d_d += next.below * of_v(2, n);
+      d_input += next.below * of_right[n + 1];
+      d_above = of_right[n] * input(n + 1) - next.c * of_u(0, n) +
+                next.d * of_v(0, n);
+      d_below = of_right[n + 1] * input(n) - row.c * of_u(2, n) +
+                row.d * of_v(2, n);
     }
-    const double all[] = {-d_c * c(n) / w.p(n) - d_input * w.input(n) / w.p(n),
-                          d_d,
-                          d_q - d_c * c(n) / w.q(n),
-                          d_above,
-                          of_right(n) * w.input(n) - c(n) * of_u(1, n) +
-                              w.d(n) * of_v(1, n),
-                          d_below,
-                          d_input / w.p(n)};
-    const int64_t size = this->pieces.size();
+    const double all[] = {
+        -length * inverse_p(n) * (d_c * row.c + d_input * input(n)),
+        length * d_d,
+        d_q - length * d_c * row.c * row.left,
+        length * d_above,
+        length * (of_right[n] * input(n) - row.c * of_u(1, n) +
+                  row.d * of_v(1, n)),
+        length * d_below,
+        length * d_input * inverse_p(n)};
+    const int size = this->pieces.size();
+    KERAS_LINREC_UNROLL_BY_8
     for (int i = 0; i < 7; i++)
       gradients[(block.index * 7 + i) * size + this->pieces.place(n)] = all[i];
-    return (right * of_right(n) + w.d(n) * d_d + of_v(1, n)) / length;
+    return row.right * of_right[n] + row.d * d_d + of_v(1, n);
   }
 };
 
