@@ -38,16 +38,21 @@ RESPONSE = "impulse_response_"
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parsed_options(parser).rounds
+    parts = {
+        "scans": print_scans,
+        "projected": print_projected_scans,
+        "nonlinear": print_nonlinear_scans,
+        "responses": print_responses,
+    }
+    parser.add_argument("--only", nargs="+", choices=parts, default=[*parts])
+    options = parsed_options(parser)
     import torch
 
     if not torch.cuda.is_available():
         raise SystemExit("These are times of a GPU, and there is none here.")
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
-    print_scans(rounds)
-    print_projected_scans(rounds)
-    print_nonlinear_scans(rounds)
-    print_responses(rounds)
+    for name in options.only:
+        parts[name](options.rounds)
 
 
 def print_scans(rounds):

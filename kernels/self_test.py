@@ -49,7 +49,7 @@ def relative_error(kernel, vjp, on_cpu=True):
 def error_at(sizes, operation, kernel, vjp):
     """The error of an operation's first case at other sizes.
 
-    A kernel without a function for it runs the plain form.
+    A kernel without a function for it runs what the operation has instead.
 
     Args:
         sizes: tuple of integers, what the case takes.
@@ -57,8 +57,8 @@ def error_at(sizes, operation, kernel, vjp):
         kernel, vjp: see `relative_error`.
     """
     if getattr(kernel, operation.function) is None:
-        plain = {operation.function: operation.plain(kernel)}
-        kernel = kernel._replace(**plain)
+        instead = operation.instead or operation.plain
+        kernel = kernel._replace(**{operation.function: instead(kernel)})
     return _error(vjp, *operation.self_tests[0](kernel, sizes))
 
 

@@ -122,6 +122,20 @@ def by_sections(scan):
     return partial(sections.by_sections, scan)
 
 
+def by_contour(blocks):
+    """The impulse response in `impulse_by_contour.py`."""
+    from keras_linrec.kernels.jax import impulse_by_contour as contour
+
+    return partial(contour.impulse_by_contour, blocks)
+
+
+def contour_is_fast(platform_of_case, time):
+    """Whether the contour is the fastest form without native code."""
+    from keras_linrec.kernels.jax import impulse_by_contour as contour
+
+    return contour.is_fast(platform_of_case, time)
+
+
 def exporting():
     """Whether an export scope is open.
 

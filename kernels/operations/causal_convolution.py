@@ -110,7 +110,7 @@ class _Transforms:
         self.inputs, self.response = inputs, response
         self.time = time = ops.shape(inputs)[-1]
         is_known = isinstance(time, int)
-        self.length = _fast_length(2 * time) if is_known else 2 * time
+        self.length = fast_length(2 * time) if is_known else 2 * time
         self.of_inputs = self._spectrum(inputs)
         self.of_response = self._spectrum(response)
 
@@ -243,7 +243,7 @@ def _summed_to(tensor, shape):
     return ops.sum(tensor, axis=ones, keepdims=True) if ones else tensor
 
 
-def _fast_length(length):
+def fast_length(length):
     """The least even number from `length` on that is 2^a 3^b 5^c."""
     best = 1 << (length - 1).bit_length()
     fives = 1

@@ -69,6 +69,9 @@ class Operation(NamedTuple):
     # The function of the reference kernel, in `keras.ops`. Defaults to `None`:
     # its scan in the plain form.
     reference: Callable | None = None
+    # From a `Kernel`, what runs on this device where the kernel has no such
+    # function. Defaults to `None`, the plain form.
+    instead: Callable | None = None
     # Odd sizes of the first case, for the check of a device.
     odd_sizes: tuple = ()
     # Further tests, of what only CPUs run.

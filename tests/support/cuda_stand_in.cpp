@@ -17,6 +17,8 @@ using namespace keras_linrec::cuda;
 // Besides the properties of a GPU, the order of its threads: see `Block`.
 struct Properties {
   int64_t shared_memory = 1 << 16, processors = 4, backwards = 0;
+  // How many times as fast float32 is as float64.
+  int64_t ratio = 64;
 } gpu;
 
 struct Kernel {
@@ -45,8 +47,8 @@ void run_blocks(const Kernel& kernel, const void* pass, unsigned blocks,
     // Doubles have the alignment of shared memory; NaN shows reads of memory
     // that was never written.
     std::vector<double> memory(bytes / sizeof(double) + 1);
-    std::vector<Copy> under_way;
     for (unsigned index; (index = next++) < blocks;) {
+      UnderWay under_way(1);
       std::memset(memory.data(), 0xff, memory.size() * sizeof(double));
       kernel.run(pass, Block{index,
                              reinterpret_cast<unsigned char*>(memory.data()),
@@ -69,8 +71,8 @@ extern "C" {
 
 // Sets the properties of the GPU.
 void stand_in_set(int64_t shared_memory, int64_t processors,
-                  int64_t backwards) {
-  gpu = {shared_memory, processors, backwards};
+                  int64_t backwards, int64_t ratio) {
+  gpu = {shared_memory, processors, backwards, ratio};
 }
 
 int cuInit(unsigned) { return 0; }
@@ -87,10 +89,18 @@ int cuPointerGetAttribute(void* value, int attribute, unsigned long long) {
 }
 
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  if (attribute != 16 && attribute != 97) return kInvalidValue;
-  *value = static_cast<int>(attribute == 16 ? gpu.processors
-                                            : gpu.shared_memory);
-  return 0;
+  switch (attribute) {
+    case 16:
+      *value = static_cast<int>(gpu.processors);
+      return 0;
+    case 87:
+      *value = static_cast<int>(gpu.ratio);
+      return 0;
+    case 97:
+      *value = static_cast<int>(gpu.shared_memory);
+      return 0;
+  }
+  return kInvalidValue;
 }
 
 int cuDevicePrimaryCtxRetain(void** context, int) {

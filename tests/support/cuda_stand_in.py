@@ -21,13 +21,16 @@ SOURCE = Path(__file__).parent / "cuda_stand_in.cpp"
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
-    """`stand_in(shared_memory, processors, backwards)` sets up the GPU."""
+    """`stand_in(shared_memory, processors, backwards, ratio)` sets up the GPU.
+
+    `ratio` is how many times as fast float32 is as float64.
+    """
     require_native()
     path = _compiled(tmp_path_factory.getbasetemp())
     library = ctypes.CDLL(path)
 
-    def set_up(shared_memory=2**16, processors=4, backwards=0):
-        numbers = shared_memory, processors, backwards
+    def set_up(shared_memory=2**16, processors=4, backwards=0, ratio=64):
+        numbers = shared_memory, processors, backwards, ratio
         library.stand_in_set(*map(ctypes.c_int64, numbers))
 
     _open(path, b"the kernels of the stand-in")

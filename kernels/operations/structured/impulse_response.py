@@ -2,15 +2,19 @@
 
 The plain form runs for the native kernel's second derivatives, and in its place
 in programs that turn out to need portable code. Elsewhere the blocks are the
-portable form, which is faster.
+portable form, which is faster, and on some GPUs the contour, which is faster
+still.
 """
 
 import functools
 from functools import partial
 
+import keras
 import numpy as np
 from keras import ops
 
+from keras_linrec.kernels import backends
+from keras_linrec.kernels.exporting import exporting
 from keras_linrec.kernels.full_precision import matmul
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.record import Operation
@@ -81,6 +85,13 @@ def impulse_response(
 def _form_of(case, kernel):
     if not case.operators and isinstance(case.time, int):
         return "scans", "the blocks have a custom gradient too"
+    form, reason = _native_or_blocks(case, kernel)
+    if form == "blocks" and _runs_on_a_contour(case):
+        return "contour", "all steps at once, in float64; " + reason
+    return form, reason
+
+
+def _native_or_blocks(case, kernel):
     # In CUDA the gradient has 24 numbers for each entry of the state in a
     # block's memory, of which the smallest GPUs have 64 KiB.
     if case.platform == "cuda" and case.channels > 256:
@@ -92,6 +103,27 @@ def _form_of(case, kernel):
         fixed=True,
         on_gpus=not uses_pallas(case),
     )
+
+
+def _runs_on_a_contour(case):
+    is_known = isinstance(case.time, int) and not exporting()
+    return is_known and _contour_is_fast(case.platform, case.time)
+
+
+def _contour_is_fast(platform, time):
+    # Other frameworks would launch some 60 kernels for each state.
+    if keras.backend.backend() != "jax":
+        return False
+    return backends.current().contour_is_fast(platform, time)
+
+
+def _instead(kernel):
+    is_fast = _contour_is_fast(backends.current().platform(), time=1)
+    return _on_a_contour(kernel) if is_fast else _on_scans(kernel)
+
+
+def _on_a_contour(kernel):
+    return backends.current().by_contour(_in_blocks)
 
 
 def _in_blocks(p, d, q, t, b, timescale, output_matrix, time, alpha):
@@ -157,10 +189,12 @@ OPERATION = Operation(
         "fused": lambda kernel: kernel.impulse_response,
         "scans": _on_scans,
         "blocks": lambda kernel: _in_blocks,
+        "contour": _on_a_contour,
     },
     plain=_on_scans,
     call_native=_call_native,
     call_plain=_call_plain,
     self_tests=(_impulse_response_case,),
+    instead=_instead,
     odd_sizes=(3, 2, 17, 45),  # features, channels, state, time
 )

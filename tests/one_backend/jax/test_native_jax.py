@@ -38,6 +38,19 @@ def test_the_native_kernel_is_in_the_program(numbers):
     assert "keras_linrec_scan" in text
 
 
+def test_calls_outside_jit_reuse_one_program(numbers):
+    from keras_linrec.kernels.jax.native import _compiled
+
+    given = uniform(numbers, 3), uniform(numbers, 2, 11, 3)
+    before = _compiled._cache_size()
+    for _ in range(2):
+        outside, _ = ops.linear_scan(*given)
+    assert _compiled._cache_size() == before + 1
+    inside, _ = jax.jit(lambda *given: ops.linear_scan(*given))(*given)
+    np.testing.assert_array_equal(outside, inside)
+    assert _compiled._cache_size() == before + 1
+
+
 def assert_vmap_equals_a_loop(run, axes, given, count):
     """Compare `run` under `jax.vmap` and called for each of `count` systems."""
     got = jax.jit(jax.vmap(run, axes))(*given)

@@ -10,13 +10,16 @@
 #ifdef __CUDACC__
 #include <cuda_pipeline.h>
 #define KERAS_LINREC_DEVICE __host__ __device__ __forceinline__
+#define KERAS_LINREC_UNROLL _Pragma("unroll")
 #define KERAS_LINREC_UNROLL_BY_8 _Pragma("unroll 8")
 #define KERAS_LINREC_NO_UNROLL _Pragma("unroll 1")
 #else
 #include <cstring>
+#include <deque>
 #include <thread>
 #include <vector>
 #define KERAS_LINREC_DEVICE inline
+#define KERAS_LINREC_UNROLL
 #define KERAS_LINREC_UNROLL_BY_8
 #define KERAS_LINREC_NO_UNROLL
 #endif
@@ -31,6 +34,8 @@ struct Copy {
   const void* from;
   size_t size;
 };
+// Those that began in each phase, the newest last: never empty.
+using UnderWay = std::deque<std::vector<Copy>>;
 #endif
 
 struct Block {
@@ -40,7 +45,7 @@ struct Block {
   // Whether the emulated threads run from the last to the first, and fetched
   // data arrives at once or at the last moment. No result may depend on it.
   bool backwards;
-  std::vector<Copy>* under_way;
+  UnderWay* under_way;
 #endif
 
   // Calls work(item) for each item, shared among the threads.
@@ -63,18 +68,20 @@ struct Block {
     share(count, work);
 #endif
   }
-  // All fetched data has arrived afterwards.
-  template <class Work>
+  // All fetched data has arrived afterwards, but for that which was fetched
+  // within the last `later` phases of this kind, and between them.
+  template <int later = 0, class Work>
   KERAS_LINREC_DEVICE void each_and_receive(int count, Work work) const {
     share(count, work);
 #ifdef __CUDA_ARCH__
     __pipeline_commit();
-    __pipeline_wait_prior(0);
+    __pipeline_wait_prior(later);
     __syncthreads();
 #elif !defined(__CUDACC__)
-    for (const auto& copy : *under_way)
-      std::memcpy(copy.to, copy.from, copy.size);
-    under_way->clear();
+    under_way->emplace_back();
+    for (; under_way->size() > later + 1; under_way->pop_front())
+      for (const auto& copy : under_way->front())
+        std::memcpy(copy.to, copy.from, copy.size);
 #endif
   }
   // Shared memory is filled asynchronously while the threads go on.
@@ -86,7 +93,7 @@ struct Block {
     if (backwards)
       to = *from;
     else
-      under_way->push_back({&to, from, sizeof(Real)});
+      under_way->back().push_back({&to, from, sizeof(Real)});
 #endif
   }
 
@@ -107,6 +114,10 @@ struct Memory {
   unsigned char* begin;
   int64_t used = 0;
 
+  // The next piece begins at a multiple of `bytes`.
+  KERAS_LINREC_DEVICE void align(int64_t bytes) {
+    used = (used + bytes - 1) / bytes * bytes;
+  }
   template <class Type>
   KERAS_LINREC_DEVICE Type* take(int64_t count) {
     Type* taken = begin ? reinterpret_cast<Type*>(begin + used) : nullptr;
@@ -131,7 +142,8 @@ KERAS_LINREC_DEVICE unsigned draw(unsigned* counter) {
 // By one thread, after a phase: what the block has written so far is there.
 KERAS_LINREC_DEVICE void raise(unsigned* flag) {
 #ifdef __CUDA_ARCH__
-  __threadfence();
+  // The release orders what other threads wrote before the phase ended, too:
+  // a fence besides would wait for memory twice.
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(1u)
                : "memory");
 #elif !defined(__CUDACC__)

@@ -90,6 +90,8 @@ struct Scans {
     pass.initial = call.in<Real, parts>();
     pass.outputs = call.out<Real, parts>();
     pass.final_state = call.out<Real, parts>();
+    per_step ? pass.move(pass.inputs, pass.outputs, pass.decay)
+             : pass.move(pass.inputs, pass.outputs);
     const Device device(pass.outputs.part[0]);
     run(device, call, pass);
   }
@@ -108,8 +110,12 @@ struct Scans {
     pass.d_inputs = call.out<Real, parts>();
     pass.d_initial = call.out<Real, parts>();
     const Device device(d_decay.part[0]);
+    pass.move(pass.outputs, pass.first_state, pass.d_outputs, pass.d_inputs);
     if (per_step) {
       pass.d_decay = d_decay;
+      if (pass.wide)
+        pass.move(pass.outputs, pass.first_state, pass.d_outputs,
+                  pass.d_inputs, pass.decay, pass.d_decay);
       run(device, call, pass);
       return;
     }
@@ -221,26 +227,90 @@ void launch_whole(const Device& device, const Call& call, const Pass& pass) {
     call.launch(device, pass, pass.blocks(), pass.shared_bytes());
 }
 
+// The most bytes that the contour may take.
+constexpr int64_t kMostContourBytes = 1 << 30;
+
+// The longest response that was seen to be accurate by the contour: with errors
+// of float32's rounding, and of 1e-11.
+int64_t most_contour_steps(bool is_double) {
+  return is_double ? 1 << 14 : 1 << 16;
+}
+
+// Whether there may be a contour, whatever the GPU.
+bool may_have_contour(const ResponseSizes& sizes, bool is_double,
+                      bool backward) {
+  if (sizes.systems() * sizes.channels * sizes.state * sizes.time == 0 ||
+      sizes.time > most_contour_steps(is_double))
+    return false;
+  Memory memory{nullptr};
+  ContourMemory::place(sizes, Circle(sizes.time, is_double), backward, memory);
+  return memory.used <= kMostContourBytes;
+}
+
+template <class Pass>
+bool has_room_for(const Device& device, const Pass& pass) {
+  return pass.shared_bytes() <= device.shared_memory();
+}
+
 template <class Real>
 void impulse_response(const ResponseSizes& sizes, const Call& call) {
+  constexpr bool is_double = sizeof(Real) == sizeof(double);
   if (sizes.systems() * sizes.channels == 0) return;
-  const ImpulseResponse<Real> pass(sizes, call.from, call.to);
-  launch_whole(Device(pass.response), call, pass);
+  const Device device(call.to[0]);
+  const unsigned* right = nullptr;
+  if (device.has_fast_float64() && may_have_contour(sizes, is_double, false)) {
+    Memory memory{call.scratch};
+    const Circle circle(sizes.time, is_double);
+    const auto kept = ContourMemory::place(sizes, circle, false, memory);
+    const ContourValues<Real> values(sizes, call.from, circle, kept);
+    const ContourResponse<Real> transform(sizes, call.from, circle, kept,
+                                          call.to[0]);
+    if (has_room_for(device, values) && has_room_for(device, transform)) {
+      launch_whole(device, call, values);
+      launch_whole(device, call, transform);
+      right = kept.right;
+    }
+  }
+  launch_whole(device, call,
+               ImpulseResponse<Real>(sizes, call.from, call.to, right));
 }
 
 template <class Real>
 void impulse_response_backward(const ResponseSizes& sizes, const Call& call) {
   const bool wants_systems = call.to[0];
   if (!wants_systems && sizes.systems() * sizes.channels == 0) return;
+  constexpr bool is_double = sizeof(Real) == sizeof(double);
   Memory memory{call.scratch};
-  const ImpulseResponseBackward<Real> pass(
-      sizes, call.from, call.to, ResponseMemory::place(sizes, memory));
+  const auto kept_of_steps = ResponseMemory::place(sizes, memory);
   const Device device(wants_systems ? call.to[0] : call.to[6]);
+  const unsigned* right = nullptr;
+  if (device.has_fast_float64() && may_have_contour(sizes, is_double, true)) {
+    const Circle circle(sizes.time, is_double);
+    const auto kept = ContourMemory::place(sizes, circle, true, memory);
+    const ContourValues<Real> values(sizes, call.from, circle, kept);
+    const ContourCotangents<Real> transform(sizes, call.from, circle, kept);
+    const ContourSums<Real> sums(sizes, call.from, circle, kept);
+    const ContourGradients<Real> gradients(
+        sizes, call.from, call.to, circle, kept, kept_of_steps.gradients);
+    if (has_room_for(device, values) && has_room_for(device, transform) &&
+        has_room_for(device, sums) && has_room_for(device, gradients)) {
+      launch_whole(device, call, values);
+      launch_whole(device, call, transform);
+      launch_whole(device, call, sums);
+      launch_whole(device, call, gradients);
+      right = kept.right;
+    }
+  }
+  const ImpulseResponseBackward<Real> pass(sizes, call.from, call.to,
+                                           kept_of_steps, right);
   launch_whole(device, call, pass);
   if (wants_systems)
     launch_whole(device, call, AddFeatures<Real>(
                                    sizes, pass.memory.gradients, call.to));
 }
+
+// Bytes of memory: some allocators return null for 0.
+int64_t at_least_one(int64_t bytes) { return bytes ? bytes : sizeof(double); }
 
 template <class Function>
 int status_of(Function function) {
@@ -321,11 +391,22 @@ int keras_linrec_cuda_nonlinear_scan_backward(int flags, const int64_t* sizes,
   });
 }
 
+int64_t keras_linrec_cuda_impulse_response_scratch(int flags,
+                                                   const int64_t* numbers) {
+  const ResponseSizes sizes = response_sizes(numbers);
+  const bool is_double = flags & kKerasLinrecFloat64;
+  Memory memory{nullptr};
+  if (may_have_contour(sizes, is_double, false))
+    ContourMemory::place(sizes, Circle(sizes.time, is_double), false, memory);
+  return at_least_one(memory.used);
+}
+
 int keras_linrec_cuda_impulse_response(int flags, const int64_t* sizes,
                                        const void* const* from,
-                                       void* const* to, void*, void* stream) {
+                                       void* const* to, void* scratch,
+                                       void* stream) {
   return status_of([&] {
-    const Call call{from, to, nullptr, stream};
+    const Call call{from, to, static_cast<unsigned char*>(scratch), stream};
     flags & kKerasLinrecFloat64
         ? impulse_response<double>(response_sizes(sizes), call)
         : impulse_response<float>(response_sizes(sizes), call);
@@ -333,11 +414,14 @@ int keras_linrec_cuda_impulse_response(int flags, const int64_t* sizes,
 }
 
 int64_t keras_linrec_cuda_impulse_response_backward_scratch(
-    int, const int64_t* sizes) {
+    int flags, const int64_t* numbers) {
+  const ResponseSizes sizes = response_sizes(numbers);
+  const bool is_double = flags & kKerasLinrecFloat64;
   Memory memory{nullptr};
-  ResponseMemory::place(response_sizes(sizes), memory);
-  // At least 8 bytes: some allocators return null for 0.
-  return memory.used ? memory.used : sizeof(double);
+  ResponseMemory::place(sizes, memory);
+  if (may_have_contour(sizes, is_double, true))
+    ContourMemory::place(sizes, Circle(sizes.time, is_double), true, memory);
+  return at_least_one(memory.used);
 }
 
 int keras_linrec_cuda_impulse_response_backward(

@@ -54,10 +54,14 @@ KERAS_LINREC_PUBLIC int keras_linrec_cuda_nonlinear_scan_backward(
     int flags, const int64_t* sizes, const void* const* from, void* const* to,
     void* scratch, void* stream);
 
-// As `keras_linrec_impulse_response`, always step by step.
+// As `keras_linrec_impulse_response`: on GPUs with fast float64 by a contour
+// (cuda_contour.h) where it is right, elsewhere step by step.
 KERAS_LINREC_PUBLIC int keras_linrec_cuda_impulse_response(
     int flags, const int64_t* sizes, const void* const* from, void* const* to,
     void* scratch, void* stream);
+
+KERAS_LINREC_PUBLIC int64_t keras_linrec_cuda_impulse_response_scratch(
+    int flags, const int64_t* sizes);
 
 // As `keras_linrec_impulse_response_backward`.
 KERAS_LINREC_PUBLIC int keras_linrec_cuda_impulse_response_backward(

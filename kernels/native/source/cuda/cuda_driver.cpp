@@ -20,6 +20,7 @@ using Function = void*;
 using Stream = void*;
 using Address = unsigned long long;
 constexpr int kMultiprocessorCount = 16;
+constexpr int kSpeedOfFloat32ByFloat64 = 87;
 constexpr int kMostSharedMemoryOptin = 97;
 constexpr int kDeviceOrdinalOfPointer = 9;
 constexpr int kMostDynamicSharedMemory = 8;
@@ -177,6 +178,14 @@ int64_t Device::shared_memory() const {
 
 int64_t Device::processors() const {
   return attribute(number_, kMultiprocessorCount);
+}
+
+bool Device::has_fast_float64() const {
+  int ratio;
+  // A driver that does not tell is no failure.
+  return state().driver.cuDeviceGetAttribute(&ratio, kSpeedOfFloat32ByFloat64,
+                                             number_) == 0 &&
+         ratio > 0 && ratio <= 4;
 }
 
 void Device::clear(void* numbers, int64_t count, void* stream) const {

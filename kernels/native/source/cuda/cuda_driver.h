@@ -21,6 +21,9 @@ class Device {
   // The most bytes of shared memory that a block may take.
   int64_t shared_memory() const;
   int64_t processors() const;
+  // Whether it computes float64 at a good part of float32's speed, as GPUs of
+  // data centres do. Others have a 32nd or a 64th.
+  bool has_fast_float64() const;
 
   // Neither waits for the GPU nor allocates memory.
   void clear(void* numbers, int64_t count, void* stream) const;

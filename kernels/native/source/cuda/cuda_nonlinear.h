@@ -39,22 +39,32 @@ struct NonlinearSizes {
 // among threads.
 template <class Real, int rows>
 struct SplitProduct {
-  int count, columns;
+  // `inverse` is 2^32 over the columns, rounded up: GPUs have no division.
+  int count, columns, splits, length;
+  uint32_t inverse;
 
-  KERAS_LINREC_DEVICE int splits() const {
+  SplitProduct(int count, int columns) : count(count), columns(columns) {
     const int room = 1024 / columns, wanted = count / 8;
-    const int splits = room < wanted ? room : wanted;
-    return splits < 1 ? 1 : splits;
+    splits = room < wanted ? room : wanted;
+    if (splits < 1) splits = 1;
+    length = (count + splits - 1) / splits;
+    inverse = static_cast<uint32_t>(((uint64_t{1} << 32) - 1) / columns + 1);
   }
-  KERAS_LINREC_DEVICE int sums() const { return splits() * columns; }
+  KERAS_LINREC_DEVICE int sums() const { return splits * columns; }
+  // item / columns, where that is below `splits`.
+  KERAS_LINREC_DEVICE int split_of(int item) const {
+    if (splits == 1) return 0;
+    return static_cast<int>(static_cast<uint64_t>(item) * inverse >> 32);
+  }
 
-  KERAS_LINREC_DEVICE void operator()(const Block& block,
+  template <int later>
+  KERAS_LINREC_DEVICE void run(const Block& block,
                                       const Row<Real, rows>* vectors,
                                       const Real* matrix,
                                       Row<Real, rows>* sums) const {
-    const int length = (count + splits() - 1) / splits();
-    block.each_and_receive(this->sums(), [&](int item) {
-      const int column = item % columns, first = item / columns * length;
+    block.template each_and_receive<later>(this->sums(), [&](int item) {
+      const int split = split_of(item);
+      const int column = item - split * columns, first = split * length;
       const int last = first + length < count ? first + length : count;
       Row<Real, rows> sum{};
       KERAS_LINREC_UNROLL_BY_8
@@ -69,7 +79,7 @@ struct SplitProduct {
   KERAS_LINREC_DEVICE Real total(const Row<Real, rows>* sums, int column,
                                  int row) const {
     Real total = 0;
-    for (int split = 0; split < splits(); split++)
+    for (int split = 0; split < splits; split++)
       total += sums[split * columns + column].of[row];
     return total;
   }
@@ -81,25 +91,33 @@ template <class Real, int rows>
 struct NonlinearPass {
   // The compiler limits the registers of each thread accordingly.
   static constexpr int most_threads = 1024;
+  // What a step reads is fetched so many steps before: a step takes less time
+  // than an answer of the GPU's memory. It has one of
+  // `places` places.
+  static constexpr int ahead = 3, places = 4;
 
   NonlinearSizes sizes;
   SplitProduct<Real, rows> product;
   bool resident = true;
 
+  // The rows of a block. The spare rows of the last block repeat its last row.
+  struct Rows {
+    int64_t before, first, last;
+
+    KERAS_LINREC_DEVICE int64_t operator[](int row) const {
+      return before + (first + row < last ? first + row : last);
+    }
+    KERAS_LINREC_DEVICE bool live(int row) const { return first + row <= last; }
+  };
+  KERAS_LINREC_DEVICE Rows rows_of(const Block& block) const {
+    return {group(block) * sizes.batch,
+            block.index % blocks_a_group() * rows, sizes.batch - 1};
+  }
   KERAS_LINREC_DEVICE int64_t blocks_a_group() const {
     return (sizes.batch + rows - 1) / rows;
   }
   KERAS_LINREC_DEVICE int64_t group(const Block& block) const {
     return block.index / blocks_a_group();
-  }
-  KERAS_LINREC_DEVICE bool live(const Block& block, int row) const {
-    return block.index % blocks_a_group() * rows + row < sizes.batch;
-  }
-  // The spare rows of the last block repeat its last row.
-  KERAS_LINREC_DEVICE int64_t row_at(const Block& block, int row) const {
-    const int64_t wanted = block.index % blocks_a_group() * rows + row;
-    const int64_t last = sizes.batch - 1;
-    return group(block) * sizes.batch + (wanted < last ? wanted : last);
   }
   KERAS_LINREC_DEVICE int matrix_size() const {
     return product.count * product.columns;
@@ -164,8 +182,8 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
         final_state(static_cast<Real*>(to[1])) {}
 
   struct Shared {
-    // Drive and step sizes of this step and of the next one, and the resets of
-    // the next one and of that after it.
+    // Drive and step sizes of this step and of those after it, and the resets
+    // of the next one and of those after it.
     Numbers *state, *start, *total, *sums, *drive, *steps, *resets;
   };
   KERAS_LINREC_DEVICE Shared place(Memory& memory) const {
@@ -174,7 +192,8 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
     };
     const int units = this->sizes.units;
     return {take(units), take(units), take(units), take(this->product.sums()),
-            take(2 * this->sizes.driven()), take(2), take(2)};
+            take(this->places * this->sizes.driven()), take(this->places),
+            take(this->places)};
   }
 
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
@@ -185,44 +204,49 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
     const Shared shared = place(memory);
     const Real* weights = this->place_matrix(block, matrix, memory);
     const Real fixed_step = s.per_step ? 0 : steps[this->group(block)];
+    const auto all_rows = this->rows_of(block);
+    constexpr int ahead = this->ahead, mask = this->places - 1;
 
     const auto fetch = [&](int64_t t, int unit, int row) {
-      const int64_t place = this->row_at(block, row) * s.time + t;
+      if (t >= s.time) return;
+      const int64_t place = all_rows[row] * s.time + t;
       for (int column = unit; column < driven; column += units)
         block.fetch(drive + place * driven + column,
-                    shared.drive[(t & 1) * driven + column].of[row]);
+                    shared.drive[(t & mask) * driven + column].of[row]);
       if (s.per_step && unit == 0)
-        block.fetch(steps + place, shared.steps[t & 1].of[row]);
+        block.fetch(steps + place, shared.steps[t & mask].of[row]);
       if (s.resets && unit == 0 && t + 1 < s.time)
-        block.fetch(resets + place + 1, shared.resets[(t + 1) & 1].of[row]);
+        block.fetch(resets + place + 1,
+                    shared.resets[(t + 1) & mask].of[row]);
     };
-    block.each(rows * units, [&](int item) {
+    block.each_and_receive(rows * units, [&](int item) {
       const int unit = item / rows, row = item % rows;
-      const int64_t place = this->row_at(block, row);
+      const int64_t place = all_rows[row];
       const bool is_reset = s.resets && resets[place * s.time] != 0;
       shared.state[unit].of[row] = shared.start[unit].of[row] =
           is_reset ? 0 : initial[place * units + unit];
-      fetch(0, unit, row);
+      for (int t = 0; t < ahead; t++) fetch(t, unit, row);
     });
     for (int64_t t = 0; t < s.time; t++)
       for (int stage = 0; stage < method.stages; stage++) {
-        this->product(block, shared.start, weights, shared.sums);
+        this->product.template run<ahead - 1>(block, shared.start, weights,
+                                              shared.sums);
         block.each(rows * units, [&](int item) {
           const int unit = item / rows, row = item % rows;
-          const Numbers* now = shared.drive + (t & 1) * driven;
+          const Numbers* now = shared.drive + (t & mask) * driven;
           const Real moved = this->product.total(
               shared.sums, this->product.columns - units + unit, row);
           Real slope =
               respond(s.activation, s.leak, moved + now[unit].of[row]);
           if (s.linear) slope += this->product.total(shared.sums, unit, row);
           if (s.gated) slope *= sigmoid(moved + now[units + unit].of[row]);
-          if (stage == 0 && t + 1 < s.time) fetch(t + 1, unit, row);
+          if (stage == 0) fetch(t + ahead, unit, row);
 
           Real& state = shared.state[unit].of[row];
           Real& start = shared.start[unit].of[row];
           Real& total = shared.total[unit].of[row];
           const Real step =
-              s.per_step ? shared.steps[t & 1].of[row] : fixed_step;
+              s.per_step ? shared.steps[t & mask].of[row] : fixed_step;
           total = (stage ? total : 0) +
                   static_cast<Real>(method.shares[stage]) * slope;
           if (stage + 1 < method.stages) {
@@ -232,10 +256,10 @@ struct NonlinearScan : NonlinearPass<Real, rows> {
           }
           const Real next = s.solved ? state + step * total : slope;
           const bool is_reset = s.resets && t + 1 < s.time &&
-                                shared.resets[(t + 1) & 1].of[row] != 0;
+                                shared.resets[(t + 1) & mask].of[row] != 0;
           state = start = is_reset ? 0 : next;
-          if (!this->live(block, row)) return;
-          const int64_t place = this->row_at(block, row);
+          if (!all_rows.live(row)) return;
+          const int64_t place = all_rows[row];
           if (s.kept) outputs[(place * s.time + t) * units + unit] = next;
           if (t + 1 == s.time) final_state[place * units + unit] = next;
         });
@@ -269,7 +293,7 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
   struct Shared {
     // The cotangents of the state after the step, of the state before it as far
     // as they are known, and of the products; and the numbers that are read for
-    // this stage or step and for the next one.
+    // this stage or step and for those after it.
     Numbers *after, *before, *d_products, *sums, *factors, *d_outputs, *resets;
   };
   KERAS_LINREC_DEVICE Shared place(Memory& memory) const {
@@ -278,36 +302,40 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
     };
     const int units = this->sizes.units, columns = this->sizes.columns();
     return {take(units), take(units),       take(columns),
-            take(this->product.sums()), take(2 * columns), take(2 * units),
-            take(2)};
+            take(this->product.sums()), take(this->places * columns),
+            take(this->places * units), take(this->places)};
   }
 
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
     const NonlinearSizes& s = this->sizes;
     const Method& method = s.method;
     const int units = s.units, columns = s.columns(), stages = method.stages;
+    const auto all_rows = this->rows_of(block);
+    constexpr int ahead = this->ahead, mask = this->places - 1;
     Memory memory{block.memory};
     const Shared shared = place(memory);
     const Real* weights = this->place_matrix(block, transposed, memory);
 
     // A turn is one stage of one step, counted from the last.
     const auto fetch = [&](int64_t turn, int unit, int row) {
-      const int64_t t = s.time - 1 - turn / stages;
-      const int64_t stage = stages - 1 - turn % stages;
-      const int64_t place = this->row_at(block, row);
+      if (turn >= s.time * stages) return;
+      const int64_t step = stages == 1 ? turn : turn / stages;
+      const int64_t t = s.time - 1 - step;
+      const int64_t stage = stages - 1 - (turn - step * stages);
+      const int64_t place = all_rows[row];
       for (int column = unit; column < columns; column += units)
         block.fetch(factors +
                         ((place * stages + stage) * s.time + t) * columns +
                         column,
-                    shared.factors[(turn & 1) * columns + column].of[row]);
-      if (turn % stages) return;
+                    shared.factors[(turn & mask) * columns + column].of[row]);
+      if (stage + 1 < stages) return;
       if (s.kept)
         block.fetch(d_outputs + (place * s.time + t) * units + unit,
-                    shared.d_outputs[(t & 1) * units + unit].of[row]);
+                    shared.d_outputs[(t & mask) * units + unit].of[row]);
       // Those before the step that follows.
       if (s.resets && unit == 0 && t + 1 < s.time)
         block.fetch(resets + place * s.time + t + 1,
-                    shared.resets[t & 1].of[row]);
+                    shared.resets[t & mask].of[row]);
     };
     block.each(this->product.sums(), [&](int item) {
       shared.sums[item] = Numbers{};
@@ -315,12 +343,13 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
     block.each_and_receive(rows * units, [&](int item) {
       const int unit = item / rows, row = item % rows;
       shared.before[unit].of[row] =
-          d_final_state[this->row_at(block, row) * units + unit];
-      fetch(0, unit, row);
+          d_final_state[all_rows[row] * units + unit];
+      for (int turn = 0; turn < ahead; turn++) fetch(turn, unit, row);
     });
     for (int64_t turn = 0; turn < s.time * stages; turn++) {
-      const int64_t t = s.time - 1 - turn / stages;
-      const int stage = stages - 1 - static_cast<int>(turn % stages);
+      const int64_t step = stages == 1 ? turn : turn / stages;
+      const int64_t t = s.time - 1 - step;
+      const int stage = stages - 1 - static_cast<int>(turn - step * stages);
       block.each(rows * units, [&](int item) {
         const int unit = item / rows, row = item % rows;
         Real& after = shared.after[unit].of[row];
@@ -329,9 +358,10 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
         before += d_start;
         if (stage + 1 == stages) {
           const bool is_reset = s.resets && t + 1 < s.time &&
-                                shared.resets[t & 1].of[row] != 0;
+                                shared.resets[t & mask].of[row] != 0;
           after = is_reset ? 0 : before;
-          if (s.kept) after += shared.d_outputs[(t & 1) * units + unit].of[row];
+          if (s.kept)
+            after += shared.d_outputs[(t & mask) * units + unit].of[row];
           before = s.solved ? after : 0;
         }
         Real d_slope = static_cast<Real>(method.shares[stage]) * after;
@@ -339,18 +369,20 @@ struct NonlinearScanBackward : NonlinearPass<Real, rows> {
           d_slope += static_cast<Real>(method.shifts[stage + 1]) * d_start;
         for (int column = unit; column < columns; column += units)
           shared.d_products[column].of[row] =
-              d_slope * shared.factors[(turn & 1) * columns + column].of[row];
-        if (turn + 1 < s.time * stages) fetch(turn + 1, unit, row);
-        if (!this->live(block, row)) return;
-        const int64_t place = this->row_at(block, row) * stages + stage;
+              d_slope *
+              shared.factors[(turn & mask) * columns + column].of[row];
+        fetch(turn + ahead, unit, row);
+        if (!all_rows.live(row)) return;
+        const int64_t place = all_rows[row] * stages + stage;
         d_slopes[(place * s.time + t) * units + unit] = d_slope;
       });
-      this->product(block, shared.d_products, weights, shared.sums);
+      this->product.template run<ahead - 1>(block, shared.d_products, weights,
+                                            shared.sums);
     }
     block.each(rows * units, [&](int item) {
       const int unit = item / rows, row = item % rows;
-      if (!this->live(block, row)) return;
-      const int64_t place = this->row_at(block, row);
+      if (!all_rows.live(row)) return;
+      const int64_t place = all_rows[row];
       const Real d_first = shared.before[unit].of[row] +
                            this->product.total(shared.sums, unit, row);
       const bool is_reset = s.resets && resets[place * s.time] != 0;

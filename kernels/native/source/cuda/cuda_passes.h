@@ -3,6 +3,7 @@
 // `cuda_kernels.cu` makes kernels of this list, and `cuda_calls.cpp` finds them
 // by name.
 #pragma once
+#include "cuda/cuda_contour.h"
 #include "cuda/cuda_nonlinear.h"
 #include "cuda/cuda_response.h"
 #include "cuda/cuda_scan.h"
@@ -40,4 +41,9 @@
   KERAS_LINREC_TYPES(KERNEL, impulse_response, ImpulseResponse)          \
   KERAS_LINREC_TYPES(KERNEL, impulse_response_backward,                  \
                      ImpulseResponseBackward)                            \
-  KERAS_LINREC_TYPES(KERNEL, add_features, AddFeatures)
+  KERAS_LINREC_TYPES(KERNEL, add_features, AddFeatures)                  \
+  KERAS_LINREC_TYPES(KERNEL, contour_values, ContourValues)              \
+  KERAS_LINREC_TYPES(KERNEL, contour_response, ContourResponse)          \
+  KERAS_LINREC_TYPES(KERNEL, contour_cotangents, ContourCotangents)      \
+  KERAS_LINREC_TYPES(KERNEL, contour_sums, ContourSums)                  \
+  KERAS_LINREC_TYPES(KERNEL, contour_gradients, ContourGradients)

@@ -341,14 +341,26 @@ struct ResponsePass {
   }
 };
 
+// Whether all outputs of a feature have a flag.
+KERAS_LINREC_DEVICE bool is_right_everywhere(const unsigned* right,
+                                             int64_t feature,
+                                             int64_t channels) {
+  for (int64_t m = 0; m < channels; m++)
+    if (!right[feature * channels + m]) return false;
+  return true;
+}
+
 template <class Real>
 struct ImpulseResponse : ResponsePass<Real> {
   Real* response;
+  // By feature and channel, what is there already: see cuda_contour.h. Or null.
+  const unsigned* right;
 
   ImpulseResponse(const ResponseSizes& sizes, const void* const* from,
-                  void* const* to)
+                  void* const* to, const unsigned* right)
       : ResponsePass<Real>(sizes, from),
-        response(static_cast<Real*>(to[0])) {}
+        response(static_cast<Real*>(to[0])),
+        right(right) {}
 
   int64_t shared_bytes() const {
     Memory memory{nullptr};
@@ -358,6 +370,8 @@ struct ImpulseResponse : ResponsePass<Real> {
 
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
     constexpr int rows = ResponsePass<Real>::rows;
+    if (right && is_right_everywhere(right, block.index, this->sizes.channels))
+      return;
     Memory memory{block.memory};
     const auto s = this->place_system(memory);
     this->begin(block, s, {}, false);
@@ -439,15 +453,19 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
   Real* d_timescale;
   Real* d_output_matrix;
   ResponseMemory memory;
+  // See `ImpulseResponse`.
+  const unsigned* right;
   Runs runs;
 
   ImpulseResponseBackward(const ResponseSizes& sizes, const void* const* from,
-                          void* const* to, const ResponseMemory& memory)
+                          void* const* to, const ResponseMemory& memory,
+                          const unsigned* right)
       : Base(sizes, from),
         d_response(static_cast<const Real*>(from[7])),
         d_timescale(static_cast<Real*>(to[5])),
         d_output_matrix(static_cast<Real*>(to[6])),
         memory(memory),
+        right(right),
         runs(sizes.time) {}
 
   struct Shared {
@@ -477,6 +495,8 @@ struct ImpulseResponseBackward : ResponsePass<Real> {
   }
 
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
+    if (right && is_right_everywhere(right, block.index, this->sizes.channels))
+      return;
     Memory taken{block.memory};
     const Shared s = place(taken);
     const Pieces& pieces = this->pieces;

@@ -10,6 +10,7 @@ template <class Real, int parts, bool per_step>
 struct Scan : TilePass<Real, parts> {
   using N = Number<parts>;
   static constexpr int bytes = (1 + per_step) * parts * sizeof(Real);
+  static constexpr int length = Tiling::length_of(bytes);
   In<Real, parts> decay{}, inputs{};
   Out<Real, parts> outputs{}, final_state{};
 
@@ -27,9 +28,10 @@ struct Scan : TilePass<Real, parts> {
     const Place place = this->find(block, shared);
     block.each_and_receive(tiling.threads(), [&](int thread) {
       this->for_each_element(
-          place, thread, [&](int slot, int64_t element, int64_t) {
-            this->fetch(block, inputs, element, states, slot);
-            if (per_step) this->fetch(block, decay, element, decays, slot);
+          place, thread, [&](auto moved, int slot, int64_t element, int) {
+            this->fetch(moved, block, inputs, element, states, slot);
+            if (per_step)
+              this->fetch(moved, block, decay, element, decays, slot);
           });
       this->read_marks(place, thread, shared);
     });
@@ -42,14 +44,13 @@ struct Scan : TilePass<Real, parts> {
       Map<parts> map;
       map.is_reset = marks.any();
       if (!per_step) map.product = power(fixed, share.count);
-      for (int step = 0; step < share.count; step++) {
-        const int slot = share.slot + step * tiling.width;
+      this->template for_each_step<length>(share, marks, [&](int slot,
+                                                             bool is_reset) {
         const N now = per_step ? decays.load(slot) : fixed;
         const N input = states.load(slot);
-        map.end =
-            marks.at(step) ? input : multiply_add(now, map.end, input);
+        map.end = is_reset ? input : multiply_add(now, map.end, input);
         if (per_step) map.product = multiply(now, map.product);
-      }
+      });
       shared.pieces[thread] = map;
     });
     this->enter(block, place, shared);
@@ -60,21 +61,21 @@ struct Scan : TilePass<Real, parts> {
           per_step ? N{} : this->fixed_decay(decay, place, share);
       const Marks marks = shared.marks[thread];
       N state = this->entering(shared, thread);
-      for (int step = 0; step < share.count; step++) {
-        const int slot = share.slot + step * tiling.width;
+      this->template for_each_step<length>(share, marks, [&](int slot,
+                                                             bool is_reset) {
         const N now = per_step ? decays.load(slot) : fixed;
         const N input = states.load(slot);
-        state = marks.at(step) ? input : multiply_add(now, state, input);
+        state = is_reset ? input : multiply_add(now, state, input);
         states.store(slot, state);
-      }
+      });
       if (this->ends(place, share))
         final_state.store(this->state_of(place, share.channel), state);
     });
     block.each(tiling.threads(), [&](int thread) {
-      this->for_each_element(place, thread,
-                             [&](int slot, int64_t element, int64_t) {
-                               copy(states, slot, outputs, element);
-                             });
+      this->for_each_element(
+          place, thread, [&](auto moved, int slot, int64_t element, int) {
+            copy<decltype(moved)>(states, slot, outputs, element);
+          });
     });
   }
 };
@@ -88,6 +89,7 @@ template <class Real, int parts, bool per_step>
 struct ScanBackward : TilePass<Real, parts> {
   using N = Number<parts>;
   static constexpr int bytes = (2 + per_step) * parts * sizeof(Real);
+  static constexpr int length = Tiling::length_of(bytes);
   In<Real, parts> decay{}, outputs{}, first_state{}, d_outputs{};
   Out<Real, parts> d_decay{}, d_inputs{}, d_initial{};
   Out<double, parts> sums{};
@@ -107,15 +109,17 @@ struct ScanBackward : TilePass<Real, parts> {
     const Place place = this->find(block, shared);
     block.each_and_receive(tiling.threads(), [&](int thread) {
       this->for_each_element(
-          place, thread, [&](int slot, int64_t element, int64_t step) {
-            this->fetch(block, d_outputs, element, carries, slot);
-            if (per_step) this->fetch(block, decay, element, decays, slot);
+          place, thread, [&](auto moved, int slot, int64_t element, int step) {
+            this->fetch(moved, block, d_outputs, element, carries, slot);
+            if (per_step)
+              this->fetch(moved, block, decay, element, decays, slot);
             if (step + 1 < place.left)
-              this->fetch(block, outputs, element + place.stride, before, slot);
-            else
-              this->fetch(block, first_state,
-                          this->state_of(place, slot % tiling.width), before,
+              this->fetch(moved, block, outputs, element + place.stride, before,
                           slot);
+            else
+              this->fetch(moved, block, first_state,
+                          this->state_of(place, tiling.channel_of(slot)),
+                          before, slot);
           });
       this->read_marks(place, thread, shared);
     });
@@ -128,14 +132,13 @@ struct ScanBackward : TilePass<Real, parts> {
       Map<parts> map;
       map.is_reset = marks.any();
       if (!per_step) map.product = power(fixed, share.count);
-      for (int step = 0; step < share.count; step++) {
-        const int slot = share.slot + step * tiling.width;
+      this->template for_each_step<length>(share, marks, [&](int slot,
+                                                             bool is_reset) {
         const N now = per_step ? conjugate(decays.load(slot)) : fixed;
-        map.end = marks.at(step)
-                      ? N{}
-                      : multiply(now, add(carries.load(slot), map.end));
+        map.end = is_reset ? N{}
+                           : multiply(now, add(carries.load(slot), map.end));
         if (per_step) map.product = multiply(now, map.product);
-      }
+      });
       shared.pieces[thread] = map;
     });
     this->enter(block, place, shared);
@@ -146,12 +149,11 @@ struct ScanBackward : TilePass<Real, parts> {
           per_step ? N{} : conjugate(this->fixed_decay(decay, place, share));
       const Marks marks = shared.marks[thread];
       N carry = this->entering(shared, thread), sum{};
-      for (int step = 0; step < share.count; step++) {
-        const int slot = share.slot + step * tiling.width;
+      this->template for_each_step<length>(share, marks, [&](int slot,
+                                                             bool is_reset) {
         const N now = per_step ? conjugate(decays.load(slot)) : fixed;
         const N d_input = add(carries.load(slot), carry);
         const N state = conjugate(before.load(slot));
-        const bool is_reset = marks.at(step);
         carries.store(slot, d_input);
         if (per_step)
           decays.store(slot, is_reset ? N{} : multiply(d_input, state));
@@ -159,16 +161,17 @@ struct ScanBackward : TilePass<Real, parts> {
           sum = multiply_add(d_input, state, sum);
         carry = multiply(now, d_input);
         if (is_reset) carry = {};
-      }
+      });
       if (this->ends(place, share))
         d_initial.store(this->state_of(place, share.channel), carry);
       shared.pieces[thread].end = sum;
     });
     block.each(tiling.threads(), [&](int thread) {
       this->for_each_element(
-          place, thread, [&](int slot, int64_t element, int64_t) {
-            copy(carries, slot, d_inputs, element);
-            if (per_step) copy(decays, slot, d_decay, element);
+          place, thread, [&](auto moved, int slot, int64_t element, int) {
+            copy<decltype(moved)>(carries, slot, d_inputs, element);
+            if (per_step)
+              copy<decltype(moved)>(decays, slot, d_decay, element);
           });
     });
     if (per_step) return;

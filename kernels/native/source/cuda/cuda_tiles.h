@@ -55,8 +55,9 @@ KERAS_LINREC_DEVICE Number<parts> multiply_add(Number<parts> a, Number<parts> b,
   if constexpr (parts == 1) {
     return {{a.part[0] * b.part[0] + c.part[0]}};
   } else {
-    return {{a.part[0] * b.part[0] - a.part[1] * b.part[1] + c.part[0],
-             a.part[0] * b.part[1] + a.part[1] * b.part[0] + c.part[1]}};
+    // In this order the compiler makes four fused operations of it.
+    return {{c.part[0] + a.part[0] * b.part[0] - a.part[1] * b.part[1],
+             c.part[1] + a.part[0] * b.part[1] + a.part[1] * b.part[0]}};
   }
 }
 
@@ -136,17 +137,23 @@ struct Tiling {
   static constexpr int most_threads = 256;
 
   int width;   // channels of a tile, a power of two
+  int shift;   // its logarithm: GPUs have no division
   int pieces;  // threads for each channel
   int length;  // steps of a piece
   int64_t columns, tiles, chains, nodes;
 
-  Tiling(const Sizes& sizes, int bytes) : width(1) {
+  // A tile of 24 KiB: two blocks fit into the multiprocessors with the least
+  // memory, seven into those with the most. The length is odd, so that the
+  // threads of a warp read from different banks of shared memory.
+  static constexpr int length_of(int bytes) {
+    return (24 * 1024 / most_threads / bytes - 1) | 1;
+  }
+
+  Tiling(const Sizes& sizes, int bytes) : shift(0) {
     // Memory is read in lines of 32 float32 numbers.
-    while (width < 32 && width < sizes.channels) width *= 2;
-    // A tile of 24 KiB: two blocks fit into the multiprocessors with the least
-    // memory, seven into those with the most. The length is odd, so that the
-    // threads of a warp read from different banks of shared memory.
-    length = (24 * 1024 / most_threads / bytes - 1) | 1;
+    while (shift < 5 && 1 << shift < sizes.channels) shift++;
+    width = 1 << shift;
+    length = length_of(bytes);
     const int64_t wanted = (sizes.time + length - 1) / length;
     pieces = most_threads / width;
     if (pieces > 32) pieces = 32;
@@ -159,6 +166,10 @@ struct Tiling {
   }
   KERAS_LINREC_DEVICE int threads() const { return width * pieces; }
   KERAS_LINREC_DEVICE int steps() const { return pieces * length; }
+  KERAS_LINREC_DEVICE int channel_of(int thread) const {
+    return thread & (width - 1);
+  }
+  KERAS_LINREC_DEVICE int piece_of(int thread) const { return thread >> shift; }
 };
 
 // Memory through which the blocks of a call communicate, on the GPU. The
@@ -192,28 +203,42 @@ struct Links {
 template <class Real, int parts>
 using Tile = Out<Real, parts>;
 
-template <class Real, int parts>
+// Neighbouring numbers that a thread moves at once.
+template <class Real>
+struct alignas(16) Wide {
+  static constexpr int count = 16 / sizeof(Real);
+  Real number[count];
+};
+
+// `Moved` is a number or several.
+template <class Moved, class Real, int parts>
 KERAS_LINREC_DEVICE void copy(const Tile<Real, parts>& from, int slot,
                               const Out<Real, parts>& to, int64_t element) {
-  for (int p = 0; p < parts; p++) to.part[p][element] = from.part[p][slot];
+  for (int p = 0; p < parts; p++)
+    *reinterpret_cast<Moved*>(to.part[p] + element) =
+        *reinterpret_cast<const Moved*>(from.part[p] + slot);
 }
 
 // The tile of a block. Steps are counted in the order of the pass, in which the
 // gradient is the scan in the other direction.
 struct Place {
-  int64_t tile, chain, row, channel, first, stride, left;
+  int64_t tile, chain, row, group, channel, first, stride, left;
   // The first step among those of all rows, and from a step to the next.
   int64_t first_step;
   int direction;
   int live;  // channels that exist
 
   KERAS_LINREC_DEVICE Place(const Sizes& sizes, const Tiling& tiling,
-                            bool reverse, int64_t number)
-      // The tiles of all chains at one time come before later ones.
-      : tile(number / tiling.chains),
-        chain(number % tiling.chains),
-        row(chain / tiling.columns),
-        channel(chain % tiling.columns * tiling.width) {
+                            bool reverse, unsigned number) {
+    // The tiles of all chains at one time come before later ones. There are
+    // less than 2^31 blocks, and a division of 64 bits is slow.
+    const unsigned chains = static_cast<unsigned>(tiling.chains);
+    const unsigned columns = static_cast<unsigned>(tiling.columns);
+    tile = number / chains;
+    chain = number % chains;
+    row = static_cast<unsigned>(chain) / columns;
+    group = static_cast<unsigned>(row) / static_cast<unsigned>(sizes.batch);
+    channel = static_cast<unsigned>(chain) % columns * tiling.width;
     const int64_t taken = tile * tiling.steps();
     left = sizes.time - taken;
     const int64_t rest = sizes.channels - channel;
@@ -232,8 +257,8 @@ struct Share {
 
   KERAS_LINREC_DEVICE Share(const Tiling& tiling, const Place& place,
                             int thread)
-      : channel(thread % tiling.width),
-        piece(thread / tiling.width),
+      : channel(tiling.channel_of(thread)),
+        piece(tiling.piece_of(thread)),
         slot(piece * tiling.length * tiling.width + channel) {
     const int64_t left = place.left - piece * tiling.length;
     count = static_cast<int>(
@@ -264,6 +289,7 @@ struct TilePass {
   In<Real, parts> initial;
   const Real* resets = nullptr;  // or a number for each step of each row
   Links links;
+  bool wide = false;  // whether numbers are moved several at a time
 
   // `bytes` is what a step and channel takes in shared memory.
   TilePass(const Sizes& sizes, int bytes, bool reverse)
@@ -282,6 +308,12 @@ struct TilePass {
 
   int threads() const { return tiling.threads(); }
   int64_t blocks() const { return tiling.chains * tiling.tiles; }
+  // Numbers of these arrays are moved several at a time, if that fits.
+  template <class... Arrays>
+  void move(const Arrays&... arrays) {
+    wide = sizes.channels % Wide<Real>::count == 0 &&
+           (is_aligned(arrays) && ...);
+  }
 
   KERAS_LINREC_DEVICE Shared place_shared(Memory& memory) const {
     const int width = tiling.width;
@@ -295,6 +327,7 @@ struct TilePass {
   }
   KERAS_LINREC_DEVICE Tile<Real, parts> place_tile(Memory& memory) const {
     Tile<Real, parts> tile;
+    memory.align(sizeof(Wide<Real>));
     for (auto& part : tile.part)
       part = memory.take<Real>(tiling.steps() * tiling.width);
     return tile;
@@ -316,24 +349,41 @@ struct TilePass {
     return Place(sizes, tiling, reverse, *shared.number);
   }
 
-  // take(slot, element, step) for the thread's part of a tile: neighbouring
-  // threads take neighbouring numbers.
+  // take(moved, slot, element, step) for the thread's part of a tile:
+  // neighbouring threads take neighbouring numbers. The type of `moved` is what
+  // is to be moved at once.
   template <class Take>
   KERAS_LINREC_DEVICE void for_each_element(const Place& place, int thread,
                                             Take take) const {
-    const int channel = thread % tiling.width;
-    if (channel >= place.live) return;
-    const int64_t steps =
-        place.left < tiling.steps() ? place.left : tiling.steps();
-    for (int step = thread / tiling.width; step < steps; step += tiling.pieces)
-      take(step * tiling.width + channel,
-           place.first + step * place.stride + channel, step);
+    if (wide)
+      for_each(Wide<Real>(), Wide<Real>::count, place, thread, take);
+    else
+      for_each(Real(), 1, place, thread, take);
   }
-  KERAS_LINREC_DEVICE void fetch(const Block& block,
+  template <class Moved>
+  KERAS_LINREC_DEVICE void fetch(Moved, const Block& block,
                                  const In<Real, parts>& from, int64_t element,
                                  const Tile<Real, parts>& to, int slot) const {
     for (int p = 0; p < parts; p++)
-      block.fetch(from.part[p] + element, to.part[p][slot]);
+      block.fetch(reinterpret_cast<const Moved*>(from.part[p] + element),
+                  *reinterpret_cast<Moved*>(to.part[p] + slot));
+  }
+  // visit(slot, is_reset) for each step of a thread's piece; `length` is that
+  // of most pieces.
+  template <int length, class Visit>
+  KERAS_LINREC_DEVICE void for_each_step(const Share& share, Marks marks,
+                                         Visit visit) const {
+    int slot = share.slot;
+    // Most pieces are whole and have no resets: their steps have no choice.
+    if (share.count == length && !marks.any()) {
+      KERAS_LINREC_UNROLL
+      for (int step = 0; step < length; step++, slot += tiling.width)
+        visit(slot, false);
+      return;
+    }
+    KERAS_LINREC_NO_UNROLL
+    for (int step = 0; step < share.count; step++, slot += tiling.width)
+      visit(slot, marks.at(step));
   }
   KERAS_LINREC_DEVICE int64_t state_of(const Place& place, int channel) const {
     return place.row * sizes.channels + place.channel + channel;
@@ -341,8 +391,8 @@ struct TilePass {
   KERAS_LINREC_DEVICE Number<parts> fixed_decay(const In<Real, parts>& decay,
                                                 const Place& place,
                                                 const Share& share) const {
-    return decay.load(place.row / sizes.batch * sizes.channels +
-                      place.channel + share.channel);
+    return decay.load(place.group * sizes.channels + place.channel +
+                      share.channel);
   }
   KERAS_LINREC_DEVICE void read_marks(const Place& place, int thread,
                                       const Shared& shared) const {
@@ -364,7 +414,8 @@ struct TilePass {
   // The state that enters a thread's piece.
   KERAS_LINREC_DEVICE Number<parts> entering(const Shared& shared,
                                              int thread) const {
-    return shared.pieces[thread](shared.entering[thread % tiling.width]);
+    return shared.pieces[thread](
+        shared.entering[tiling.channel_of(thread)]);
   }
 
   // From the maps of the pieces: those of everything before them in the tile,
@@ -390,6 +441,31 @@ struct TilePass {
   }
 
  private:
+  template <class Array>
+  static bool is_aligned(const Array& array) {
+    for (const Real* part : array.part)
+      if (reinterpret_cast<uintptr_t>(part) % sizeof(Wide<Real>)) return false;
+    return true;
+  }
+  // `count` numbers at a time.
+  template <class Moved, class Take>
+  KERAS_LINREC_DEVICE void for_each(Moved moved, int count, const Place& place,
+                                    int thread, Take take) const {
+    const int lanes = tiling.width / count;
+    const int channel = (thread & (lanes - 1)) * count;
+    if (channel >= place.live) return;
+    const int steps = static_cast<int>(
+        place.left < tiling.steps() ? place.left : tiling.steps());
+    const int apart = tiling.pieces * count;
+    int step = thread * count >> tiling.shift;
+    int slot = step * tiling.width + channel;
+    int64_t element = place.first + step * place.stride + channel;
+    for (; step < steps; step += apart) {
+      take(moved, slot, element, step);
+      slot += apart * tiling.width;
+      element += apart * place.stride;
+    }
+  }
   // A tile publishes the maps of all nodes of which it is the last.
   KERAS_LINREC_DEVICE void look_back(const Block& block, const Place& place,
                                      const Shared& shared) const {
@@ -425,9 +501,9 @@ struct TilePass {
     constexpr int length = Tiling::branches / readers;
     block.each(older, [&](int node) { wait_for(links.flags + first + node); });
     block.each(readers * tiling.width, [&](int thread) {
-      const int channel = thread % tiling.width;
+      const int channel = tiling.channel_of(thread);
       if (channel >= place.live) return;
-      const int begin = thread / tiling.width * length;
+      const int begin = tiling.piece_of(thread) * length;
       Map<parts> total;
       KERAS_LINREC_UNROLL_BY_8
       for (int node = begin; node < begin + length; node++)

@@ -139,8 +139,40 @@ def check(arrays, field, reverse, dtype, device="cpu", resets=None):
 def test_it_equals_the_definition(stand_in, field, per_step, reverse, dtype):
     for time in (1, 5, 100, 3000):
         check(system(time, per_step), field, reverse, dtype)
-    # Channels in two tiles, the second of which is not full.
-    check(system(40, per_step, channels=37), field, reverse, dtype)
+    # Channels in two tiles, the second of which is not full: one at a time, and
+    # several at once.
+    for channels in (37, 44):
+        check(system(40, per_step, channels=channels), field, reverse, dtype)
+
+
+@pytest.mark.parametrize("per_step", [False, True], ids=["fixed", "per_step"])
+def test_numbers_move_several_at_once_where_addresses_allow(stand_in, per_step):
+    arrays = system(600, per_step, channels=12)
+    tensors = [parts(array, "complex", torch.float32) for array in arrays]
+    resets = torch.zeros(2, 600)
+    resets[0, 37] = resets[1, 500] = 1.0
+
+    def run(decay, inputs, state, *cotangents):
+        outputs, final = scan(decay, inputs, state, resets=resets)
+        slopes = scan_backward(
+            decay, outputs, state, *cotangents, resets=resets
+        )
+        return flatten([outputs, final, *slopes])
+
+    def moved(quantity):
+        """The same numbers, four bytes behind a multiple of 16."""
+        places = [part.new_empty(part.numel() + 1)[1:] for part in quantity]
+        return [
+            place.copy_(part.flatten()).view(part.shape)
+            for place, part in zip(places, quantity)
+        ]
+
+    expected = run(*tensors)
+    for place in range(len(tensors)):
+        given = list(tensors)
+        given[place] = moved(given[place])
+        for one, other in zip(run(*given), expected, strict=True):
+            assert torch.equal(one, other)
 
 
 def test_the_gradients_used_here_are_those_of_the_definition():

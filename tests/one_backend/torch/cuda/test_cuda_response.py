@@ -43,11 +43,21 @@ def as_tensors(arrays, dtype, device="cpu"):
     return [torch.tensor(a, dtype=dtype, device=device) for a in arrays]
 
 
-@pytest.fixture
-def on_stand_in(stand_in, monkeypatch):
-    """Operators on the CPU call the CUDA core."""
+# How many times as fast float32 is as float64: the form depends on it.
+FORMS = {"steps": 64, "contour": 2}
+
+
+@pytest.fixture(params=FORMS)
+def on_stand_in(request, stand_in, monkeypatch):
+    """Operators on the CPU call the CUDA core, which has either form."""
     monkeypatch.setitem(operators.CALLS, "cpu", cuda.call)
-    return stand_in
+
+    def set_up(**numbers):
+        stand_in(ratio=FORMS[request.param], **numbers)
+
+    set_up()
+    yield set_up
+    stand_in()
 
 
 def results_of(arguments, weights, alpha, dtype, device="cpu"):
@@ -104,7 +114,6 @@ def test_the_order_of_threads_changes_nothing(on_stand_in):
     expected = results_of(arguments, weights, 0.5, torch.float32)
     on_stand_in(backwards=1, processors=1)
     got = results_of(arguments, weights, 0.5, torch.float32)
-    on_stand_in()
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -130,6 +139,54 @@ def test_several_systems_run_at_once(on_stand_in):
         one = results_of(given, weights[index], 0.5, torch.float64)
         for part, whole in zip(one, both, strict=True):
             np.testing.assert_array_equal(whole[index], part)
+
+
+@pytest.fixture
+def in_both_forms(stand_in, monkeypatch):
+    """Results in float64 step by step, and by the contour."""
+    monkeypatch.setitem(operators.CALLS, "cpu", cuda.call)
+
+    def run(arguments, weights):
+        found = []
+        for ratio in FORMS.values():
+            stand_in(ratio=ratio)
+            given = arguments, weights, 0.5, torch.float64
+            found.append(results_of(*given))
+        return found
+
+    yield run
+    stand_in()
+
+
+def test_features_with_poles_in_the_circle_go_step_by_step(in_both_forms):
+    arguments, weights = case((4, 2, 9, 60))
+    # All eigenvalues of the matrix are positive.
+    arguments[0] = -arguments[0]
+    arguments[5] = np.array([1e-4, 0.03, 2e-4, 0.1])
+    steps, contour = in_both_forms(arguments, weights)
+    expected = response_of(*arguments, 60, 0.5)
+    for feature, has_poles in enumerate([False, True, False, True]):
+        for part in (0, 6, 7):
+            one, other = (form[part][feature] for form in (steps, contour))
+            # What grows little is as accurate as what decays.
+            assert relative_error(one, other) < 1e-11
+            assert np.array_equal(one, other) == has_poles
+        assert relative_error(contour[0][feature], expected[feature]) < 1e-10
+    for one, other in zip(contour, steps, strict=True):
+        assert relative_error(one, other) < 1e-11
+
+
+def test_one_hidden_pole_is_seen(in_both_forms):
+    """Of a mode that grows from 1e-12, so that the first step tells nothing."""
+    arguments, weights = case((1, 1, 2, 200), moved=0.0)
+    # Diagonal, with eigenvalues -1 and 3.
+    p, d, q, t, b, timescale, output_matrix = arguments
+    p[:], q[:], d[:], b[:], timescale[:] = 1, 1, 0, 1, 0.1
+    t[:] = [[0, 0], [-1, 1 / 3], [0, 0]]
+    output_matrix[:] = [1, 1e-12]
+    steps, contour = in_both_forms(arguments, weights)
+    assert np.array_equal(steps[0], contour[0])
+    assert np.abs(steps[0][..., -1]).max() > 1
 
 
 @pytest.mark.parametrize("sizes", [(0, 2, 5, 9), (2, 0, 5, 9)])
