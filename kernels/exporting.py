@@ -134,6 +134,10 @@ _REFUSED = {
     ("torch", "litert"): "litert-torch 0.10 writes operations that LiteRT "
     "does not have",
 }
+# The same of models with masks.
+_REFUSED_WITH_MASKS = {
+    ("jax", "onnx"): "jax2onnx cannot trace how masked steps are moved",
+}
 
 
 def open_scope_in_keras():
@@ -158,7 +162,7 @@ def open_scope_in_keras():
             # Other models are Keras' affair.
             if not any(map(_is_own, model._flatten_layers())):
                 return plain(*args, **kwargs)
-            _require_converter(format)
+            _require_converter(model, format)
             with _with_alternative(format):
                 return _write(plain, **given)
 
@@ -166,14 +170,26 @@ def open_scope_in_keras():
     keras.Model.export = export
 
 
-def _require_converter(format):
+def _require_converter(model, format):
     """Raise if the file of a model with own layers would be of no use."""
     key = keras.backend.backend(), format
-    if key in _REFUSED:
+    reason = _REFUSED.get(key)
+    if key in _REFUSED_WITH_MASKS and any(map(_masks, model._flatten_layers())):
+        reason = _REFUSED_WITH_MASKS[key]
+    if reason is not None:
         raise RuntimeError(
             f"Layers of keras_linrec cannot be written as format='{format}' "
-            f"from {key[0]}: {_REFUSED[key]}. {_ALTERNATIVES[key]}."
+            f"from {key[0]}: {reason}. {_ALTERNATIVES[key]}."
         )
+
+
+def _masks(layer):
+    """Whether a layer gives others a mask."""
+    return (
+        isinstance(layer, keras.layers.Masking)
+        or getattr(layer, "mask_zero", False)
+        or getattr(layer, "_gives_masks", False)
+    )
 
 
 @contextmanager

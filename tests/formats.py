@@ -16,8 +16,9 @@ from support import formats
 
 BEGIN, END = "<!-- formats: tests/formats.py -->", "<!-- end -->"
 HEAD = (
-    "| format | from | whole sequences | one step, `export_step` | runs in |",
-    "|---|---|---|---|---|",
+    "| format | from | whole sequences | one step, `export_step` "
+    "| language models | runs in |",
+    "|---|---|---|---|---|---|",
 )
 
 
@@ -29,6 +30,7 @@ def table():
             form.backend,
             form.whole,
             form.step,
+            form.text,
             form.runtime,
         )
         for form in formats.FORMATS

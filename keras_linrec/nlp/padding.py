@@ -21,6 +21,8 @@ class PaddingLast(keras.layers.Layer):
         it was given.
     """
 
+    # For `kernels/exporting.py`.
+    _gives_masks = True
     # What `export_step` says of it.
     _reason_against_steps = (
         "it moves the tokens of whole texts. A language model runs token by "

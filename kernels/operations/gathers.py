@@ -1,5 +1,7 @@
 """Steps of sequences by their indices."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -45,5 +47,9 @@ def take(sequences, index):
         index = ops.reshape(index, (*ops.shape(index), *ones))
         return ops.take_along_axis(sequences, index, axis=1)
     rows = ops.arange(0, shape[0], dtype="int32")[:, None] * shape[1]
-    flat = ops.reshape(sequences, (shape[0] * shape[1], *sequences.shape[2:]))
-    return ops.take(flat, rows + ops.cast(index, "int32"), axis=0)
+    # As rows of features: Keras squeezes what PyTorch gathers of another rank,
+    # along an axis of any size, which ONNX cannot.
+    rest = sequences.shape[2:]
+    flat = ops.reshape(sequences, (shape[0] * shape[1], math.prod(rest)))
+    taken = ops.take(flat, rows + ops.cast(index, "int32"), axis=0)
+    return ops.reshape(taken, (*ops.shape(index), *rest))

@@ -41,12 +41,13 @@ def move_steps(sequences, mask, to_places, with_masked):
     if to_places:
         moved = take(sequences, ops.maximum(counts - 1, 0))
         happened = counts > 0 if with_masked else mask
-        return ops.where(happened[:, :, None], moved, 0.0)
+        return ops.where(ops.expand_dims(happened, -1), moved, 0.0)
     step = ops.arange(0, ops.shape(mask)[1], dtype="int32")[None]
     if with_masked:
         return _sums(sequences, counts)
     moved = take(sequences, order(mask))
-    return ops.where((step < counts[:, -1:])[:, :, None], moved, 0.0)
+    runs = ops.expand_dims(step < counts[:, -1:], -1)
+    return ops.where(runs, moved, 0.0)
 
 
 def _sums(sequences, counts):

@@ -188,6 +188,8 @@ def sum_of_pieces(transform, convolve, sequences, responses, is_cut):
                 transform(_times_power_of_two(piece, -scale)), of_part
             )
             response = _times_power_of_two(response, exponent + scale)
+            # TensorFlow forgets the sizes of what it transforms back.
+            response = ops.reshape(response, ops.shape(outputs))
             # A step sees the part of a number at least `begin`, and less than
             # `end` steps back.
             count = ops.cumsum(ops.cast(is_level, "int32"), axis=-1)

@@ -247,17 +247,19 @@ def _carries(product, last, initial_state, reverse, stops):
     return tuple(torch.stack(part, dim=1) for part in zip(*entering))
 
 
-# For symbolic lengths: steps in a block, and how often the number of joined
-# blocks doubles, which covers 4 million steps.
-_BLOCK = 64
+# For symbolic lengths: how often the steps of a block double, and how often the
+# number of joined blocks does, which covers 4 million steps.
+_DOUBLINGS_IN_BLOCK = 6
 _DOUBLINGS = 16
+_BLOCK = 2**_DOUBLINGS_IN_BLOCK
 
 
 def _any_length(decay, inputs, initial_state, reverse, resets):
     """As `_blocks`, but with operations that do not depend on the length.
 
-    Blocks have a fixed length, and the states between them are found by
-    repeatedly joining twice as many blocks.
+    Blocks have a fixed length. Within them and between them, states are found
+    by repeatedly joining twice as many: in a file, which takes longer to write
+    the more operations it has, few and large ones.
     """
     if reverse:
         decay = tuple(p if p.ndim == 1 else p.flip(1) for p in decay)
@@ -270,80 +272,91 @@ def _any_length(decay, inputs, initial_state, reverse, resets):
     # fixed.
     count = time // _BLOCK + 3
 
-    first = torch.arange(count, device=inputs[0].device) * _BLOCK
-
-    def by_step(parts):
-        # One step of every block at a time, which divides no symbolic sizes.
+    def in_blocks(parts):
         padding = (0, 0, 0, count * _BLOCK - time)
-        parts = [torch.nn.functional.pad(part, padding) for part in parts]
-        return [
-            tuple(part.index_select(1, first + step) for part in parts)
-            for step in range(_BLOCK)
-        ]
-
-    steps = by_step(inputs)
-    decays = [decay] * _BLOCK if decay[0].ndim == 1 else by_step(decay)
-    if resets is None:
-        resets = torch.zeros_like(inputs[0][:, :, 0])
-    marks = [mark for (mark,) in by_step((resets[:, :, None],))]
-    states = [_from_zero(decays[0], steps[0])]
-    products, stops = [decays[0]], [marks[0]]
-    for decay_now, step, mark in zip(decays[1:], steps[1:], marks[1:]):
-        before = _dropped(states[-1], mark)
-        states.append(multiply_add(decay_now, before, step))
-        products.append(multiply(decay_now, products[-1]))
-        stops.append(torch.maximum(stops[-1], mark))
-
-    entering = _joined(
-        products[-1], states[-1], initial_state, count, stops[-1]
-    )
-    outputs = []
-    for state, product, stop in zip(states, products, stops):
-        reaching = _dropped(entering, stop)
-        outputs.append(carried_add(product, reaching, state, torch.where))
-    kept = torch.arange(time, device=inputs[0].device)
-    return tuple(
-        torch.stack(part, dim=2).flatten(1, 2).index_select(1, kept)
-        for part in zip(*outputs)
-    )
-
-
-def _joined(product, last, initial_state, count, stops):
-    """The state that enters each block, (batch, count, channels)."""
-    sums = tuple(
-        torch.cat([first[:, None], part[:, :-1]], dim=1)
-        for first, part in zip(initial_state, last)
-    )
-    # The factor of a state on its way from one block to the next.
-    if product[0].ndim == 3:
-        product = tuple(
-            torch.cat([torch.ones_like(part[:, :1]), part[:, :-1]], dim=1)
-            for part in product
+        return tuple(
+            torch.nn.functional.pad(part, padding).unflatten(1, (count, _BLOCK))
+            for part in parts
         )
-    stops = torch.cat([torch.zeros_like(stops[:, :1]), stops[:, :-1]], dim=1)
-    place = torch.arange(count, device=sums[0].device)
-    for doubling in range(_DOUBLINGS):
+
+    if decay[0].ndim == 1:
+        decay = tuple(part.expand(_BLOCK, -1) for part in decay)
+    else:
+        decay = in_blocks(decay)
+    stops = None
+    if resets is not None:
+        (stops,) = in_blocks((resets[:, :, None],))
+    states, products, stops = _joined(
+        _wide(decay),
+        _from_zero(decay, in_blocks(inputs)),
+        stops,
+        _DOUBLINGS_IN_BLOCK,
+    )
+    entering = _entering(products, states, initial_state, count, stops)
+    reaching = tuple(part[:, :, None].to(states[0].dtype) for part in entering)
+    if stops is not None:
+        reaching = _dropped(reaching, stops)
+    products = tuple(part.to(states[0].dtype) for part in products)
+    outputs = carried_add(products, reaching, states, torch.where)
+    kept = torch.arange(time, device=inputs[0].device)
+    return tuple(part.flatten(1, 2).index_select(1, kept) for part in outputs)
+
+
+def _entering(products, states, initial_state, count, stops):
+    """The state that enters each block, (batch, count, channels)."""
+    last = tuple(part[..., -1, :] for part in products)
+    if last[0].ndim == 1:
+        factors = tuple(part.expand(count, -1) for part in last)
+    else:
+        factors = tuple(
+            torch.cat([torch.ones_like(part[:, :1]), part[:, :-1]], dim=1)
+            for part in last
+        )
+    sums = tuple(
+        torch.cat([first[:, None], part[:, :-1, -1]], dim=1)
+        for first, part in zip(_wide(initial_state), _wide(states))
+    )
+    if stops is not None:
+        stops = stops[:, :, -1]
+        stops = torch.cat([torch.zeros_like(stops[:, :1]), stops[:, :-1]], 1)
+    return _joined(factors, sums, stops, _DOUBLINGS)[0]
+
+
+def _joined(products, sums, stops, doublings):
+    """The states of all steps, from products and sums of each, by doubling.
+
+    Args:
+        products: factors of the state before a step, (..., steps, channels).
+        sums: what a step adds.
+        stops: not 0 where the state before a step is dropped, or `None`.
+        doublings: how often the number of joined steps doubles.
+
+    Returns:
+        `(sums, products, stops)` from the first step up to each.
+    """
+    place = torch.arange(sums[0].shape[-2], device=sums[0].device)
+    for doubling in range(doublings):
         earlier = place - 2**doubling
         exists = (earlier >= 0)[:, None]
         earlier = earlier.clamp(min=0)
 
         def shifted(parts, earlier=earlier):
-            return tuple(part.index_select(1, earlier) for part in parts)
+            return tuple(part.index_select(-2, earlier) for part in parts)
 
-        joining = carried(product, _dropped(shifted(sums), stops), torch.where)
+        before = shifted(sums)
+        if stops is not None:
+            before = _dropped(before, stops)
+            later = torch.maximum(stops, *shifted((stops,)))
+            stops = torch.where(exists, later, stops)
+        factors = tuple(part.to(sums[0].dtype) for part in products)
+        joining = carried(factors, before, torch.where)
         sums = tuple(
             part + torch.where(exists, new, 0.0)
             for part, new in zip(sums, joining)
         )
-        stops = torch.where(
-            exists, torch.maximum(stops, *shifted((stops,))), stops
+        squared = multiply(products, shifted(products))
+        products = tuple(
+            torch.where(exists, new, part)
+            for new, part in zip(squared, products)
         )
-        if product[0].ndim == 1:
-            product = multiply(product, product)
-        else:
-            squared = multiply(product, shifted(product))
-            product = tuple(
-                torch.where(exists, new, part)
-                for new, part in zip(squared, product)
-            )
-    return sums
+    return sums, products, stops

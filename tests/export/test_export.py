@@ -9,6 +9,7 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
+from support import formats
 from support.autodiff import compiled
 from support.units import UNITS
 from support.units import array
@@ -675,21 +676,42 @@ def test_onnx_files_of_other_models_are_left_to_keras(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(not TORCH, reason="only PyTorch makes ONNX of it")
 @pytest.mark.rest
 @pytest.mark.parametrize("sizes", [(None, None), (1, 5)])
-def test_a_model_that_was_never_called_is_written_to_onnx(sizes, tmp_path):
-    import onnxruntime
-
+def test_a_model_that_was_never_called_is_written(sizes, tmp_path):
     model = keras.Sequential([LipschitzRNN(4)])
-    path = tmp_path / "model.onnx"
     signature = [keras.InputSpec(shape=(*sizes, 3), dtype="float32")]
-    model.export(path, "onnx", verbose=False, input_signature=signature)
-    session = onnxruntime.InferenceSession(path)
-    (name,) = (part.name for part in session.get_inputs())
+    is_onnx = keras.backend.backend() != "tensorflow"
+    path = tmp_path / ("model.onnx" if is_onnx else "model")
+    model.export(
+        str(path),
+        "onnx" if is_onnx else "tf_saved_model",
+        verbose=False,
+        input_signature=signature,
+    )
+    run = formats.run_onnx if is_onnx else formats.run_saved_model
     given = sequences(5, batch=1)
-    (found,) = session.run(None, {name: given})
-    assert np.allclose(found, array(model(given)), atol=1e-6)
+    (found,) = run(path, [given])
+    assert np.allclose(found, array(model(given)), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="jax2onnx cannot trace it"
+)
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda: [keras.Input((None, 3)), layers.Masking()],
+        lambda: [keras.Input((None,)), layers.Embedding(5, 3, mask_zero=True)],
+    ],
+)
+def test_an_onnx_file_of_a_model_with_masks_is_refused(first, tmp_path):
+    model = keras.Sequential([*first(), LRU(2)])
+    reason = r"masked steps are moved\. Load the model under PyTorch"
+    with pytest.raises(RuntimeError, match=reason):
+        model.export(tmp_path / "model.onnx", "onnx", verbose=False)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.filterwarnings("ignore")

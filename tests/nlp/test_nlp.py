@@ -24,6 +24,7 @@ from support.language_models import some_inputs
 from support.units import array
 from support.units import close
 
+from keras_linrec import export_step
 from keras_linrec import nlp
 from keras_linrec.nlp.text_classifier import POOLINGS
 from keras_linrec.nlp.text_classifier import TextPooling
@@ -34,6 +35,11 @@ BOTH = ("rotrnn", True)
 
 
 # The backbone.
+
+
+def test_export_step_names_what_runs_a_backbone_token_by_token():
+    with pytest.raises(ValueError, match="PaddingLast.* `LinRecBackbone.step`"):
+        export_step(make_backbone(num_layers=1), drop_masks=True)
 
 
 def test_the_gated_network_is_its_equation():

@@ -34,6 +34,7 @@ ANY = "any batch and time"
 BATCH = "any batch, fixed time"
 ANY_BATCH = "any batch"
 NONE = "no (error)"
+UNTESTED = "not tested"
 # By what a file leaves open, the (batch, time) that it is written for, with
 # `None` for any, and those that it runs with.
 SIZES = {
@@ -55,6 +56,7 @@ class Format:
             `None` if nothing here can run the file.
         whole: which sizes the file of a whole model leaves open.
         step: which the file of one step leaves open.
+        text: which that of a language model's backbone leaves open.
         tolerance: of outputs, relative to the largest, or to 1.
     """
 
@@ -65,6 +67,7 @@ class Format:
     run: Callable
     whole: str = ANY
     step: str = ANY_BATCH
+    text: str = ANY
     tolerance: float = 3e-5
 
 
@@ -95,7 +98,7 @@ MODELS = {
     "regressor": regressor,
 }
 # What computes a whole sequence at once if its length is a symbol of PyTorch:
-# some 3,000 operations, which take minutes to write.
+# some 700 operations of an LRU, which take half a minute of a core to write.
 AT_ONCE = (
     "rotrnn",
     "s5",
@@ -147,6 +150,31 @@ def check_step(form, name, folder):
     given = [[part.astype("float32") for part in parts] for parts in given]
     expected = [list(map(array, step(parts))) for parts in given]
     _compare(form, form.write(step, folder, None), given, expected)
+
+
+def check_text(form, folder):
+    """Compare a file of a language model's backbone, or see it refused."""
+    # It needs KerasHub.
+    from support.language_models import make_backbone
+
+    # A loop: others take minutes to write with an open time.
+    backbone = make_backbone("lssl", num_layers=1)
+    if form.text == NONE:
+        _refuse(form, backbone, folder, None)
+        return
+    given = [tokens(*sizes) for sizes in SIZES[form.text][1]]
+    expected = [[array(backbone(parts))] for parts in given]
+    _compare(form, form.write(backbone, folder, None), given, expected)
+
+
+def tokens(batch, time):
+    """Tokens with padding on both sides, by the names of a backbone."""
+    generator = np.random.default_rng([batch, time])
+    mask = np.ones((batch, time), "int32")
+    mask[0, time - time // 3 :] = 0
+    mask[-1, : time // 4] = 0
+    token_ids = generator.integers(1, 250, (batch, time))
+    return {"padding_mask": mask, "token_ids": token_ids.astype("int32")}
 
 
 def _compare(form, path, given, expected):
@@ -205,7 +233,9 @@ def of_torch_export(model, folder, sizes):
 
     path = folder / "model.pt2"
     given = {}
-    if sizes:
+    if isinstance(model.input, dict):
+        given = _sizes_of_text(model)
+    elif sizes:
         shape = tuple(size or sample for size, sample in zip(sizes, (2, 9)))
         names = (torch.export.Dim("batch"), torch.export.Dim.DYNAMIC)
         given = {
@@ -220,6 +250,21 @@ def of_torch_export(model, folder, sizes):
         }
     model.export(path, format="torch", verbose=False, **given)
     return path
+
+
+def _sizes_of_text(model):
+    """Arguments of `export` that leave the sizes of a backbone open."""
+    import torch
+
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("time")}
+    shape = {
+        name: keras.InputSpec(shape=(2, 9), dtype="int32")
+        for name in model.input
+    }
+    return {
+        "input_signature": [shape],
+        "dynamic_shapes": [(dict.fromkeys(model.input, axes),)],
+    }
 
 
 # The recipes of the guide.
@@ -295,10 +340,19 @@ def run_inductor(path, given):
 def _called(program, given):
     import torch
 
-    tensors = list(map(torch.tensor, given))
-    found = program(tensors if len(tensors) > 1 else tensors[0])
+    found = program(keras.tree.map_structure(torch.tensor, _argument(given)))
     found = found if isinstance(found, (list, tuple)) else [found]
     return [part.detach().numpy() for part in found]
+
+
+def _argument(given):
+    """The one argument of a model: an array, or several in a nest."""
+    return given[0] if len(given) == 1 else given
+
+
+def _in_a_row(given):
+    """The arrays of a list, or of a dictionary in the order of its keys."""
+    return keras.tree.flatten(given)
 
 
 def run_executorch(path, given):
@@ -316,7 +370,7 @@ def run_onnx(path, given):
 
     session = onnxruntime.InferenceSession(path)
     names = [part.name for part in session.get_inputs()]
-    return session.run(None, dict(zip(names, given)))
+    return session.run(None, dict(zip(names, _in_a_row(given))))
 
 
 def run_openvino(path, given):
@@ -324,7 +378,7 @@ def run_openvino(path, given):
 
     options = {"INFERENCE_PRECISION_HINT": "f32"}
     program = openvino.compile_model(path, "CPU", options)
-    found = program(given)
+    found = program(_in_a_row(given))
     return [found[place] for place in range(len(program.outputs))]
 
 
@@ -334,7 +388,7 @@ def run_litert(path, given):
     interpreter = Interpreter(str(path))
     run = interpreter.get_signature_runner()
     names = interpreter.get_signature_list()["serving_default"]["inputs"]
-    found = run(**dict(zip(_in_order(names), given)))
+    found = run(**dict(zip(_in_order(names), _in_a_row(given))))
     return [found[f"output_{place}"] for place in range(len(found))]
 
 
@@ -348,8 +402,8 @@ def run_saved_model(path, given):
 
     # Kept as long as the call: it owns the weights.
     program = tf.saved_model.load(str(path))
-    tensors = list(map(tf.constant, given))
-    found = program.serve(tensors if len(tensors) > 1 else tensors[0])
+    tensors = keras.tree.map_structure(tf.constant, _argument(given))
+    found = program.serve(tensors)
     found = found if isinstance(found, (list, tuple)) else [found]
     return [part.numpy() for part in found]
 
@@ -358,7 +412,7 @@ def run_jax_export(path, given):
     from jax import export
 
     program = export.deserialize(path.read_bytes())
-    found = program.call(given if len(given) > 1 else given[0])
+    found = program.call(_argument(given))
     found = found if isinstance(found, (list, tuple)) else [found]
     return [np.asarray(part) for part in found]
 
@@ -396,6 +450,7 @@ ONNX_OF_JAX = Format(
     "onnxruntime",
     _OF_KERAS("onnx", ".onnx"),
     run_onnx,
+    text=NONE,
 )
 ONNX_OF_TENSORFLOW = Format(
     "ONNX",
@@ -405,6 +460,7 @@ ONNX_OF_TENSORFLOW = Format(
     run_nowhere,
     whole=NONE,
     step=NONE,
+    text=NONE,
 )
 LITERT_OF_TORCH = Format(
     "LiteRT",
@@ -414,6 +470,7 @@ LITERT_OF_TORCH = Format(
     run_nowhere,
     whole=NONE,
     step=NONE,
+    text=NONE,
 )
 OPENVINO = Format(
     "OpenVINO",
@@ -432,6 +489,7 @@ INDUCTOR = Format(
     of_inductor,
     run_inductor,
     whole=BATCH,
+    text=UNTESTED,
 )
 EXECUTORCH = Format(
     "ExecuTorch",
@@ -440,11 +498,25 @@ EXECUTORCH = Format(
     of_executorch,
     run_executorch,
     whole=BATCH,
+    text=UNTESTED,
 )
 CORE_ML = Format(
-    "Core ML", "PyTorch", "macOS, iOS", of_core_ml, run_nowhere, whole=BATCH
+    "Core ML",
+    "PyTorch",
+    "macOS, iOS",
+    of_core_ml,
+    run_nowhere,
+    whole=BATCH,
+    text=UNTESTED,
 )
-JAX_EXPORT = Format("`jax.export`", "JAX", "JAX", of_jax_export, run_jax_export)
+JAX_EXPORT = Format(
+    "`jax.export`",
+    "JAX",
+    "JAX",
+    of_jax_export,
+    run_jax_export,
+    text=UNTESTED,
+)
 FORMATS = (
     SAVED_MODEL["TensorFlow"],
     SAVED_MODEL["JAX"],
