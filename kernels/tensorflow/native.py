@@ -7,6 +7,7 @@ the core's table.
 
 from functools import partial
 
+import numpy as np
 import tensorflow as tf
 
 from keras_linrec.kernels import registry
@@ -32,8 +33,9 @@ def run(call, *quantities):
     """The results of a native call that have cotangents."""
     tensors = flatten(quantities)
     like = tensors[0].dtype
+    nothing = np.zeros((0, 0), like.as_numpy_dtype)
     tensors = [
-        tf.zeros((0, 0), like) if part is None else tf.cast(part, like)
+        nothing if part is None else tf.cast(part, like)
         for part in tensors
     ]
     # A gradient may be asked for.
