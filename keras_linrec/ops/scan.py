@@ -455,7 +455,7 @@ def _scan(decay, inputs, initial_state, reverse, reset_mask):
     require_decay(decay, shape)
     resets = resets_of_scan(reset_mask, shape[:2], reverse, dtype)
     if initial_state is None:
-        zeros = ops.zeros_like(inputs[0][:, 0])
+        zeros = ops.zeros((ops.shape(inputs[0])[0], shape[-1]), dtype)
         initial_state = tuple(zeros for _ in inputs)
     else:
         initial_state = _cast(initial_state, dtype)

@@ -37,17 +37,8 @@ class _NonlinearScan:
     call: core_calls.CoreCall
 
     def __call__(self, results, *arrays):
-        operands = Operands(*arrays)
-        return _queue(
-            self.call,
-            "cuda_nonlinear_scan",
-            results,
-            recurrence.drive_of(operands),
-            recurrence.matrix_of(operands),
-            operands.step_size,
-            operands.resets,
-            operands.initial_state,
-        )
+        given = recurrence.sequential_operands(Operands(*arrays))
+        return _queue(self.call, "cuda_nonlinear_scan", results, *given)
 
 
 @dataclass(frozen=True)
@@ -57,31 +48,19 @@ class _NonlinearScanBackward:
     call: core_calls.CoreCall
 
     def __call__(self, _, *arrays):
-        *operands, outputs, d_outputs, d_final_state = arrays
-        operands = Operands(*operands)
-        dynamics = recurrence.dynamics_of(self.call.call)
-        state = operands.initial_state
-        stages = recurrence.stages_of(dynamics, operands, outputs, _slopes_of)
-        factors = recurrence.factors_of(stages)
-        batch, count, time, _ = factors.shape
-        shape = batch, count, time, state.shape[1]
-        d_slopes, d_initial_state = _queue(
-            self.call,
-            "cuda_nonlinear_scan_backward",
-            [
-                jax.ShapeDtypeStruct(shape, outputs.dtype),
-                jax.ShapeDtypeStruct(state.shape, outputs.dtype),
-            ],
-            factors,
-            recurrence.matrix_of(operands).T,
-            operands.resets,
-            d_outputs,
-            d_final_state,
+        def sequential(factors, *others):
+            state = others[-1]
+            shape = *factors.shape[:3], state.shape[1]
+            results = [
+                jax.ShapeDtypeStruct(shape, state.dtype),
+                jax.ShapeDtypeStruct(state.shape, state.dtype),
+            ]
+            name = "cuda_nonlinear_scan_backward"
+            return _queue(self.call, name, results, factors, *others)
+
+        return recurrence.cotangents(
+            self.call.call, arrays, sequential, _slopes_of
         )
-        gradients = recurrence.gradients_of(
-            dynamics, operands, stages, d_slopes
-        )
-        return [*gradients, d_initial_state]
 
 
 def _slopes_of(function, products):

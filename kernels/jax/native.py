@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.custom_derivatives import custom_vjp_primal_tree_values
 
-from keras_linrec.kernels import registry
 from keras_linrec.kernels.jax.core_calls import run_call
 from keras_linrec.kernels.jax.manual_axes import alike
 from keras_linrec.kernels.jax.pull_back import pull_back
@@ -19,7 +18,7 @@ from keras_linrec.kernels.native.gradients import from_kept
 from keras_linrec.kernels.native.gradients import gradient_arguments
 from keras_linrec.kernels.native.gradients import kept_places
 from keras_linrec.kernels.native.gradients import of_all_arguments
-from keras_linrec.kernels.native.gradients import plain_gradient
+from keras_linrec.kernels.native.gradients import second_gradient
 from keras_linrec.kernels.native.table import flatten
 from keras_linrec.kernels.native.table import with_cotangents
 from keras_linrec.kernels.operations import native_functions
@@ -137,9 +136,7 @@ def _remember_gradient(call, wanted, *given):
 
 
 def _pull_back_gradient(call, wanted, given, cotangents):
-    kernel = registry.load("native")
-    plain = partial(plain_gradient, pull_back, kernel, call, wanted=wanted)
-    return tuple(pull_back(plain, given, cotangents))
+    return tuple(second_gradient(pull_back, call, given, cotangents, wanted))
 
 
 _gradient.defvjp(_remember_gradient, _pull_back_gradient)

@@ -42,12 +42,6 @@ def number_of(bits):
 # Flags of moves of steps: see `source/base/core.h`.
 TO_PLACES, WITH_MASKED = 16, 32
 
-
-def move_flags(to_places, with_masked):
-    """The flags of a move of steps."""
-    return TO_PLACES * bool(to_places) + WITH_MASKED * bool(with_masked)
-
-
 # A flag of scans of matrix states.
 LOGARITHMIC = 16
 

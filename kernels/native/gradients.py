@@ -7,9 +7,11 @@ cotangents of the latter, to those of the former.
 """
 
 from functools import lru_cache
+from functools import partial
 
 from keras import ops
 
+from keras_linrec.kernels import registry
 from keras_linrec.kernels.native.table import by_name
 from keras_linrec.kernels.native.table import each_tensor
 from keras_linrec.kernels.native.table import flatten
@@ -164,6 +166,22 @@ def plain_gradient(pull_back, kernel, call, given, wanted=None):
         gradient if one else ops.reshape(gradient, (-1,))[:0]
         for gradient, one in zip(gradients, wanted)
     ]
+
+
+def second_gradient(pull_back, call, given, cotangents, wanted=None, **options):
+    """The cotangents of what `plain_gradient` takes.
+
+    An argument that the plain form does not read is a function of the others,
+    whose cotangents include its part.
+
+    Args:
+        pull_back, call, given, wanted: those of `plain_gradient`.
+        cotangents: flat list of those of its results.
+        **options: further arguments of `pull_back`.
+    """
+    kernel = registry.load("native")
+    plain = partial(plain_gradient, pull_back, kernel, call, wanted=wanted)
+    return pull_back(plain, given, cotangents, **options)
 
 
 def _as_many_steps(states, cotangents):

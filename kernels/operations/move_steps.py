@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_linrec.kernels.native.call_encoding import TO_PLACES
 from keras_linrec.kernels.native.call_encoding import WITH_MASKED
-from keras_linrec.kernels.native.call_encoding import move_flags
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations.gathers import order
 from keras_linrec.kernels.operations.gathers import take
@@ -98,8 +97,9 @@ def _move_steps_case(kernel):
 
 
 def _call_native(run, sequences, mask, to_places, with_masked):
-    call = Call("move_steps", move_flags(to_places, with_masked))
-    (moved,) = run(call, sequences, ops.cast(mask, sequences.dtype))
+    flags = TO_PLACES * bool(to_places) + WITH_MASKED * bool(with_masked)
+    mask = ops.cast(mask, sequences.dtype)
+    (moved,) = run(Call("move_steps", flags), sequences, mask)
     return moved
 
 

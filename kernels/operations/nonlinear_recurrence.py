@@ -191,6 +191,40 @@ def drive_of(operands):
 # gradient knows all states.
 
 
+def sequential_operands(operands):
+    """What the sequential part takes, of `Operands`."""
+    return (
+        drive_of(operands),
+        matrix_of(operands),
+        operands.step_size,
+        operands.resets,
+        operands.initial_state,
+    )
+
+
+def cotangents(call, given, sequential, slopes_of):
+    """The results of the gradient's call, a list.
+
+    Args:
+        call: `Call` of the gradient.
+        given: flat list of the arguments of the gradient's call.
+        sequential: the core's part, a function of tensors.
+        slopes_of: see `stages_of`.
+    """
+    *operands, outputs, d_outputs, d_final_state = given
+    operands, dynamics = Operands(*operands), dynamics_of(call)
+    stages = stages_of(dynamics, operands, outputs, slopes_of)
+    d_slopes, d_initial_state = sequential(
+        factors_of(stages),
+        ops.transpose(matrix_of(operands)),
+        operands.resets,
+        d_outputs,
+        d_final_state,
+    )
+    gradients = gradients_of(dynamics, operands, stages, d_slopes)
+    return [*gradients, d_initial_state]
+
+
 def matrix_of(operands):
     """A, if there is one, and W beside it, for products with rows of states."""
     kernel, expansion = operands.recurrent_kernel, operands.expansion

@@ -10,8 +10,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from keras_linrec.kernels import registry
-from keras_linrec.kernels.native.gradients import plain_gradient
+from keras_linrec.kernels.native.gradients import second_gradient
 from keras_linrec.kernels.operations import nonlinear_recurrence as recurrence
 from keras_linrec.kernels.operations.nonlinear_recurrence import Operands
 from keras_linrec.kernels.tensorflow.operations import run_call
@@ -28,15 +27,8 @@ def nonlinear_scan(call, operands):
 
     @tf.custom_gradient
     def run(*operands):
-        given = Operands(*operands)
-        outputs, final_state = _sequential(
-            call,
-            recurrence.drive_of(given),
-            recurrence.matrix_of(given),
-            given.step_size,
-            given.resets,
-            given.initial_state,
-        )
+        given = recurrence.sequential_operands(Operands(*operands))
+        outputs, final_state = _sequential(call, *given)
 
         def gradient(*cotangents):
             return _gradient(call, operands, outputs, cotangents)
@@ -57,32 +49,15 @@ def _gradient(call, operands, outputs, cotangents):
     @tf.custom_gradient
     def run(*given):
         def second(*upstream):
-            # The outputs are a function of the operands, whose gradients
-            # include their part.
-            kernel = registry.load("native")
-            plain = partial(plain_gradient, pull_back, kernel, call)
-            return pull_back(plain, given, upstream)
+            return second_gradient(pull_back, call, given, upstream)
 
-        return _gradients(call.backward, *given), second
+        backward = call.backward
+        found = recurrence.cotangents(
+            backward, given, partial(_sequential, backward), _slopes_of
+        )
+        return found, second
 
     return run(*operands, tf.stop_gradient(outputs), *cotangents)
-
-
-def _gradients(call, *given):
-    """The cotangents of the operands; only those of states are sequential."""
-    *operands, outputs, d_outputs, d_final_state = given
-    operands, dynamics = Operands(*operands), recurrence.dynamics_of(call)
-    stages = recurrence.stages_of(dynamics, operands, outputs, _slopes_of)
-    d_slopes, d_initial_state = _sequential(
-        call,
-        recurrence.factors_of(stages),
-        tf.transpose(recurrence.matrix_of(operands)),
-        operands.resets,
-        d_outputs,
-        d_final_state,
-    )
-    gradients = recurrence.gradients_of(dynamics, operands, stages, d_slopes)
-    return *gradients, d_initial_state
 
 
 def _slopes_of(function, products):

@@ -7,15 +7,16 @@ the core's table.
 
 from functools import partial
 
+import numpy as np
 import tensorflow as tf
 
-from keras_linrec.kernels import registry
+from keras_linrec.kernels import backends
 from keras_linrec.kernels.native import table
 from keras_linrec.kernels.native.call_encoding import number_of
 from keras_linrec.kernels.native.gradients import dense_cotangents
 from keras_linrec.kernels.native.gradients import gradient_arguments
 from keras_linrec.kernels.native.gradients import of_all_arguments
-from keras_linrec.kernels.native.gradients import plain_gradient
+from keras_linrec.kernels.native.gradients import second_gradient
 from keras_linrec.kernels.native.table import REAL
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.native.table import flatten
@@ -24,7 +25,6 @@ from keras_linrec.kernels.native.table import with_cotangents
 from keras_linrec.kernels.operations import native_functions
 from keras_linrec.kernels.tensorflow import cuda
 from keras_linrec.kernels.tensorflow.operations import run_call
-from keras_linrec.kernels.tensorflow.operations import runs_on_cuda
 from keras_linrec.kernels.tensorflow.pull_back import pull_back
 
 
@@ -32,9 +32,9 @@ def run(call, *quantities):
     """The results of a native call that have cotangents."""
     tensors = flatten(quantities)
     like = tensors[0].dtype
+    nothing = np.zeros((0, 0), like.as_numpy_dtype)
     tensors = [
-        tf.zeros((0, 0), like) if part is None else tf.cast(part, like)
-        for part in tensors
+        nothing if part is None else tf.cast(part, like) for part in tensors
     ]
     # A gradient may be asked for.
     call = call.with_all_steps()
@@ -54,7 +54,10 @@ def _is_on_cuda(call, quantities):
         return False
     names = [one.name for one in call.operation.arguments]
     place = names.index("inputs") if "inputs" in names else -1
-    return runs_on_cuda(flatten([quantities[place]])[0])
+    (inputs, *_) = flatten([quantities[place]])
+    backend = backends.current()
+    platform = backend.describe(inputs)["platform"]
+    return platform == "cuda" and backend.has_native(platform)
 
 
 # Gradients. TensorFlow passes the operation, with inputs and outputs in flat
@@ -95,11 +98,7 @@ def _needed(operation):
 
 
 def _second_gradient(name, _, operation, *cotangents):
-    """In operations that TensorFlow differentiates as often as it has to.
-
-    An input that the plain form does not read is a function of the others:
-    their gradients include its part, and it gets none of its own.
-    """
+    """In operations that TensorFlow differentiates as often as it has to."""
     call = _call_of(name, operation)
     wanted = None
     if call.operation.wanted:
@@ -108,15 +107,14 @@ def _second_gradient(name, _, operation, *cotangents):
         tf.zeros_like(result) if cotangent is None else cotangent
         for cotangent, result in zip(cotangents, operation.outputs, strict=True)
     ]
-
-    plain = partial(
-        plain_gradient,
+    return second_gradient(
         pull_back,
-        registry.load("native"),
         call.forward,
-        wanted=wanted,
+        operation.inputs,
+        cotangents,
+        wanted,
+        unconnected="none",
     )
-    return pull_back(plain, operation.inputs, cotangents, unconnected="none")
 
 
 def _register_gradients():

@@ -5,7 +5,6 @@ Importing this module builds and loads their library.
 
 import tensorflow as tf
 
-from keras_linrec.kernels import backends
 from keras_linrec.kernels.native import build
 from keras_linrec.kernels.native.table import flatten
 from keras_linrec.kernels.native.table import nested
@@ -36,10 +35,3 @@ def run_call(call, tensors, wanted=None, on_cuda=False):
     )
     # A single result is not in a tuple.
     return flatten(results if len(operation.results) > 1 else [results])
-
-
-def runs_on_cuda(tensor):
-    """Whether the CUDA core runs a call on a tensor."""
-    backend = backends.current()
-    platform = backend.describe(tensor)["platform"]
-    return platform == "cuda" and backend.has_native(platform)

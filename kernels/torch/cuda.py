@@ -61,15 +61,8 @@ def nonlinear_scan(called, operands):
     """
     given = Operands(*operands)
     with _where_they_are(called, operands):
-        drive, matrix = _for_each_system(_drive_and_matrix, given)(given)
-        return _sequential(
-            called,
-            drive,
-            matrix,
-            given.step_size,
-            given.resets,
-            given.initial_state,
-        )
+        prepare = _for_each_system(recurrence.sequential_operands, given)
+        return _sequential(called, *prepare(given))
 
 
 def nonlinear_scan_backward(called, tensors):
@@ -126,10 +119,6 @@ def _sequential(called, *tensors):
     sizes = sizes_of(part, shapes)
     call(called.name, called.flags, sizes, tensors, results)
     return results
-
-
-def _drive_and_matrix(operands):
-    return recurrence.drive_of(operands), recurrence.matrix_of(operands)
 
 
 def _stages_factors_and_matrix(dynamics, operands, outputs):

@@ -9,13 +9,12 @@ from functools import partial
 
 import torch
 
-from keras_linrec.kernels import registry
 from keras_linrec.kernels.native.gradients import dense_cotangents
 from keras_linrec.kernels.native.gradients import from_kept
 from keras_linrec.kernels.native.gradients import gradient_arguments
 from keras_linrec.kernels.native.gradients import kept_places
 from keras_linrec.kernels.native.gradients import of_all_arguments
-from keras_linrec.kernels.native.gradients import plain_gradient
+from keras_linrec.kernels.native.gradients import second_gradient
 from keras_linrec.kernels.native.table import nested
 from keras_linrec.kernels.torch import batched_gradients
 from keras_linrec.kernels.torch.operators import OPERATORS
@@ -112,17 +111,12 @@ class _SecondGradient:
         ctx.save_for_backward(*tensors)
 
     def run(self, ctx, needs, cotangents):
-        plain = partial(
-            plain_gradient,
+        return second_gradient(
             pull_back,
-            registry.load("native"),
             ctx.call.forward,
-            wanted=ctx.wanted,
-        )
-        return pull_back(
-            plain,
             ctx.saved_tensors,
             cotangents,
+            ctx.wanted,
             create_graph=torch.is_grad_enabled(),
         )
 

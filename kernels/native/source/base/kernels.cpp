@@ -53,6 +53,7 @@ constexpr Kernels<Real> table() {
 #define TEXT(name) TEXT_OF(name)
 extern const InstructionSet KERAS_LINREC_SET;
 const InstructionSet KERAS_LINREC_SET = {TEXT(KERAS_LINREC_SET),
+                                         lanes,
                                          table<float>(),
                                          table<double>(),
                                          solve_bands,

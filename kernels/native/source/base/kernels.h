@@ -52,6 +52,7 @@ struct Kernels {
 
 struct InstructionSet {
   const char* name;
+  int64_t lanes;  // systems that take steps side by side: two vectors
   Kernels<float> single_precision;
   Kernels<double> double_precision;
   void (*solve_bands)(const BandSolve&);

@@ -4,13 +4,14 @@
 
 namespace keras_linrec {
 
-// `lanes` structured systems side by side take steps in float64:
+// `lanes` structured systems side by side, as many as an instruction set has
+// (kernels.h), take steps in float64:
 //
 //   state += M^-1 E state,
 //
 // M and E tridiagonal. A quantity `by lanes` has that many numbers for each
 // row of the state. A state has one more row than `size`, of zeros.
-constexpr int64_t lanes = 16;
+constexpr int64_t most_lanes = 16;
 
 struct LaneSteps {
   int64_t size, steps, channels;

@@ -240,7 +240,7 @@ class Discretisation {
 
 class BlockedResponse {
  public:
-  static constexpr int64_t width = 1;
+  static int64_t width() { return 1; }
 
   BlockedResponse(const Sizes& s, const Blocks& blocks,
                   const Parameters& parameters, bool backward)

@@ -22,15 +22,13 @@ struct NoStates {
 
 class SteppedResponse {
  public:
-  static constexpr int64_t width = lanes;
-
   // With `keep`, the forward pass has the states of a run side by side too.
   SteppedResponse(const Sizes& s, const Parameters& parameters, bool backward,
                   bool keep = false)
       : s_(s),
         w_(parameters),
         system_(parameters, s.alpha),
-        row_(s.state * lanes),
+        row_(s.state * lanes_),
         // The states of a run fit into the cache, and there are few runs.
         run_(std::max({2048 / s.state, s.time / 256, int64_t{8}})),
         runs_((s.time + run_ - 1) / run_),
@@ -48,7 +46,7 @@ class SteppedResponse {
         read_out_(s.channels * row_),
         states_((backward || keep ? run_ + 1 : 1) * stride()),
         scratch_(row_),
-        outputs_(run_ * s.channels * lanes),
+        outputs_(run_ * s.channels * lanes_),
         kept_(backward ? runs_ * stride() : 0),
         d_state_(backward ? row_ : 0),
         d_read_out_(backward ? s.channels * row_ : 0),
@@ -65,10 +63,12 @@ class SteppedResponse {
     }
   }
 
+  // The features of a call.
+  static int64_t width() { return instruction_set().lanes; }
   // The most steps of a run.
   int64_t run() const { return std::min(run_, s_.time); }
   // From a state in a run to the next one: a row of zeros is between them.
-  int64_t stride() const { return row_ + lanes; }
+  int64_t stride() const { return row_ + lanes_; }
 
   // Calls use(first, steps, states) for each run of steps, where the states are
   // y by lanes (lane_kernels.h), before each step.
@@ -142,7 +142,7 @@ class SteppedResponse {
       const double step = timescale[lane];
       for (int64_t n = 0; n < s_.state; n++) {
         const double inverse = system_.inverses()[n];
-        const int64_t at = n * lanes + lane;
+        const int64_t at = n * lanes_ + lane;
         factors_[at] = system_.factors()[n];
         inverses_[at] = step * inverse;
         above_[at] = system_.above()[n] * inverse;
@@ -153,7 +153,7 @@ class SteppedResponse {
       }
       for (int64_t m = 0; m < s_.channels; m++)
         for (int64_t n = 0; n < s_.state; n++)
-          read_out_[m * row_ + n * lanes + lane] =
+          read_out_[m * row_ + n * lanes_ + lane] =
               output_matrix[place(lane, m, n)] / w_.q[n];
     }
   }
@@ -185,7 +185,7 @@ class SteppedResponse {
     for (int64_t row = 0; row < count * s_.channels; row++) {
       const int64_t lane = row / s_.channels, m = row % s_.channels;
       for (int64_t step = 0; step < steps_of(run); step++)
-        use(outputs_[(step * s_.channels + m) * lanes + lane],
+        use(outputs_[(step * s_.channels + m) * lanes_ + lane],
             row * s_.time + run * run_ + step);
     }
   }
@@ -210,7 +210,7 @@ class SteppedResponse {
       for (int64_t m = 0; m < s_.channels; m++)
         for (int64_t n = 0; n < s_.state; n++)
           d_output_matrix[place(lane, m, n)] = static_cast<Real>(
-              d_read_out_[m * row_ + n * lanes + lane] / w_.q[n]);
+              d_read_out_[m * row_ + n * lanes_ + lane] / w_.q[n]);
   }
 
   LaneSums sums(int64_t run) {
@@ -262,14 +262,14 @@ class SteppedResponse {
     Numbers slopes(s_.state);
     for (int64_t n = 0; n < s_.state; n++) {
       const double q = w_.q[n];
-      slopes[n] = d_state_[n * lanes + lane];
+      slopes[n] = d_state_[n * lanes_ + lane];
       for (int64_t m = 0; m < s_.channels; m++) {
-        const double slope = d_read_out_[m * row_ + n * lanes + lane] / q;
+        const double slope = d_read_out_[m * row_ + n * lanes_ + lane] / q;
         d_output_matrix[place(lane, m, n)] = static_cast<Real>(slope);
         gradient.q[n] -= slope * output_matrix[place(lane, m, n)] / q;
       }
       auto of_product = [&](int band, int64_t row) {
-        return d_bands_[band * row_ + row * lanes + lane];
+        return d_bands_[band * row_ + row * lanes_ + lane];
       };
       // A step adds dt M^-1 (T D + I) y: in column n of T D + I,
       system_.backward_column(n, n > 0 ? of_product(2, n - 1) : 0.0,
@@ -294,6 +294,7 @@ class SteppedResponse {
   const Sizes& s_;
   const Parameters& w_;
   System system_;
+  const int64_t lanes_ = width();
   int64_t row_, run_, runs_;
   bool keep_;
   // T D + I and its transpose, by rows

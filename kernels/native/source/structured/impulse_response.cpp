@@ -44,6 +44,7 @@ double blocked_work(const Sizes& s, const Blocks& blocks, Pass pass) {
 // as much as busy ones.
 double stepped_work(const Sizes& s, Pass pass) {
   const double features = s.features;
+  const double lanes = SteppedResponse::width();
   const double idle = std::max(lanes / std::max(features, 1.0), 1.0);
   const double each = pass == kResponse        ? 18.0 + 3.0 * s.channels
                       : pass == kAllGradients ? 72.0 + 6.0 * s.channels
@@ -66,7 +67,7 @@ Blocks best_blocks(const Sizes& s, Pass pass) {
 // a workspace processes at once, on as many threads as the work pays for.
 template <class Workspace, class Make, class Use>
 void for_each_job(const Sizes& s, double work, Make make, Use use) {
-  const int64_t width = Workspace::width;
+  const int64_t width = Workspace::width();
   const int64_t jobs = (s.features + width - 1) / width;
   const double most = std::min<int64_t>(keras_linrec::threads(), jobs);
   const double threads =

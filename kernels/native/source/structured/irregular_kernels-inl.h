@@ -15,11 +15,11 @@ INLINE Group inverse_of(Group a) {
   return {{1.0 / a.part[0], 1.0 / a.part[1]}};
 }
 
-INLINE void read_out_group(const IrregularStep& s, int64_t first) {
+INLINE void read_out_group(const IrregularStep& s) {
   const int64_t size = s.system->size;
-  const double* state = s.state + first;
+  const double* state = s.state;
   for (int64_t m = 0; m < s.channels; m++) {
-    const double* read_out = s.read_out + m * size * lanes + first;
+    const double* read_out = s.read_out + m * size * lanes;
     Group even{}, odd{};
     int64_t n = 0;
     for (; n + 1 < size; n += 2) {
@@ -31,19 +31,19 @@ INLINE void read_out_group(const IrregularStep& s, int64_t first) {
     if (n < size)
       even = even + Group::load(read_out + n * lanes) *
                         Group::load(state + n * lanes);
-    (even + odd).store(s.outputs + m * lanes + first);
+    (even + odd).store(s.outputs + m * lanes);
   }
 }
 
 template <bool keep>
-INLINE void irregular_step_group(const IrregularStep& s, int64_t first) {
+INLINE void irregular_step_group(const IrregularStep& s) {
   const IrregularSystem& system = *s.system;
   const int64_t size = system.size;
-  const Group length = Group::load(s.length + first);
-  const Group shift = Group::load(s.shift + first);
-  const Group input = Group::load(s.inputs + first);
-  double* state = s.state + first;
-  double* scratch = s.scratch + first;
+  const Group length = Group::load(s.length);
+  const Group shift = Group::load(s.shift);
+  const Group input = Group::load(s.inputs);
+  double* state = s.state;
+  double* scratch = s.scratch;
   double* factors = scratch + size * lanes;
   Group before{}, here = Group::load(state), eliminated{};
   Group inverse{}, above{};
@@ -62,7 +62,7 @@ INLINE void irregular_step_group(const IrregularStep& s, int64_t first) {
                  factor * eliminated;
     (eliminated * inverse).store(scratch + row);
     (above * inverse).store(factors + row);
-    if (keep) inverse.store(s.inverses + first + row);
+    if (keep) inverse.store(s.inverses + row);
     before = here;
     here = next;
   }
@@ -74,37 +74,35 @@ INLINE void irregular_step_group(const IrregularStep& s, int64_t first) {
     const Group old = Group::load(state + row);
     (old + length * solution).store(state + row);
     if (!keep) continue;
-    solution.store(s.solution + first + row);
-    (old + shift * solution).store(s.between + first + row);
+    solution.store(s.solution + row);
+    (old + shift * solution).store(s.between + row);
   }
-  read_out_group(s, first);
+  read_out_group(s);
 }
 
 void irregular_step(const IrregularStep& s) {
-  for (int64_t first = 0; first < lanes; first += group_lanes)
-    if (s.inverses)
-      irregular_step_group<true>(s, first);
-    else
-      irregular_step_group<false>(s, first);
+  if (s.inverses)
+    irregular_step_group<true>(s);
+  else
+    irregular_step_group<false>(s);
 }
 
-INLINE void irregular_group_backward(const IrregularStepBackward& s,
-                                     int64_t first) {
+INLINE void irregular_group_backward(const IrregularStepBackward& s) {
   const IrregularSystem& system = *s.system;
   const int64_t size = system.size;
-  const Group length = Group::load(s.length + first);
-  const Group shift = Group::load(s.shift + first);
-  const double* inverses = s.inverses + first;
-  double* d_state = s.d_state + first;
-  double* scratch = s.scratch + first;
-  double* slopes = s.slopes + first;
+  const Group length = Group::load(s.length);
+  const Group shift = Group::load(s.shift);
+  const double* inverses = s.inverses;
+  double* d_state = s.d_state;
+  double* scratch = s.scratch;
+  double* slopes = s.slopes;
   Group eliminated{}, factor{};
   for (int64_t n = 0; n < size; n++) {
     const int64_t row = n * lanes;
     Group sum = Group::load(d_state + row);
     for (int64_t m = 0; m < s.channels; m++)
-      sum = sum + Group::load(s.read_out + (m * size + n) * lanes + first) *
-                      Group::load(s.d_outputs + m * lanes + first);
+      sum = sum + Group::load(s.read_out + (m * size + n) * lanes) *
+                      Group::load(s.d_outputs + m * lanes);
     sum.store(d_state + row);
     eliminated = length * sum - factor * eliminated;
     const Group inverse = Group::load(inverses + row);
@@ -120,7 +118,7 @@ INLINE void irregular_group_backward(const IrregularStepBackward& s,
                           s.transposed_right[n] * next;
     const Group sum = Group::load(d_state + row);
     d_inputs = d_inputs + system.input[n] * slope;
-    d_length = d_length + Group::load(s.solution + first + row) *
+    d_length = d_length + Group::load(s.solution + row) *
                               (sum + s.alpha * through);
     (sum + through).store(d_state + row);
   };
@@ -135,19 +133,17 @@ INLINE void irregular_group_backward(const IrregularStepBackward& s,
     slope = here;
   }
   finish(0, Group{});
-  d_inputs.store(s.d_inputs + first);
-  d_length.store(s.d_length + first);
+  d_inputs.store(s.d_inputs);
+  d_length.store(s.d_length);
 }
 
 void irregular_step_backward(const IrregularStepBackward& s) {
-  for (int64_t first = 0; first < lanes; first += group_lanes)
-    irregular_group_backward(s, first);
+  irregular_group_backward(s);
 }
 
 // One row over all steps, with its sums in registers.
-INLINE void add_irregular_row(const IrregularSums& s, int64_t first,
-                              int64_t n) {
-  const int64_t row = n * lanes + first, stride = s.stride;
+INLINE void add_irregular_row(const IrregularSums& s, int64_t n) {
+  const int64_t row = n * lanes, stride = s.stride;
   // Beyond the first and the last row: any finite number, which is ignored.
   const int64_t left = n > 0 ? row - lanes : row;
   const int64_t right = n + 1 < s.size ? row + lanes : row;
@@ -155,7 +151,7 @@ INLINE void add_irregular_row(const IrregularSums& s, int64_t first,
   Group base[3]{}, step[3]{}, input{};
   for (int64_t t = 0; t < s.steps; t++) {
     const Group slope = Group::load(s.slopes + t * stride + row);
-    input = input + slope * Group::load(s.inputs + t * lanes + first);
+    input = input + slope * Group::load(s.inputs + t * lanes);
     UNROLL for (int band = 0; band < 3; band++) {
       const int64_t place = t * stride + places[band];
       base[band] = base[band] + slope * Group::load(s.solutions + place);
@@ -171,18 +167,17 @@ INLINE void add_irregular_row(const IrregularSums& s, int64_t first,
     Group sum{};
     for (int64_t t = 0; t < s.steps; t++) {
       const Group after = Group::load(s.betweens + t * stride + row) +
-                          Group::load(s.rests + t * lanes + first) *
+                          Group::load(s.rests + t * lanes) *
                               Group::load(s.solutions + t * stride + row);
       sum = sum + after * Group::load(s.d_outputs +
-                                      (t * s.channels + m) * lanes + first);
+                                      (t * s.channels + m) * lanes);
     }
     add_group(s.d_read_out + m * s.size * lanes + row, sum);
   }
 }
 
 void add_irregular(const IrregularSums& s) {
-  for (int64_t first = 0; first < lanes; first += group_lanes)
-    for (int64_t n = 0; n < s.size; n++) add_irregular_row(s, first, n);
+  for (int64_t n = 0; n < s.size; n++) add_irregular_row(s, n);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ namespace keras_linrec {
 template <class Real>
 class FinalStates {
  public:
-  static constexpr int64_t width = SteppedResponse::width;
+  static int64_t width() { return SteppedResponse::width(); }
 
   FinalStates(const Sizes& s, int64_t batch, const Parameters& parameters,
               bool backward)
@@ -35,14 +35,14 @@ class FinalStates {
         batch_(batch),
         inverses_(s.state),
         steps_(s, parameters, backward, !backward),
-        final_(lanes, Panels<Real>(batch, s.state)),
-        settled_(backward ? 0 : lanes),
-        columns_(lanes, Panels<Real>(steps_.run(), s.state)),
-        d_columns_(backward ? lanes : 0, columns_[0]),
-        d_final_transposed_(backward ? lanes : 0,
+        final_(lanes_, Panels<Real>(batch, s.state)),
+        settled_(backward ? 0 : lanes_),
+        columns_(lanes_, Panels<Real>(steps_.run(), s.state)),
+        d_columns_(backward ? lanes_ : 0, columns_[0]),
+        d_final_transposed_(backward ? lanes_ : 0,
                             Panels<Real>(s.state, batch)),
         d_inputs_(backward ? steps_.run() : 0, batch),
-        d_states_(backward ? steps_.run() * s.state * lanes : 0) {
+        d_states_(backward ? steps_.run() * s.state * lanes_ : 0) {
     for (int64_t n = 0; n < s.state; n++) inverses_[n] = 1.0 / parameters.q[n];
   }
 
@@ -142,10 +142,10 @@ class FinalStates {
     for_each_column(steps, lane_count, [&](int64_t lane, int64_t i, int64_t p,
                                            int64_t column, int64_t count) {
       const double* from =
-          states + i * steps_.stride() + column * lanes + lane;
+          states + i * steps_.stride() + column * lanes_ + lane;
       Real* to = columns_[lane].at(p, i);
       for (int64_t n = 0; n < count; n++)
-        to[n] = static_cast<Real>(from[n * lanes] * inverses_[column + n]);
+        to[n] = static_cast<Real>(from[n * lanes_] * inverses_[column + n]);
     });
   }
 
@@ -156,11 +156,11 @@ class FinalStates {
                                            int64_t column, int64_t count) {
       const Real* from = d_columns_[lane].at(p, i);
       const Real* states = columns_[lane].at(p, i);
-      double* to = d_states_.data() + (i * s_.state + column) * lanes + lane;
+      double* to = d_states_.data() + (i * s_.state + column) * lanes_ + lane;
       double* d_q = gradient.q.data() + column;
       for (int64_t n = 0; n < count; n++) {
         const double slope = from[n] * inverses_[column + n];
-        to[n * lanes] = slope;
+        to[n * lanes_] = slope;
         d_q[n] -= slope * states[n];
       }
     });
@@ -168,6 +168,7 @@ class FinalStates {
 
   const Sizes& s_;
   int64_t batch_;
+  const int64_t lanes_ = width();
   Numbers inverses_;  // of Q
   SteppedResponse steps_;
   // For each lane: the final states, or their cotangents, and the states of a
@@ -293,7 +294,7 @@ class FromZeros {
   // A thread for every few features: they have at least `lanes`.
   template <class Make, class Use>
   void for_each_job_of(const Make& make, const Use& use) const {
-    constexpr int64_t width = FinalStates<Real>::width;
+    const int64_t width = FinalStates<Real>::width();
     const int64_t jobs = (s_.features + width - 1) / width;
     for_each_job(static_cast<int>(std::min<int64_t>(threads(), jobs)), jobs,
                  make, [&](FinalStates<Real>& states, int64_t job) {

@@ -23,6 +23,7 @@ constexpr double least_work_a_thread = 1 << 16;
 
 struct IrregularSizes {
   int64_t groups, batch, time, features, channels, state, block;
+  const int64_t lanes = instruction_set().lanes;
   double alpha;
   explicit IrregularSizes(const int64_t* sizes)
       : groups(sizes[0]),
@@ -119,19 +120,19 @@ class IrregularResponse {
       : s_(s),
         w_(parameters),
         bands_(bands),
-        row_(s.state * lanes),
+        row_(s.state * s.lanes),
         transposed_left_(s.state),
         transposed_right_(s.state),
         read_out_(s.channels * row_),
         state_(row_),
         scratch_(2 * row_),
-        lengths_(s.block * lanes),
-        shifts_(s.block * lanes),
-        rests_(s.block * lanes),
-        deltas_(s.block * lanes),
-        inputs_(s.block * lanes),
-        resets_(s.block * lanes),
-        outputs_(s.block * s.channels * lanes),
+        lengths_(s.block * s.lanes),
+        shifts_(s.block * s.lanes),
+        rests_(s.block * s.lanes),
+        deltas_(s.block * s.lanes),
+        inputs_(s.block * s.lanes),
+        resets_(s.block * s.lanes),
+        outputs_(s.block * s.channels * s.lanes),
         inverses_(backward ? s.block * stride() : 0),
         solutions_(backward ? s.block * stride() : 0),
         betweens_(backward ? s.block * stride() : 0),
@@ -168,7 +169,8 @@ class IrregularResponse {
     }
     keep(s_.blocks(), checkpoints);
     for_each_number([&](int64_t at, int64_t lane, int64_t n) {
-      final_state[at] = static_cast<Real>(state_[n * lanes + lane] / w_.q[n]);
+      const double number = state_[n * s_.lanes + lane];
+      final_state[at] = static_cast<Real>(number / w_.q[n]);
     });
   }
 
@@ -179,10 +181,10 @@ class IrregularResponse {
     begin(given, job);
     for (Numbers* sums : {&d_state_, &d_read_out_, &d_bands_})
       std::fill(sums->begin(), sums->end(), 0.0);
-    std::fill_n(d_timescale_, lanes, 0.0);
+    std::fill_n(d_timescale_, s_.lanes, 0.0);
     fetch(s_.blocks(), checkpoints);
     for_each_number([&](int64_t at, int64_t lane, int64_t n) {
-      const int64_t place = n * lanes + lane;
+      const int64_t place = n * s_.lanes + lane;
       const double q = w_.q[n], slope = d_final_state[at] / q;
       d_state_[place] = slope;
       to.shared->q[n] -= slope * state_[place] / q;
@@ -207,23 +209,23 @@ class IrregularResponse {
  private:
   // From one step to the next. Powers of two would fall into the same sets of
   // the cache.
-  int64_t stride() const { return row_ + lanes; }
+  int64_t stride() const { return row_ + s_.lanes; }
   int64_t steps_of(int64_t block) const {
     return std::min(s_.block, s_.time - block * s_.block);
   }
 
   template <class Real>
   void begin(const IrregularArrays<Real>& given, int64_t job) {
-    first_ = job * lanes;
-    count_ = std::min(lanes, s_.systems() - first_);
-    for (int64_t lane = 0; lane < lanes; lane++) {
+    first_ = job * s_.lanes;
+    count_ = std::min(s_.lanes, s_.systems() - first_);
+    for (int64_t lane = 0; lane < s_.lanes; lane++) {
       // Lanes without a system repeat the first one.
       const int64_t system = first_ + (lane < count_ ? lane : 0);
       rows_[lane] = system / s_.features;
       features_[lane] = system % s_.features;
       timescale_[lane] = given.timescale[features_[lane]];
       for (int64_t n = 0; n < s_.state; n++) {
-        const int64_t place = n * lanes + lane;
+        const int64_t place = n * s_.lanes + lane;
         state_[place] = w_.q[n] * given.state[system * s_.state + n];
         for (int64_t m = 0; m < s_.channels; m++)
           read_out_[m * row_ + place] =
@@ -242,16 +244,16 @@ class IrregularResponse {
     for (int64_t lane = 0; lane < count_; lane++) {
       Real* to = checkpoints + of_checkpoint(lane, checkpoint);
       for (int64_t n = 0; n < s_.state; n++)
-        to[n] = static_cast<Real>(state_[n * lanes + lane]);
+        to[n] = static_cast<Real>(state_[n * s_.lanes + lane]);
     }
   }
 
   template <class Real>
   void fetch(int64_t checkpoint, const Real* checkpoints) {
-    for (int64_t lane = 0; lane < lanes; lane++) {
+    for (int64_t lane = 0; lane < s_.lanes; lane++) {
       const Real* from = checkpoints + of_checkpoint(lane, checkpoint);
       for (int64_t n = 0; n < s_.state; n++)
-        state_[n * lanes + lane] = from[n];
+        state_[n * s_.lanes + lane] = from[n];
     }
   }
 
@@ -271,8 +273,8 @@ class IrregularResponse {
   template <class Real>
   void load(const IrregularArrays<Real>& given, int64_t block) {
     for (int64_t step = 0; step < steps_of(block); step++)
-      for (int64_t lane = 0; lane < lanes; lane++) {
-        const int64_t at = step * lanes + lane;
+      for (int64_t lane = 0; lane < s_.lanes; lane++) {
+        const int64_t at = step * s_.lanes + lane;
         const int64_t time = rows_[lane] * s_.time + block * s_.block + step;
         deltas_[at] = given.time_deltas[time];
         lengths_[at] = deltas_[at] * timescale_[lane];
@@ -291,16 +293,17 @@ class IrregularResponse {
         const int64_t time = rows_[lane] * s_.time + block * s_.block + step;
         const int64_t at = time * s_.features + features_[lane];
         for (int64_t m = 0; m < s_.channels; m++)
-          use(outputs_[(step * s_.channels + m) * lanes + lane],
+          use(outputs_[(step * s_.channels + m) * s_.lanes + lane],
               at * s_.channels + m);
       }
   }
 
   // Sets the numbers of a quantity to zero in the lanes that a step resets.
   void reset(int64_t step, Numbers& numbers) const {
-    for (int64_t lane = 0; lane < lanes; lane++)
-      if (resets_[step * lanes + lane])
-        for (int64_t n = 0; n < s_.state; n++) numbers[n * lanes + lane] = 0.0;
+    for (int64_t lane = 0; lane < s_.lanes; lane++)
+      if (resets_[step * s_.lanes + lane])
+        for (int64_t n = 0; n < s_.state; n++)
+          numbers[n * s_.lanes + lane] = 0.0;
   }
 
   void take_step(int64_t step, bool keep) {
@@ -309,11 +312,11 @@ class IrregularResponse {
     call.system = &system_;
     call.channels = s_.channels;
     call.read_out = read_out_.data();
-    call.length = lengths_.data() + step * lanes;
-    call.shift = shifts_.data() + step * lanes;
-    call.inputs = inputs_.data() + step * lanes;
+    call.length = lengths_.data() + step * s_.lanes;
+    call.shift = shifts_.data() + step * s_.lanes;
+    call.inputs = inputs_.data() + step * s_.lanes;
     call.state = state_.data();
-    call.outputs = outputs_.data() + step * s_.channels * lanes;
+    call.outputs = outputs_.data() + step * s_.channels * s_.lanes;
     call.scratch = scratch_.data();
     if (keep) {
       call.inverses = inverses_.data() + step * stride();
@@ -326,7 +329,7 @@ class IrregularResponse {
   template <class Real>
   void take_step_back(int64_t block, int64_t step,
                       IrregularGradients<Real>& to) {
-    double d_inputs[lanes], d_length[lanes];
+    double d_inputs[most_lanes], d_length[most_lanes];
     IrregularStepBackward call{};
     call.system = &system_;
     call.transposed_left = transposed_left_.data();
@@ -334,11 +337,11 @@ class IrregularResponse {
     call.channels = s_.channels;
     call.alpha = s_.alpha;
     call.read_out = read_out_.data();
-    call.length = lengths_.data() + step * lanes;
-    call.shift = shifts_.data() + step * lanes;
+    call.length = lengths_.data() + step * s_.lanes;
+    call.shift = shifts_.data() + step * s_.lanes;
     call.inverses = inverses_.data() + step * stride();
     call.solution = solutions_.data() + step * stride();
-    call.d_outputs = outputs_.data() + step * s_.channels * lanes;
+    call.d_outputs = outputs_.data() + step * s_.channels * s_.lanes;
     call.d_state = d_state_.data();
     call.scratch = scratch_.data();
     call.slopes = slopes_.data() + step * stride();
@@ -353,7 +356,7 @@ class IrregularResponse {
           static_cast<Real>(d_inputs[lane]);
       to.d_time_deltas[(rows_[lane] - rows_[0]) * s_.time + time] +=
           d_length[lane] * timescale_[lane];
-      d_timescale_[lane] += d_length[lane] * deltas_[step * lanes + lane];
+      d_timescale_[lane] += d_length[lane] * deltas_[step * s_.lanes + lane];
     }
   }
 
@@ -382,8 +385,8 @@ class IrregularResponse {
   void give(const IrregularArrays<Real>& given, IrregularGradients<Real>& to) {
     IrregularBands sums(s_.state);
     for (int64_t n = 0; n < s_.state; n++)
-      for (int64_t lane = 0; lane < lanes; lane++) {
-        const double* sum = d_bands_.data() + n * lanes + lane;
+      for (int64_t lane = 0; lane < s_.lanes; lane++) {
+        const double* sum = d_bands_.data() + n * s_.lanes + lane;
         for (int band = 0; band < 3; band++) {
           sums.base[band][n] -= sum[band * row_];
           sums.step[band][n] += sum[(3 + band) * row_];
@@ -392,7 +395,7 @@ class IrregularResponse {
       }
     sums.backward(w_, *to.shared);
     for_each_number([&](int64_t at, int64_t lane, int64_t n) {
-      const int64_t place = n * lanes + lane;
+      const int64_t place = n * s_.lanes + lane;
       const double q = w_.q[n];
       double d_q = d_state_[place] * given.state[at];
       to.d_state[at] = static_cast<Real>(q * d_state_[place]);
@@ -414,8 +417,8 @@ class IrregularResponse {
   IrregularSystem system_;
   int64_t row_;
   int64_t first_ = 0, count_ = 0;
-  int64_t rows_[lanes], features_[lanes];
-  double timescale_[lanes], d_timescale_[lanes];
+  int64_t rows_[most_lanes], features_[most_lanes];
+  double timescale_[most_lanes], d_timescale_[most_lanes];
   Numbers transposed_left_, transposed_right_;
   // By lanes: see irregular_kernels.h.
   Numbers read_out_, state_, scratch_;
@@ -526,9 +529,9 @@ class IrregularSlopes {
   }
 
  private:
-  int64_t first_row(int64_t job) const { return job * lanes / s_.features; }
+  int64_t first_row(int64_t job) const { return job * s_.lanes / s_.features; }
   int64_t last_row(int64_t job) const {
-    return (std::min((job + 1) * lanes, s_.systems()) - 1) / s_.features;
+    return (std::min((job + 1) * s_.lanes, s_.systems()) - 1) / s_.features;
   }
 
   // The sum over the rows.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/core.h"
-#include "base/lane_kernels.h"
+#include "base/kernels.h"
 
 namespace keras_linrec {
 
@@ -48,18 +48,21 @@ struct StructuredScanSizes {
   // from 64 to 256); a number of a state takes 8 ns in steps, and idle lanes
   // cost as much as others.
   double work_in_steps() const {
-    const double systems = (batch * features + lanes - 1) / lanes * lanes;
-    return 50.0 * systems / features * time * state;
+    return 50.0 * in_lanes(batch * features) / features * time * state;
   }
-  // Whether that is less, as with large states and few steps.
+  // With the lanes that are idle beside so many systems.
+  static double in_lanes(int64_t systems) {
+    const int64_t lanes = instruction_set().lanes;
+    return (systems + lanes - 1) / lanes * lanes;
+  }
+  // Whether the steps are less, as with large states and few of them.
   bool in_steps() const {
     return batch * features > 0 && work_in_steps() < work(doublings());
   }
   // The same by a convolution from zeros (scan_from_zeros.h): 11 ns for each
   // number of a state, 22 for an output, and a product.
   double work_from_zeros() const {
-    const double systems = (features + lanes - 1) / lanes * lanes;
-    return 70.0 * systems / features * time * state +
+    return 70.0 * in_lanes(features) / features * time * state +
            1.0 * batch * time * (140.0 * channels + state);
   }
   // Whether that is less than both. At (32, 784, 128), forward and backward
