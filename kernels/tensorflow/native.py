@@ -31,7 +31,8 @@ from keras_linrec.kernels.tensorflow.pull_back import pull_back
 def run(call, *quantities):
     """The results of a native call that have cotangents."""
     tensors = flatten(quantities)
-    like = tensors[0].dtype
+    # A weight's dtype is a string.
+    like = tf.as_dtype(tensors[0].dtype)
     nothing = np.zeros((0, 0), like.as_numpy_dtype)
     tensors = [
         nothing if part is None else tf.cast(part, like) for part in tensors
