@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-from definitions import lssl as definition
 from keras import ops
 from support.autodiff import BACKEND
 from support.autodiff import compiled
@@ -11,6 +10,7 @@ from support.autodiff import gradient
 from support.autodiff import relative_error
 from support.autodiff import tensors
 from support.autodiff import to_numpy
+from support.structured_systems import response_of
 
 from keras_linrec import config
 from keras_linrec.kernels.operations.structured import (
@@ -85,24 +85,8 @@ def systems(
 
 def expected_response(arguments, time, alpha=0.5):
     """C Abar^k Bbar, step by step in float64."""
-    p, d, q, t, b, time_deltas, output_matrix = (
-        np.asarray(values, "float64") for values in arguments
-    )
-    matrix = definition.transition(
-        {
-            "transition_p": p,
-            "transition_d": d,
-            "transition_q": q,
-            "transition_t": t,
-        }
-    )
-    response = np.zeros((*output_matrix.shape[:2], time))
-    for feature, timescale in enumerate(time_deltas):
-        step, state = definition.discretise(matrix, b, timescale, alpha)
-        for k in range(time):
-            response[feature, :, k] = output_matrix[feature] @ state
-            state = step @ state
-    return response
+    wide = (np.asarray(values, "float64") for values in arguments)
+    return response_of(*wide, time, alpha)
 
 
 def expected_change(arguments, directions, time, alpha=0.5, step=1e-6):

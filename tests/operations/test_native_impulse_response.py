@@ -7,7 +7,6 @@ NumPy arrays and through the current backend.
 import keras
 import numpy as np
 import pytest
-from definitions import lssl as definition
 from support.autodiff import backend_gradients
 from support.autodiff import gradient
 from support.autodiff import relative_error
@@ -21,8 +20,8 @@ from support.needs_native import require_same_bits
 from support.programs import COMPILED
 from support.programs import program
 from support.structured_systems import assert_slopes
+from support.structured_systems import response_of
 from support.structured_systems import system
-from support.structured_systems import transition
 from support.structured_systems import weights_of
 
 from keras_linrec.kernels.native import core
@@ -48,17 +47,6 @@ SIZES = [
     (2, 1, 64, 784),
     (1, 2, 130, 50),
 ]
-
-
-def response_of(p, d, q, t, b, timescale, output_matrix, time, alpha):
-    matrix, response = transition(p, d, q, t), []
-    for step, rows in zip(timescale, output_matrix):
-        discrete, state = definition.discretise(matrix, b, step, alpha)
-        states = [state]
-        for _ in range(time - 1):
-            states.append(discrete @ states[-1])
-        response.append(rows @ np.stack(states, axis=-1))
-    return np.stack(response)
 
 
 def assert_gradients(gradients, arguments, weights, time, alpha, tolerance):

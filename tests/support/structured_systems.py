@@ -35,6 +35,18 @@ def transition(p, d, q, t):
     return definition.transition({f"transition_{n}": w for n, w in parts})
 
 
+def response_of(p, d, q, t, b, timescale, output_matrix, time, alpha):
+    """The impulse response, (features, channels, time), step by step."""
+    matrix, response = transition(p, d, q, t), []
+    for step, rows in zip(timescale, output_matrix):
+        discrete, state = definition.discretise(matrix, b, step, alpha)
+        states = [state]
+        for _ in range(time - 1):
+            states.append(discrete @ states[-1])
+        response.append(rows @ np.stack(states, axis=-1))
+    return np.stack(response)
+
+
 def weights_of(results, seed=2):
     """Random cotangents."""
     generator = np.random.default_rng(seed)

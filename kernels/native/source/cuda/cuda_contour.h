@@ -339,6 +339,15 @@ struct ContourTransform : ContourPass<Real> {
     });
   }
 
+  // Fills the tables, unless the steps are to run.
+  KERAS_LINREC_DEVICE bool begin(const Block& block, Tables& tables) const {
+    Memory shared{block.memory};
+    tables = place(shared);
+    if (!is_right(block, tables)) return false;
+    write(block, tables);
+    return true;
+  }
+
   // Whether the circle encloses no pole.
   //
   // - By Jensen's formula a pole p within adds n log(r / |p|) to the difference
@@ -396,10 +405,8 @@ struct ContourResponse : ContourTransform<Real> {
 
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
     const Circle& circle = this->circle;
-    Memory shared{block.memory};
-    const auto tables = this->place(shared);
-    if (!this->is_right(block, tables)) return;
-    this->write(block, tables);
+    typename ContourTransform<Real>::Tables tables;
+    if (!this->begin(block, tables)) return;
     const int inner = circle.inner, outer = circle.outer;
     const Complex* values =
         this->memory.values + block.index * circle.all_points();
@@ -456,10 +463,8 @@ struct ContourCotangents : ContourTransform<Real> {
 
   KERAS_LINREC_DEVICE void operator()(const Block& block) const {
     const Circle& circle = this->circle;
-    Memory shared{block.memory};
-    const auto tables = this->place(shared);
-    if (!this->is_right(block, tables)) return;
-    this->write(block, tables);
+    typename ContourTransform<Real>::Tables tables;
+    if (!this->begin(block, tables)) return;
     const int inner = circle.inner, outer = circle.outer;
     const int time = static_cast<int>(this->sizes.time);
     const Real* given = d_response + block.index * time;

@@ -12,8 +12,8 @@ import torch
 from operations.test_native_impulse_response import assert_gradients
 from operations.test_native_impulse_response import core_gradients
 from operations.test_native_impulse_response import core_response
-from operations.test_native_impulse_response import response_of
 from support.cuda_stand_in import stand_in as stand_in
+from support.structured_systems import response_of
 from support.structured_systems import system
 from support.structured_systems import weights_of
 
