@@ -125,10 +125,10 @@ RECIPES |= {
     "text-min-gru": of_blocks_for_text("MinGRU", 60, "min_gru", 152),
     "text-rglru": of_blocks_for_text("RGLRU", 60, "rglru", 152),
     "text-delta-net": of_blocks_for_text(
-        "DeltaNet", 60, "delta_net", 96, num_heads=4, key_dim=24, value_dim=32
+        "DeltaNet", 30, "delta_net", 96, num_heads=4, key_dim=24, value_dim=32
     ),
     "text-mamba2": of_blocks_for_text(
-        "Mamba2", 60, "mamba2", 96, state_size=16, num_heads=4
+        "Mamba2", 30, "mamba2", 96, state_size=16, num_heads=4
     ),
     "text-lstm": of_text("LSTM", LSTM_TEXT, rounds=60),
     "text-transformer": of_text("transformer", TRANSFORMER_TEXT, rounds=15),
