@@ -173,7 +173,7 @@ def linear_copying(delay):
     return of_copying(delay, title, (("LinearDynamicalSystem", system),))
 
 
-def of_distant_pulses(title, unit, unit_arguments, **given):
+def of_distant_pulses(title, unit, unit_arguments, rounds=8, **given):
     """Two residual blocks, and the last step of their outputs."""
     classifier = {
         "num_layers": 2,
@@ -191,7 +191,7 @@ def of_distant_pulses(title, unit, unit_arguments, **given):
         task_arguments={"steps": 10_000, "distance": 8_000},
         layers=(("SequenceClassifier", classifier),),
         learning_rate=3e-3,
-        rounds=8,
+        rounds=rounds,
         steps=25,
         test_every=4,
         seeds=(0,),
@@ -300,11 +300,26 @@ RECIPES = {
             "r_max": 0.99999,
             "theta_max": 0.1,
         },
+        rounds=16,
         # As for RotRNN below.
         groups={"log_timescale|stiffness|friction": 1e-3},
     ),
     "distant-s5": of_distant_pulses(
-        "S5", "s5", {"state_size": 64, "dt_min": 1e-4}
+        "S5",
+        "s5",
+        {
+            "state_size": 64,
+            "dt_min": 6e-5,
+            "dt_max": 6e-4,
+            # With the usual scale of 1 the outputs are as small as dt, and a
+            # product of two signs, their square.
+            "kernel_initializer": {
+                "class_name": "VarianceScaling",
+                "config": {"scale": 100.0},
+            },
+        },
+        # As for RotRNN below.
+        groups={"log_timescale|transition_": 1e-2},
     ),
     "distant-rotrnn": of_distant_pulses(
         "RotRNN",
@@ -330,8 +345,10 @@ ABOUT = {
     DISTANT: "Noise of 10,000 steps with two pulses of 20 steps, each up or "
     "down, the second 8,000 steps after the first. The class says whether both "
     "point the same way: neither pulse alone tells. Sequences are drawn anew "
-    "in every step of training. RotRNN's angles train at a thousandth of the "
-    "rate: over 8,000 steps, a small change of an angle is a large rotation.",
+    "in every step of training. What sets the frequencies trains at a "
+    "thousandth of the rate, in S5 at a hundredth: over 8,000 steps, a small "
+    "change of an angle is a large rotation. B and C of S5 begin ten times as "
+    "large as usual, since its short time steps make its outputs small.",
     GROUPS: "Each letter of a word is one of the 6 permutations of three "
     "objects, or of the 120 of five; the answer at each letter is the product "
     "of all up to there. Training has words of 4 to 64 letters. The figure is "
