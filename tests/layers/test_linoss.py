@@ -196,29 +196,6 @@ def test_half_the_sampling_rate_and_twice_the_step_are_nearly_the_same(form):
     assert np.array_equal(halved, array(layer(slow, step_rescale=2.0)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"state_size": 0}, "`state_size` .* Received: state_size=0"),
-        ({"discretization": "zoh"}, "`discretization` .*=zoh"),
-        ({"damping": 1}, "`damping` .* Received: damping=1"),
-        (
-            {"damping": True, "discretization": "im"},
-            "`damping` should be False .* discretization=im",
-        ),
-        ({"r_min": 0.0}, "`r_min` .* Received: r_min=0.0"),
-        ({"r_max": 1.1}, "`r_max` .* Received: r_max=1.1"),
-        ({"r_max": 0.5}, "`r_max` .* Received: r_max=0.5"),
-        ({"theta_max": 4.0}, "`theta_max` .* Received: theta_max=4.0"),
-        ({"dt_min": 0.0}, "`dt_min` .* Received: dt_min=0.0"),
-        ({"dt_max": 0.1}, "`dt_max` .* Received: dt_max=0.1"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        LinOSS(4, **arguments)
-
-
 def test_a_seed_gives_every_kernel_numbers_of_its_own():
     weights = weights_of(
         built(kernel_initializer=keras.initializers.GlorotNormal(seed=1))

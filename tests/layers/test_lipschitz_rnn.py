@@ -128,36 +128,6 @@ def test_a_neural_ode_has_a_plain_matrix_and_no_linear_part():
     ]
 
 
-@pytest.mark.parametrize(
-    ("form", "message"),
-    [
-        ({"beta": 1.5}, r"`beta` .* \[0, 1\]. Received: beta=1.5"),
-        ({"beta": (0.5, 0.5, 0.5)}, "`beta` should be a number or a pair"),
-        ({"gamma": -0.1}, "`gamma` .* Received: gamma=-0.1"),
-        ({"step_size": 0.0}, "`step_size` .* Received: step_size=0.0"),
-        ({"solver": "heun"}, "`solver` .* Received: solver=heun"),
-        ({"alpha": "one"}, "`alpha` .* Received: alpha=one"),
-        ({"activation": "modrelu"}, "for which there is `OrthogonalRNN`"),
-        ({"units": 3, "activation": "oplu"}, "`units` should be even"),
-    ],
-)
-def test_a_wrong_argument_is_named(form, message):
-    with pytest.raises(ValueError, match=message):
-        LipschitzRNN(**{"units": 4, **form})
-
-
-@pytest.mark.parametrize(
-    ("form", "message"),
-    [
-        ({"beta": 0.5}, "has no `beta`: `LipschitzRNN` has"),
-        ({"gamma": (0.1, 0.2)}, r"`gamma` .* Received: gamma=\(0.1, 0.2\)"),
-    ],
-)
-def test_an_antisymmetric_unit_takes_nothing_that_it_has_not(form, message):
-    with pytest.raises(ValueError, match=message):
-        AntisymmetricRNN(4, **form)
-
-
 def test_a_step_of_other_features_is_named():
     layer = LipschitzRNN(4)
     layer.build((None, None, 3))

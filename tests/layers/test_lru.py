@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-import pytest
 from support.units import array
 from support.units import sequences
 from support.units import weights_of
@@ -65,18 +64,3 @@ def test_white_noise_gives_every_state_the_variance_of_its_input():
     entering = weights["input_real"] ** 2 + weights["input_imag"] ** 2
     variance = np.mean(array(real) ** 2 + array(imag) ** 2, axis=0)
     assert np.abs(variance / entering.sum(axis=0) - 1).max() < 0.15
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"state_size": 0}, "`state_size` .* Received: state_size=0"),
-        ({"r_min": 0.0}, "`r_min` .* Received: r_min=0.0"),
-        ({"r_max": 1.0}, "`r_max` .* Received: r_max=1.0"),
-        ({"r_max": 0.5}, "`r_max` .* Received: r_max=0.5"),
-        ({"theta_max": 0.0}, "`theta_max` .* Received: theta_max=0.0"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        LRU(4, **arguments)

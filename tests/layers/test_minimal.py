@@ -11,9 +11,6 @@ from support.units import randomise
 from support.units import sequences
 from support.units import weights_of
 
-from keras_linrec.layers import MinGRU
-from keras_linrec.layers import MinLSTM
-
 BOTH = pytest.mark.parametrize("name", ["min_gru", "min_lstm"])
 
 
@@ -133,17 +130,3 @@ def test_positive_candidates_keep_states_above_zero(name):
 def test_states_of_unknown_size_are_named(name):
     with pytest.raises(ValueError, match="Received: units=None, built=False"):
         UNITS[name](None).get_initial_state(2)
-
-
-@pytest.mark.parametrize("layer", [MinGRU, MinLSTM])
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"units": 0}, "`units` should .* Received: units=0"),
-        ({"candidate": "tanh"}, "`candidate` .* Received: candidate=tanh"),
-        ({"use_bias": 1}, "`use_bias` .* Received: use_bias=1"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(layer, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        layer(**{"units": 4, **arguments})

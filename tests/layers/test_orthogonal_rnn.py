@@ -142,23 +142,6 @@ def test_gradients_neither_vanish_nor_explode_over_2000_steps(field):
 
 
 @pytest.mark.parametrize(
-    ("form", "message"),
-    [
-        ({"reflections": 9}, "`reflections` .* dimension of the state, 8"),
-        ({"reflections": 0}, "`reflections` should be a positive integer"),
-        ({"reflections": 5, "field": "complex"}, "state, 4"),
-        ({"field": "quaternion"}, "`field` .* Received: field=quaternion"),
-        ({"units": 7, "activation": "oplu"}, "`units` should be even"),
-        ({"units": 7, "field": "complex"}, "`units` should be even"),
-        ({"units": None}, "`units` should be a positive integer"),
-    ],
-)
-def test_a_wrong_argument_is_named(form, message):
-    with pytest.raises(ValueError, match=message):
-        OrthogonalRNN(**{"units": 8, "reflections": 2, **form})
-
-
-@pytest.mark.parametrize(
     "form", [*FORMS, {"units": 6, "activation": "modrelu"}]
 )
 def test_its_cell_in_keras_rnn_is_the_layer(form):

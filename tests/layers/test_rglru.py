@@ -135,21 +135,6 @@ def test_a_decay_of_0_forgets_all_and_has_slopes():
     assert all(np.isfinite(gradient).all() for gradient in got)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_heads": 0}, "`num_heads` .* Received: num_heads=0"),
-        ({"num_heads": 3}, "`num_heads` should divide .* num_heads=3, units=4"),
-        ({"r_min": 0.0}, "`r_min` .* Received: r_min=0.0"),
-        ({"r_max": 1.0}, "`r_max` .* Received: r_max=1.0"),
-        ({"r_max": 0.5}, "`r_max` .* Received: r_max=0.5"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        RGLRU(4, **arguments)
-
-
 def test_blocks_that_do_not_fit_the_features_are_named_at_building():
     with pytest.raises(ValueError, match="num_heads=2, units=3"):
         RGLRU(num_heads=2).build((None, None, 3))

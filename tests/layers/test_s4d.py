@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from support.autodiff import backend_gradients
-from support.units import UNITS
 from support.units import array
 from support.units import close
 from support.units import initial_states
@@ -120,37 +119,3 @@ def test_no_step_is_too_long():
     layer = randomise(built(state_size=8, dt_min=50.0, dt_max=1e4))
     outputs = array(layer(sequences(200)))
     assert np.isfinite(outputs).all()
-
-
-def test_what_is_fixed_is_not_trained():
-    layer = built(trainable_transition=False, trainable_timescale=False)
-    assert [weight.name for weight in layer.trainable_variables] == [
-        "output_real",
-        "output_imag",
-        "feedthrough",
-        "kernel",
-        "bias",
-    ]
-
-
-def test_states_are_asked_for_after_building():
-    with pytest.raises(ValueError, match="build or call it before .* Received"):
-        UNITS["s4d"]().get_initial_state(2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"state_size": 0}, "`state_size` .* Received: state_size=0"),
-        ({"state_size": 5}, "`state_size` should be even.* state_size=5"),
-        ({"channels": 0}, "`channels` .* Received: channels=0"),
-        ({"initial_eigenvalues": "fout"}, "`initial_eigenvalues` .*=fout"),
-        ({"dt_min": 0.0}, "`dt_min` .* Received: dt_min=0.0"),
-        ({"dt_max": 1e-4}, "`dt_max` .* Received: dt_max=0.0001"),
-        ({"use_bias": 1}, "`use_bias` .* Received: use_bias=1"),
-        ({"trainable_transition": 2}, "`trainable_transition` .*=2"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        S4D(4, **arguments)

@@ -165,34 +165,6 @@ def test_clipped_eigenvalues_stay_below_the_authors_limit():
     assert np.hypot(*map(array, free.diagonal_system().decay)).max() > 1
 
 
-def test_a_timescale_may_be_fixed():
-    layer = built(trainable_timescale=False)
-    names = [weight.name for weight in layer.trainable_variables]
-    assert "log_timescale" not in names and "transition_imag" in names
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"state_size": 0}, "`state_size` .* Received: state_size=0"),
-        ({"num_blocks": 0}, "`num_blocks` .* Received: num_blocks=0"),
-        (
-            {"num_blocks": 3, "state_size": 4},
-            "`num_blocks` should divide .* num_blocks=3, state_size=4",
-        ),
-        ({"discretization": "euler"}, "`discretization` .*=euler"),
-        ({"eigenvalues": "unit"}, "`eigenvalues` .* eigenvalues=unit"),
-        ({"dt_min": 0.0}, "`dt_min` .* Received: dt_min=0.0"),
-        ({"dt_max": 1e-4}, "`dt_max` .* Received: dt_max=0.0001"),
-        ({"step_rescale": -1}, "`step_rescale` .* step_rescale=-1"),
-        ({"bidirectional": True, "stateful": True}, "stateful=True"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        S5(4, **arguments)
-
-
 def test_both_ways_neither_streams_nor_returns_the_last_output():
     layer = UNITS["s5"](bidirectional=True)
     with pytest.raises(ValueError, match="bidirectional=True"):
