@@ -6,11 +6,9 @@ import keras
 import numpy as np
 import pytest
 from definitions import linoss as definition
-from support.autodiff import backend_gradients
+from support.layer_gradients import gradients_of
 from support.units import array
-from support.units import close
 from support.units import initial_states
-from support.units import randomise
 from support.units import sequences
 from support.units import weights_of
 
@@ -99,30 +97,14 @@ def test_the_edges_of_oscillation_equal_the_definition(form):
 def test_gradients_are_finite_at_the_edges(form):
     layer = built(state_size=8, **form)
     layer.stiffness.assign(EDGES)
-    names = [weight.name for weight in layer.trainable_variables]
-    arguments = [weights_of(layer)[name] for name in names]
-
-    def run(options):
-        def outputs(tensors):
-            outputs, _ = layer.stateless_call(
-                tensors,
-                layer.non_trainable_variables,
-                sequences(5),
-                **options,
-            )
-            return [outputs]
-
-        return outputs
-
     for options in ({}, {"time_deltas": np.zeros((2, 5), "float32")}):
-        got = backend_gradients(run(options), arguments, [np.ones((2, 5, 4))])
-        for name, gradient in zip(names, got):
-            assert np.isfinite(gradient).all(), name
+        gradients = gradients_of(layer, sequences(5), **options)
+        for name, slopes in gradients.items():
+            assert np.isfinite(slopes).all(), name
         # Out of bounds, and so without effect.
-        stiffness = got[names.index("stiffness")]
-        assert stiffness[0] == 0
+        assert gradients["stiffness"][0] == 0
         if layer.discretization == "imex":
-            assert stiffness[-1] == 0
+            assert gradients["stiffness"][-1] == 0
 
 
 def test_an_undamped_oscillator_conserves_its_energy():
@@ -159,41 +141,6 @@ def test_no_step_lets_a_state_grow_whatever_the_weights(form):
     timescale = np.exp(weights_of(layer)["log_timescale"])
     expected = (1 + timescale * friction) ** -0.5
     assert np.allclose(np.hypot(*map(array, eigenvalue)), expected, rtol=1e-5)
-
-
-@EVERY_FORM
-def test_steps_of_length_one_are_the_steps_without_lengths(form):
-    layer = randomise(built(state_size=8, return_state=True, **form))
-    inputs, states = sequences(20), initial_states(layer)
-    plain = layer(inputs, initial_state=states)
-    timed = layer(
-        inputs, initial_state=states, time_deltas=np.ones((2, 20), "float32")
-    )
-    for one, other in zip(timed, plain):
-        close(one, other, 1e-4 * np.abs(array(other)).max())
-    # And a step of no time changes nothing.
-    lengths = np.tile([0.0, 1.0], 20)[None].repeat(2, axis=0)
-    outputs, *final = layer(
-        np.repeat(inputs, 2, axis=1), initial_state=states, time_deltas=lengths
-    )
-    for one, other in zip((outputs[:, 1::2], *final), plain):
-        close(one, other, 1e-4 * np.abs(array(other)).max())
-
-
-@EVERY_FORM
-def test_half_the_sampling_rate_and_twice_the_step_are_nearly_the_same(form):
-    # A ring of slow oscillators, where the layer starts on one.
-    ring = {"theta_max": 0.02, "r_min": 0.99}
-    layer = built(state_size=8, dt_min=0.005, dt_max=0.01, **ring, **form)
-    slow = sequences(20)
-    fast = np.repeat(slow, 2, axis=1)
-    layer.feedthrough.assign(0 * layer.feedthrough)
-    expected = array(layer(fast))[:, 1::2]
-    layer.step_rescale = 2.0
-    halved = array(layer(slow))
-    assert np.abs(halved - expected).max() < 0.1 * np.abs(expected).max()
-    layer.step_rescale = 1.0
-    assert np.array_equal(halved, array(layer(slow, step_rescale=2.0)))
 
 
 def test_a_seed_gives_every_kernel_numbers_of_its_own():

@@ -7,9 +7,8 @@ import keras
 import numpy as np
 import pytest
 from definitions.lipschitz_rnn import lipschitz_rnn
-from support.autodiff import backend_gradients
-from support.autodiff import numerical_gradients
 from support.autodiff import relative_error
+from support.layer_gradients import errors_of_gradients
 from support.units import array
 from support.units import randomise
 from support.units import sequences
@@ -35,73 +34,16 @@ def test_steps_of_different_lengths_equal_the_definition(solver):
     )
     inputs, lengths = sequences(7), time_deltas_of(7)
     built(layer, inputs)
-    names = [weight.name for weight in layer.trainable_variables]
-    count = len(names)
 
-    def run(arguments):
-        return [
-            layer.stateless_call(
-                arguments[:count],
-                layer.non_trainable_variables,
-                arguments[count],
-                time_deltas=arguments[count + 1],
-            )[0]
-        ]
+    def define(weights, inputs, time_deltas):
+        return lipschitz_rnn(weights, inputs, None, time_deltas, **form)
 
-    def define(arguments):
-        weights = dict(zip(names, arguments))
-        inputs, lengths = arguments[count:]
-        outputs, _ = lipschitz_rnn(weights, inputs, None, lengths, **form)
-        return [outputs]
-
-    arguments = [weights_of(layer)[name] for name in names]
-    arguments += [inputs.astype("float64"), lengths.astype("float64")]
     got = array(layer(inputs, time_deltas=lengths))
-    assert relative_error(got, define(arguments)[0]) < 1e-5
-    cotangents = [sequences(7, features=5, seed=3).astype("float64")]
-    got = backend_gradients(run, arguments, cotangents)
-    expected = numerical_gradients(define, arguments, cotangents)
-    for name, one, other in zip([*names, "x", "dt"], got, expected):
-        assert relative_error(one, other) < 1e-4, name
-
-
-def test_a_step_of_no_length_is_no_step_and_chunks_equal_the_whole():
-    layer = LipschitzRNN(4, return_sequences=True, return_state=True)
-    inputs, lengths = sequences(9), time_deltas_of(9)
-    lengths[:, 4] = 0
-    built(layer, inputs)
-    whole, final_state = layer(inputs, time_deltas=lengths)
-    whole = array(whole)
-    assert (whole[:, 4] == whole[:, 3]).all()
-    _, state = layer(inputs[:, :5], time_deltas=lengths[:, :5])
-    rest, state = layer(
-        inputs[:, 5:], initial_state=[state], time_deltas=lengths[:, 5:]
-    )
-    assert np.abs(array(rest) - whole[:, 5:]).max() < 1e-6
-    assert np.abs(array(state) - array(final_state)).max() < 1e-6
-    states = layer.get_initial_state(2)
-    for step in range(9):
-        output, states = layer.step(
-            inputs[:, step], states, time_deltas=lengths[:, step]
-        )
-        assert np.abs(array(output) - whole[:, step]).max() < 1e-6
-
-
-def test_masked_steps_of_different_lengths_are_left_out():
-    layer = LipschitzRNN(4, step_size=0.5, gated=True)
-    inputs, lengths = sequences(6), time_deltas_of(6)
-    built(layer, inputs)
-    mask = np.array(2 * [[True, False, True, True, False, False]])
-    got = layer(inputs, mask=mask, time_deltas=lengths)
-    kept = [0, 2, 3]
-    expected = layer(inputs[:, kept], time_deltas=lengths[:, kept])
-    assert np.abs(array(got) - array(expected)).max() < 1e-6
-
-
-def test_timescales_of_a_wrong_shape_are_named():
-    layer = LipschitzRNN(4)
-    with pytest.raises(ValueError, match="`time_deltas` .* Received"):
-        layer(sequences(6), time_deltas=np.ones((2, 5), "float32"))
+    wide = inputs.astype("float64"), lengths.astype("float64")
+    assert relative_error(got, define(weights_of(layer), *wide)[0]) < 1e-5
+    errors = errors_of_gradients(layer, define, inputs, time_deltas=lengths)
+    for name, error in errors.items():
+        assert error < 1e-4, name
 
 
 def test_an_antisymmetric_unit_is_a_lipschitz_one_without_the_rest():
@@ -186,15 +128,6 @@ def test_its_cell_in_keras_rnn_is_the_layer(layer, cell, form):
     assert np.abs(array(rnn(inputs)) - array(layer(inputs))).max() < 1e-5
     other = keras.layers.deserialize(keras.layers.serialize(rnn))
     assert other.cell.get_config() == cell.get_config()
-
-
-def test_a_cell_trains_in_half_precision():
-    cell = LipschitzRNNCell(4, dtype="mixed_bfloat16")
-    model = keras.Sequential([keras.Input((5, 3)), keras.layers.RNN(cell)])
-    model.compile("adam", "mse")
-    inputs = sequences(5)
-    model.fit(inputs, np.zeros((2, 4)), verbose=0)
-    assert all(weight.dtype == "float32" for weight in cell.weights)
 
 
 @pytest.mark.parametrize("features", [1, 4])

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from support.autodiff import backend_gradients
+from support.layer_gradients import gradients_of
 from support.units import UNITS
 from support.units import array
 from support.units import outputs_of
@@ -24,23 +24,6 @@ def moved(name, bias, forget=0.0):
         layer.input_bias.assign(np.full(4, bias))
         layer.forget_bias.assign(np.full(4, forget))
     return layer
-
-
-def gradients_of(layer, inputs):
-    """Those of the sum of all outputs, by weight, and by `inputs`."""
-    names = [weight.name for weight in layer.trainable_variables]
-    count = len(names)
-
-    def run(given):
-        outputs, _ = layer.stateless_call(
-            given[:count], layer.non_trainable_variables, given[count]
-        )
-        return [outputs]
-
-    arguments = [*weights_of(layer).values(), inputs]
-    cotangents = [np.ones((*inputs.shape[:2], layer.output_units))]
-    gradients = backend_gradients(run, arguments, cotangents)
-    return dict(zip([*names, "inputs"], gradients))
 
 
 @BOTH

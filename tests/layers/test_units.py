@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from selection import COMPILING
 from selection import standing_for_all
-from support.autodiff import backend_gradients
 from support.autodiff import compiled
-from support.autodiff import numerical_gradients
 from support.autodiff import relative_error
+from support.layer_gradients import arguments_of
+from support.layer_gradients import errors_of_gradients
+from support.layer_gradients import gradients_of
 from support.units import REPRESENTATIVE
 from support.units import UNITS
 from support.units import array
@@ -81,41 +82,16 @@ def test_every_gradient_equals_that_of_the_definition(name, form, time):
     layer.build(inputs.shape)
     randomise(layer)
     states = initial_states(layer)
-    names = [weight.name for weight in layer.trainable_variables]
-    count = len(names)
-
-    def run(arguments):
-        outputs, _ = layer.stateless_call(
-            arguments[:count],
-            layer.non_trainable_variables,
-            arguments[count],
-            initial_state=arguments[count + 1 :],
-        )
-        return outputs
-
-    # The slope of a sign is that of u_1, for which it stands.
-    defined = ["u_1" if n == "sign" else n for n in names]
-
-    def run_definition(arguments):
-        weights = {**weights_of(layer), **dict(zip(defined, arguments))}
-        return UNITS[name].defined(form, weights, *arguments[count:])
-
-    if "sign" in names:
+    if getattr(layer, "sign", None) is not None:
         layer.sign.assign(-1.0)
-    arguments = [weights_of(layer)[n] for n in names]
-    arguments += [a.astype("float64") for a in (inputs, *states)]
-    generator = np.random.default_rng(2)
-    cotangents = [
-        generator.standard_normal(output.shape)
-        for output in run_definition(arguments)
-    ]
-    got = backend_gradients(run, arguments, cotangents)
-    expected = numerical_gradients(run_definition, arguments, cotangents)
-    for argument, one, other in zip([*names, "inputs"], got, expected):
-        if argument == "transition_t":
-            # The last entries of the outer bands belong to no weight.
-            assert one[0, -1] == one[2, -1] == 0
-        assert relative_error(one, other) < 1e-4, argument
+    every = weights_of(layer)
+
+    def define(weights, *given):
+        return UNITS[name].defined(form, {**every, **weights}, *given)
+
+    errors = errors_of_gradients(layer, define, inputs, *states)
+    for argument, error in errors.items():
+        assert error < 1e-4, argument
 
 
 @PAPER
@@ -126,42 +102,31 @@ def test_gradients_over_500_steps_equal_those_of_the_definition(name):
     inputs = sequences(500)
     layer.build(inputs.shape)
     randomise(layer)
-    names = [weight.name for weight in layer.trainable_variables]
-    count = len(names)
-    arguments = [weights_of(layer)[n] for n in names]
-    arguments.append(inputs.astype("float64"))
-
-    def run(tensors):
-        return [
-            layer.stateless_call(
-                tensors[:count],
-                layer.non_trainable_variables,
-                tensors[count],
-            )[0]
-        ]
-
-    def run_definition(arrays):
-        weights = dict(zip(names, arrays))
-        return [UNITS[name].defined(form, weights, arrays[count])[0]]
-
     generator = np.random.default_rng(2)
-    cotangents = [generator.standard_normal((2, 500, 4))]
-    got = backend_gradients(run, arguments, cotangents)
-    for index, argument in enumerate([*names, "inputs"]):
+    cotangent = generator.standard_normal((2, 500, 4))
+    gradients = gradients_of(layer, inputs, cotangents=[cotangent])
+    given = arguments_of(layer, inputs.astype("float64"))
+
+    def loss(*moved):
+        *weights, inputs = {**given, **dict(moved)}.items()
+        outputs, *_ = UNITS[name].defined(form, dict(weights), inputs[1])
+        return np.sum(outputs * cotangent)
+
+    for argument, slopes in gradients.items():
         # One random direction a weight: all entries would take the plain
         # definition minutes.
-        direction = generator.standard_normal(arguments[index].shape)
+        direction = generator.standard_normal(slopes.shape)
         if argument == "transition_t":
             direction[[0, 2], -1] = 0
-        loss = []
-        for sign in (1, -1):
-            moved = list(arguments)
-            moved[index] = moved[index] + sign * 1e-6 * direction
-            loss.append(np.sum(run_definition(moved)[0] * cotangents[0]))
-        expected = (loss[0] - loss[1]) / 2e-6
-        size = np.sqrt(np.sum(got[index] ** 2) * np.sum(direction**2))
-        error = abs(np.sum(got[index] * direction) - expected)
-        assert error < 1e-4 * size, argument
+        above, below = (
+            loss((argument, given[argument] + step * direction))
+            for step in (1e-6, -1e-6)
+        )
+        expected = (above - below) / 2e-6
+        size = np.sqrt(np.sum(slopes**2) * np.sum(direction**2))
+        assert abs(np.sum(slopes * direction) - expected) < 1e-4 * size, (
+            argument
+        )
 
 
 # In NumPy alone, the others take up to 35 s.
