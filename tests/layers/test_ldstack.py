@@ -469,16 +469,6 @@ def test_given_eigenvalues_are_kept_in_the_configuration():
     assert np.allclose(array(again.eigenvalue_imag), 0.5)
 
 
-def test_a_seed_gives_the_same_layer_again():
-    arguments = {"mimo": "average", "seed": 7}
-    one, other = (LDStack(**arguments) for _ in range(2))
-    for layer in (one, other):
-        layer.build((None, None, 3))
-    for name in ("eigenvalue_real", "eigenvalue_imag", "projection"):
-        first, second = (array(getattr(it, name)) for it in (one, other))
-        assert (first == second).all()
-
-
 def test_a_state_size_that_is_no_multiple_is_named():
     with pytest.raises(ValueError, match="state_size=32, 3 features"):
         LDStack(state_size=32).build((None, None, 3))

@@ -1,7 +1,6 @@
 """What only LipschitzRNN and AntisymmetricRNN promise."""
 
 import warnings
-from itertools import combinations
 
 import keras
 import numpy as np
@@ -16,9 +15,7 @@ from support.units import time_deltas_of
 from support.units import weights_of
 
 from keras_linrec.layers import AntisymmetricRNN
-from keras_linrec.layers import AntisymmetricRNNCell
 from keras_linrec.layers import LipschitzRNN
-from keras_linrec.layers import LipschitzRNNCell
 
 
 def built(layer, inputs):
@@ -109,27 +106,6 @@ def test_an_initializer_may_be_a_function_and_an_activation_no_lambda():
         layer.get_config()
 
 
-@pytest.mark.parametrize(
-    ("layer", "cell", "form"),
-    [
-        (LipschitzRNN, LipschitzRNNCell, {"solver": "rk2"}),
-        (LipschitzRNN, LipschitzRNNCell, {"gated": True, "alpha": 0.5}),
-        (AntisymmetricRNN, AntisymmetricRNNCell, {"gamma": 0.2}),
-    ],
-)
-def test_its_cell_in_keras_rnn_is_the_layer(layer, cell, form):
-    layer = layer(4, return_sequences=True, step_size=0.3, **form)
-    inputs = sequences(6)
-    built(layer, inputs)
-    cell = cell(4, step_size=0.3, **form)
-    rnn = keras.layers.RNN(cell, return_sequences=True)
-    rnn.build(inputs.shape)
-    cell.set_weights(layer.get_weights())
-    assert np.abs(array(rnn(inputs)) - array(layer(inputs))).max() < 1e-5
-    other = keras.layers.deserialize(keras.layers.serialize(rnn))
-    assert other.cell.get_config() == cell.get_config()
-
-
 @pytest.mark.parametrize("features", [1, 4])
 @pytest.mark.parametrize("make", [LipschitzRNN, AntisymmetricRNN])
 def test_u_begins_as_in_a_linear_layer_of_pytorch_and_b_at_zero(make, features):
@@ -145,24 +121,6 @@ def test_u_begins_as_in_a_linear_layer_of_pytorch_and_b_at_zero(make, features):
     given = make(4, bias_initializer="ones", kernel_initializer="zeros")
     given.build((None, None, features))
     assert (array(given.bias) == 1).all() and (array(given.kernel) == 0).all()
-
-
-def test_a_seed_gives_every_weight_numbers_of_its_own():
-    drawn = keras.initializers.RandomNormal(seed=1)
-    layer = LipschitzRNN(
-        4,
-        gated=True,
-        kernel_initializer=drawn,
-        linear_initializer=drawn,
-        recurrent_initializer=drawn,
-    )
-    layer.build((None, None, 4))
-    kernels = [
-        array(weight) for weight in layer.weights if "kernel" in weight.name
-    ]
-    assert len(kernels) == 4
-    for one, other in combinations(kernels, 2):
-        assert (one != other).all()
 
 
 def test_the_warning_says_by_how_much_a_step_grows():

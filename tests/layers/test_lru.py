@@ -1,6 +1,5 @@
 """LRU: how it starts, and which arguments it refuses."""
 
-import keras
 import numpy as np
 from support.units import array
 from support.units import sequences
@@ -43,18 +42,6 @@ def test_kernels_start_as_complex_numbers_that_keep_the_variance():
         for part in (real, imag):
             assert abs(part.var() * 2 * fan_in - 1) < 0.1
         assert abs(np.mean(real * imag)) * 2 * fan_in < 0.1
-
-
-def test_a_seed_gives_every_kernel_numbers_of_its_own():
-    first, again = (
-        weights_of(
-            built(kernel_initializer=keras.initializers.GlorotNormal(seed=1))
-        )
-        for _ in range(2)
-    )
-    assert np.abs(first["input_real"] - first["input_imag"]).max() > 0.1
-    for name in ("input_real", "input_imag", "output_real", "output_imag"):
-        assert (first[name] == again[name]).all()
 
 
 def test_white_noise_gives_every_state_the_variance_of_its_input():

@@ -1,5 +1,8 @@
 """Every sequence unit against its float64 definition."""
 
+import inspect
+from itertools import combinations
+
 import keras
 import numpy as np
 import pytest
@@ -42,6 +45,17 @@ def at_lengths(lengths, others, selected):
             for time in (others if form else lengths)
         ],
     )
+
+
+INITIALIZERS = (
+    "kernel_initializer",
+    "linear_initializer",
+    "recurrent_initializer",
+)
+
+
+def takes(name, argument):
+    return argument in inspect.signature(UNITS[name].layer).parameters
 
 
 EVERY_UNIT = pytest.mark.parametrize(
@@ -181,6 +195,34 @@ def test_what_is_fixed_is_not_trained(name, fixed):
     for weight in layer.weights:
         is_fixed = weight.name.startswith(("log_timescale", *of_the_transition))
         assert weight.trainable != is_fixed, weight.name
+
+
+@pytest.mark.parametrize(
+    "name",
+    # RotRNN draws each head apart, with a seed too: test_diagonal_layers.py.
+    [n for n in UNITS if takes(n, "kernel_initializer") and n != "rotrnn"],
+)
+def test_a_seed_gives_every_kernel_numbers_of_its_own_again(name):
+    first, again = (drawn_kernels(name) for _ in range(2))
+    for kernel, numbers in first.items():
+        assert (numbers == again[kernel]).all(), kernel
+    for one, other in combinations(first.values(), 2):
+        size = min(one.size, other.size)
+        assert (one.ravel()[:size] != other.ravel()[:size]).all()
+
+
+def drawn_kernels(name):
+    """By name, those that a seeded initializer fills, in the largest form."""
+    seeded = keras.initializers.RandomNormal(seed=1)
+    given = {"gated": True, "bidirectional": True, "seed": 3}
+    given |= dict.fromkeys(INITIALIZERS, seeded)
+    given = {key: value for key, value in given.items() if takes(name, key)}
+    layer = UNITS[name](**given)
+    layer.build((None, None, 3))
+    kernels = ["gate_kernel", "linear_kernel", "recurrent_kernel"]
+    kernels += ["backward_output_real", "backward_output_imag"]
+    kernels += UNITS[name].kernels
+    return {n: w for n, w in weights_of(layer).items() if n in kernels}
 
 
 @pytest.mark.parametrize("name", UNITS)
