@@ -74,26 +74,6 @@ def test_a_step_of_other_features_is_named():
         layer.step(np.ones((2, 4), "float32"), layer.get_initial_state(2))
 
 
-def test_weights_of_one_initializer_differ():
-    normal = keras.initializers.RandomNormal()
-    layer = LipschitzRNN(
-        4,
-        gated=True,
-        kernel_initializer=normal,
-        bias_initializer=normal,
-        linear_initializer=normal,
-        recurrent_initializer=normal,
-    )
-    layer.build((None, None, 2))
-    for one, other in (
-        ("kernel", "gate_kernel"),
-        ("bias", "gate_bias"),
-        ("linear_kernel", "recurrent_kernel"),
-    ):
-        one, other = array(getattr(layer, one)), array(getattr(layer, other))
-        assert np.abs(one - other).max() > 1e-3
-
-
 def test_an_initializer_may_be_a_function_and_an_activation_no_lambda():
     layer = LipschitzRNN(
         4,
