@@ -18,6 +18,11 @@ def or_none(resets):
     return resets if are_given(resets) else None
 
 
+def or_empty(resets, like):
+    """The resets, or for `None` the tensor that a call needs."""
+    return ops.zeros((0, 0), like.dtype) if resets is None else resets
+
+
 def segment_ids(resets):
     """The number of resets up to and including each step, (batch, time)."""
     return ops.cumsum(ops.cast(resets, "int32"), axis=1)

@@ -2,6 +2,7 @@
 
 import math
 from typing import Literal
+from typing import get_args
 
 import keras
 from keras import ops
@@ -26,6 +27,8 @@ from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 from keras_linrec.validation import require_ordered
+
+Discretization = Literal["imex", "im"]
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -171,7 +174,7 @@ number | D |
         self,
         units: int | None = None,
         state_size: int = 64,
-        discretization: Literal["imex", "im"] = "imex",
+        discretization: Discretization = "imex",
         damping: bool = False,
         r_min: float = 0.9,
         r_max: float = 1.0,
@@ -197,7 +200,9 @@ number | D |
         kernel_initializer = kernel_initializer or uniform_over_fan_in()
         super().__init__(**for_bases(LinOSS, locals()))
         require_count("state_size", state_size)
-        require_choice("discretization", discretization, ("imex", "im"))
+        require_choice(
+            "discretization", discretization, get_args(Discretization)
+        )
         require_bool("damping", damping)
         if damping and discretization != "imex":
             raise ValueError(

@@ -1,10 +1,9 @@
 """MinGRU: a GRU whose gate reads the input alone."""
 
-from typing import Literal
-
 import keras
 
 from keras_linrec import types
+from keras_linrec.layers.base.minimal_layer import Candidate
 from keras_linrec.layers.base.minimal_layer import MinimalLayer
 from keras_linrec.layers.base.set_later import for_bases
 
@@ -98,7 +97,7 @@ class MinGRU(MinimalLayer):
     def __init__(
         self,
         units: int | None = None,
-        candidate: Literal["linear", "positive"] = "linear",
+        candidate: Candidate = "linear",
         use_bias: bool = True,
         kernel_initializer: types.Identifier = "glorot_uniform",
         bias_initializer: types.Identifier = "zeros",

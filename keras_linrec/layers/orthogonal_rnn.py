@@ -2,6 +2,7 @@
 
 from typing import Any
 from typing import Literal
+from typing import get_args
 
 import keras
 import numpy as np
@@ -28,6 +29,7 @@ from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
+Field = Literal["real", "complex"]
 # The default of `reflections`, if the state has as many dimensions: the
 # paper's addition task takes 16 of 128.
 _REFLECTIONS = 16
@@ -42,7 +44,7 @@ class OrthogonalUnit(NonlinearUnit):
         reflections: int | None = None,
         activation: types.Identifier = activations.leaky_relu,
         use_bias: bool = True,
-        field: Literal["real", "complex"] = "real",
+        field: Field = "real",
         train_initial_state: bool = False,
         kernel_initializer: types.Identifier = "glorot_uniform",
         reflector_initializer: types.Identifier = None,
@@ -55,7 +57,7 @@ class OrthogonalUnit(NonlinearUnit):
         **kwargs: types.Unpack[types.LayerArguments],
     ):
         super().__init__(**for_bases(OrthogonalUnit, locals()))
-        require_choice("field", field, ("real", "complex"))
+        require_choice("field", field, get_args(Field))
         require_bool("train_initial_state", train_initial_state)
         if field == "complex" and units % 2:
             raise ValueError(
@@ -316,7 +318,7 @@ with zeros above row j; (units, reflections - 1) if reflections == n |
         reflections: int | None = None,
         activation: types.Identifier = activations.leaky_relu,
         use_bias: bool = True,
-        field: Literal["real", "complex"] = "real",
+        field: Field = "real",
         train_initial_state: bool = False,
         kernel_initializer: types.Identifier = "glorot_uniform",
         reflector_initializer: types.Identifier = None,

@@ -2,6 +2,7 @@
 
 import math
 from typing import Literal
+from typing import get_args
 
 import keras
 import numpy as np
@@ -37,7 +38,7 @@ from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
-_STARTS = ("lin", "inv", "legs")
+Start = Literal["lin", "inv", "legs"]
 
 # How many features' states one scan runs over, where it has to. Forward and
 # backward at (8, 1024, 64), 64 states, with resets: 218 ms with 4, 180 with 8
@@ -181,7 +182,7 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
         units: int | None = None,
         state_size: int = 64,
         channels: int = 1,
-        initial_eigenvalues: Literal["lin", "inv", "legs"] = "lin",
+        initial_eigenvalues: Start = "lin",
         trainable_transition: bool = True,
         trainable_timescale: bool = True,
         dt_min: float = 1e-3,
@@ -217,7 +218,9 @@ class S4D(TimescalesForSignals, Timescaled, MixedFeatures, SequenceLayer):
                 "`state_size` should be even: the states are conjugate pairs. "
                 f"Received: state_size={state_size}"
             )
-        require_choice("initial_eigenvalues", initial_eigenvalues, _STARTS)
+        require_choice(
+            "initial_eigenvalues", initial_eigenvalues, get_args(Start)
+        )
         require_bool("trainable_transition", trainable_transition)
         self.state_size = state_size
         self.initial_eigenvalues = initial_eigenvalues

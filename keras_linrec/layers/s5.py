@@ -2,6 +2,7 @@
 
 import math
 from typing import Literal
+from typing import get_args
 
 import keras
 from keras import ops
@@ -23,6 +24,8 @@ from keras_linrec.ops.structured.hippo_normal import normal_part
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
+Discretization = Literal["zoh", "bilinear"]
+Eigenvalues = Literal["stable", "clipped", "free"]
 # The largest real part of "clipped" eigenvalues, as in the authors' code.
 _LARGEST = -1e-4
 
@@ -172,8 +175,8 @@ number | D |
         units: int | None = None,
         state_size: int = 64,
         num_blocks: int = 1,
-        discretization: Literal["zoh", "bilinear"] = "zoh",
-        eigenvalues: Literal["stable", "clipped", "free"] = "stable",
+        discretization: Discretization = "zoh",
+        eigenvalues: Eigenvalues = "stable",
         bidirectional: bool = False,
         trainable_timescale: bool = True,
         dt_min: float = 1e-3,
@@ -201,10 +204,10 @@ number | D |
                 "`num_blocks` should divide `state_size`. Received: "
                 f"num_blocks={num_blocks}, state_size={state_size}"
             )
-        require_choice("discretization", discretization, ("zoh", "bilinear"))
         require_choice(
-            "eigenvalues", eigenvalues, ("stable", "clipped", "free")
+            "discretization", discretization, get_args(Discretization)
         )
+        require_choice("eigenvalues", eigenvalues, get_args(Eigenvalues))
         self.state_size = state_size
         self.num_blocks = num_blocks
         self.discretization = discretization

@@ -65,10 +65,11 @@ def diagonal_scan_irregular(
         initial_state = (ops.zeros(shape, dtype),) * 2
     initial_state = cast(initial_state)
     resets = resets_of_scan(reset_mask, inputs.shape[:2], reverse, dtype)
-    sequences = time_deltas, *resets, inputs
     if reverse:
-        sequences = tuple(ops.flip(part, axis=1) for part in sequences)
-    time_deltas, *resets, inputs = sequences
+        time_deltas, resets, inputs = (
+            part if part is None else ops.flip(part, axis=1)
+            for part in (time_deltas, resets, inputs)
+        )
     run = kernel_for(
         "diagonal_scan_irregular",
         inputs,
@@ -80,7 +81,7 @@ def diagonal_scan_irregular(
         eigenvalues,
         output_kernel,
         time_deltas,
-        resets[0] if resets else None,
+        resets,
         inputs,
         initial_state,
         bilinear,

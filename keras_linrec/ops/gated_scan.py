@@ -44,4 +44,4 @@ def gated_scan(gates, driven, initial_state=None, reset_mask=None):
         per_step=True,
         resets=reset_mask is not None,
     )
-    return run(gates, driven, ops.cast(initial_state, dtype), *resets)
+    return run(gates, driven, ops.cast(initial_state, dtype), resets)

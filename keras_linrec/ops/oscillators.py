@@ -216,7 +216,7 @@ def oscillator_scan_of_steps(
         system.stiffness,
         system.factor,
         forces,
-        resets[0] if resets else None,
+        resets,
         positions,
         speeds,
     )

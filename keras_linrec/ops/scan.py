@@ -265,7 +265,7 @@ def projected_scan(
         keep_all=keep_all,
     )
     arguments = decay, inputs, input_kernel, output_kernel, initial_state
-    options = reverse, *resets
+    options = reverse, resets
     if feedthrough is None or not keep_all:
         outputs, final_state = run(*arguments, *options)
     else:
@@ -461,7 +461,7 @@ def _scan(decay, inputs, initial_state, reverse, reset_mask):
         initial_state = _cast(initial_state, dtype)
         require_state(initial_state, shape)
     run = kernel_for("linear_scan", inputs[0], decay)
-    return run(decay, inputs, initial_state, reverse, *resets)
+    return run(decay, inputs, initial_state, reverse, resets)
 
 
 def _nonlinear_kernel(dynamics, operands):
@@ -475,11 +475,11 @@ def _nonlinear_kernel(dynamics, operands):
 
 
 def resets_of_scan(reset_mask, shape, reverse, dtype):
-    """The resets as a kernel's last arguments: one tensor, or none."""
+    """The resets as kernels take them, or `None`."""
     if reset_mask is None:
-        return ()
+        return None
     resets = resets_of(reset_mask, shape, dtype)
-    return (packing.backward_resets(resets) if reverse else resets,)
+    return packing.backward_resets(resets) if reverse else resets
 
 
 def resets_of(reset_mask, shape, dtype):

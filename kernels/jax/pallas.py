@@ -32,6 +32,7 @@ from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.operations.adjoint import adjoint
 from keras_linrec.kernels.operations.final_state import with_final_state
 from keras_linrec.kernels.resets import are_given
+from keras_linrec.kernels.resets import or_empty
 from keras_linrec.kernels.resets import or_none
 
 # Steps that a program reads before it computes the first of them. Reads take
@@ -50,7 +51,7 @@ def scan(
             decay, inputs, initial_state, reverse, or_none(resets)
         )
 
-    arguments = decay, inputs, _given(resets, inputs), initial_state
+    arguments = decay, inputs, or_empty(resets, inputs[0]), initial_state
     if inputs[0].size == 0:
         # A block has at least one number.
         return tree(*arguments)
@@ -64,11 +65,6 @@ def scan(
     return lax.platform_dependent(
         *arguments, cuda=kernel, tpu=on_tpu, default=tree
     )
-
-
-def _given(resets, inputs):
-    """The resets, or an array without entries."""
-    return jnp.zeros((0, 0), inputs[0].dtype) if resets is None else resets
 
 
 def _forward(reverse, interpret, decay, inputs, resets, initial_state):
@@ -125,7 +121,7 @@ def _plain_backward(reverse, interpret, kept, cotangents):
     decay, outputs, resets, initial_state = kept
 
     def outputs_of(decay, inputs, initial_state, reverse, resets):
-        marks = _given(resets, inputs)
+        marks = or_empty(resets, inputs[0])
         return _scan(reverse, interpret, decay, inputs, marks, initial_state)[0]
 
     d_decay, d_inputs, d_initial_state = adjoint(

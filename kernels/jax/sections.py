@@ -4,12 +4,12 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from keras_linrec.kernels.jax.twice_differentiable import twice_differentiable
 from keras_linrec.kernels.operations import projected_scan as plain
 from keras_linrec.kernels.resets import are_given
+from keras_linrec.kernels.resets import or_empty
 from keras_linrec.kernels.resets import or_none
 from keras_linrec.kernels.sections import section_length
 
@@ -39,8 +39,6 @@ def by_sections(
             reverse,
             resets,
         )
-    if resets is None:
-        resets = np.zeros((0, 0), inputs.dtype)
     outputs, final_state, _ = _by_sections(
         scan,
         bool(reverse),
@@ -49,7 +47,7 @@ def by_sections(
         inputs,
         tuple(input_kernel),
         tuple(output_kernel),
-        resets,
+        or_empty(resets, inputs),
         tuple(initial_state),
     )
     return outputs, final_state

@@ -1,7 +1,10 @@
 """Projected scans, a section of time after the other: `kernels/sections.py`.
 
-A program may learn its sizes when it runs, so that a `tf.while_loop` goes over
-the sections. They have one length, as XLA requires, but for the last.
+A program may learn its sizes when it runs, as that of Keras' `fit` does, so
+that a `tf.while_loop` goes over the sections. They have one length, as XLA
+requires, but for the last. The rest follows: lists instead of `tf.TensorArray`,
+and a gradient by hand, since XLA has none of a loop whose length is a tensor;
+`tf.recompute_grad` needs a number of sections that is known.
 """
 
 from functools import partial

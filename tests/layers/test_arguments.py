@@ -61,6 +61,175 @@ def test_what_only_keras_cells_take_is_refused_with_advice(cell):
     refuses(cell, OF_KERAS_CELLS, OF_EVERY_LAYER)
 
 
+# By class and argument, the values that it refuses.
+REFUSED = {
+    layers.CausalConvolution: {"kernel_size": [0, 1, 2.5]},
+    layers.DeltaNet: {
+        "num_heads": [0, None],
+        "key_dim": [0],
+        "reflections": [1.5],
+        "gated": [1],
+        "kernel_size": [1],
+        "dt_max": [1e-4],
+    },
+    layers.LDStack: {
+        "state_size": [0],
+        "depth": [0],
+        "slope": [0.0],
+        "basis": ["modal"],
+        "mimo": ["sum"],
+        "projections": [0],
+        "eigenvalues": ["real", ["unit"]],
+        "initial_eigenvalues": ["zero", ["a"], {"a": 1}, np.zeros((1, 1, 2))],
+    },
+    layers.LRU: {
+        "state_size": [0],
+        "r_min": [0.0],
+        "r_max": [1.0, 0.5],
+        "theta_max": [0.0],
+    },
+    layers.LSSL: {
+        "state_size": [0],
+        "channels": [-1],
+        "measure": ["legx", "chebyshev"],
+        "dt_min": [0.0],
+        "dt_max": [1e-4],
+        "alpha": [1.5],
+        "step_rescale": [0, -1.0, float("nan"), "2"],
+    },
+    layers.LinOSS: {
+        "state_size": [0],
+        "discretization": ["zoh"],
+        "damping": [1],
+        "r_min": [0.0],
+        "r_max": [1.1, 0.5],
+        "theta_max": [4.0],
+        "dt_min": [0.0],
+        "dt_max": [0.1],
+    },
+    layers.LipschitzRNN: {
+        "beta": [1.5, (0.5, 0.5, 0.5)],
+        "gamma": [-0.1],
+        "step_size": [0.0],
+        "solver": ["heun"],
+        "alpha": ["one"],
+    },
+    layers.AntisymmetricRNN: {"gamma": [(0.1, 0.2)]},
+    layers.Mamba2: {"state_size": [0], "expand": [0], "kernel_size": [1]},
+    layers.MinGRU: {"units": [0], "candidate": ["tanh"], "use_bias": [1]},
+    layers.MinLSTM: {"units": [0], "candidate": ["tanh"], "use_bias": [1]},
+    layers.OrthogonalRNN: {
+        "units": [None],
+        "reflections": [9, 0],
+        "field": ["quaternion"],
+    },
+    layers.RGLRU: {"num_heads": [0], "r_min": [0.0], "r_max": [1.0, 0.5]},
+    layers.RotRNN: {
+        "units": [0, 2.5],
+        "state_size": [1],
+        "num_heads": [3],
+        "gamma_min": [0.0],
+        "gamma_max": [1.0, 0.4],
+        "theta_max": [-1],
+        "dropout": [1.0],
+    },
+    layers.S4D: {
+        "state_size": [0, 5],
+        "channels": [0],
+        "initial_eigenvalues": ["fout"],
+        "dt_min": [0.0],
+        "dt_max": [1e-4],
+        "use_bias": [1],
+        "trainable_transition": [2],
+    },
+    layers.S5: {
+        "state_size": [0],
+        "num_blocks": [0],
+        "discretization": ["euler"],
+        "eigenvalues": ["unit"],
+        "dt_min": [0.0],
+        "dt_max": [1e-4],
+        "step_rescale": [-1],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "value"),
+    [
+        (layer, name, value)
+        for layer, arguments in REFUSED.items()
+        for name, values in arguments.items()
+        for value in values
+    ],
+    ids=lambda part: getattr(part, "__name__", str(part)),
+)
+def test_a_wrong_argument_is_named_at_construction(layer, name, value):
+    with pytest.raises(ValueError) as refusal:
+        layer(**{"units": 8, name: value})
+    expected, received = str(refusal.value).split("Received: ")
+    assert f"`{name}`" in expected
+    assert f"{name}={value}" in received
+
+
+@pytest.mark.parametrize(
+    ("layer", "arguments", "message"),
+    [
+        (layers.DeltaNet, {"key_heads": 3}, "key_heads=3, num_heads=4"),
+        (
+            layers.LDStack,
+            {"initial_eigenvalues": "polynomial", "eigenvalues": "unit"},
+            "initial_eigenvalues=polynomial, eigenvalues=unit",
+        ),
+        (layers.LDStack, {"initial_eigenvalues": [1j]}, "conjugate pairs"),
+        (layers.LSSL, {"stable_transition": True, "alpha": 0.4}, "least 0.5"),
+        (
+            layers.LinOSS,
+            {"damping": True, "discretization": "im"},
+            "`damping` should be False .* discretization=im",
+        ),
+        (layers.LipschitzRNN, {"units": 3, "activation": "oplu"}, "be even"),
+        (layers.AntisymmetricRNN, {"beta": 0.5}, "`LipschitzRNN` has"),
+        (layers.Mamba2, {"num_groups": 3, "num_heads": 4}, "3, num_heads=4"),
+        (layers.OrthogonalRNN, {"reflections": 5, "field": "complex"}, "te, 4"),
+        (layers.OrthogonalRNN, {"units": 7, "activation": "oplu"}, "be even"),
+        (layers.OrthogonalRNN, {"units": 7, "field": "complex"}, "be even"),
+        (layers.RGLRU, {"num_heads": 3}, "divide .* num_heads=3, units=8"),
+        (layers.RotRNN, {"state_size": 10, "num_heads": 10}, "at least 2 sta"),
+        (
+            layers.RotRNN,
+            {"bidirectional": True, "stateful": True},
+            "bidirectional=True, stateful=True",
+        ),
+        (
+            layers.RotRNN,
+            {"bidirectional": True, "return_sequences": False},
+            "bidirectional=True, return_sequences=False",
+        ),
+        (layers.S5, {"num_blocks": 3, "state_size": 4}, "3, state_size=4"),
+        (layers.S5, {"bidirectional": True, "stateful": True}, "stateful=True"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_named(layer, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        layer(**{"units": 8, **arguments})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, unit in UNITS.items()
+        if "activation" in inspect.signature(unit.layer).parameters
+        and name != "orthogonal_rnn"
+    ],
+)
+def test_an_activation_with_a_bias_is_refused(name):
+    message = "for which there is `OrthogonalRNN`. Received: activation=modrelu"
+    with pytest.raises(ValueError, match=message):
+        UNITS[name](activation="modrelu")
+
+
 @pytest.mark.parametrize("name", UNITS)
 def test_an_unknown_argument_is_refused_by_the_class_name(name):
     cls = UNITS[name].layer

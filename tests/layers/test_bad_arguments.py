@@ -345,6 +345,8 @@ def test_a_wrong_rescaling_of_steps_is_refused(wrong):
     if not isinstance(wrong, str):
         with pytest.raises(ValueError, match=message):
             layer(INPUTS, step_rescale=np.float32(wrong))
+        with pytest.raises(ValueError, match="or a scalar tensor. Received"):
+            layer(INPUTS, step_rescale=np.full(3, wrong, "float32"))
 
 
 @pytest.mark.parametrize(

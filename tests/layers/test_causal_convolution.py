@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-import pytest
 from support.units import array
 from support.units import close
 from support.units import outputs_of
@@ -80,17 +79,3 @@ def test_it_is_linear_without_an_activation():
     layer = built(use_bias=False)
     one, other = sequences(5, seed=1), sequences(5, seed=2)
     close(layer(one + other), array(layer(one)) + array(layer(other)), 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"kernel_size": 0}, "`kernel_size` .* Received: kernel_size=0"),
-        ({"kernel_size": 1}, "2 or more.* Received: kernel_size=1"),
-        ({"kernel_size": 2.5}, "`kernel_size` .* Received: kernel_size=2.5"),
-        ({"activation": "modrelu"}, "activation=modrelu"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        CausalConvolution(**arguments)

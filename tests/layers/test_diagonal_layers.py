@@ -10,7 +10,6 @@ from support.units import randomise
 from support.units import sequences
 from support.units import weights_of
 
-from keras_linrec import layers
 from keras_linrec.layers import LDStack
 from keras_linrec.layers import LinearDynamicalSystem
 from keras_linrec.layers import RotRNN
@@ -74,11 +73,6 @@ def test_heads_are_as_many_as_fit_up_to_the_papers(state_size, heads):
     assert RotRNN.from_config(layer.get_config()).num_heads == heads
 
 
-def test_a_state_too_small_for_a_head_is_named():
-    with pytest.raises(ValueError, match="2 states. Received.* state_size=1"):
-        RotRNN(8, state_size=1)
-
-
 def test_every_head_starts_as_if_it_were_alone():
     layer = RotRNN(8, state_size=128)
     layer.build((None, None, 128))
@@ -132,14 +126,6 @@ def test_states_are_a_multiple_of_the_features_from_32_on(layer):
         assert unit.get_config()["state_size"] is None
     with pytest.raises(ValueError, match="build or call it before .* Received"):
         layer(8).get_initial_state(2)
-
-
-@pytest.mark.parametrize(
-    "name", ["LRU", "RotRNN", "LinearDynamicalSystem", "LDStack", "LSSL"]
-)
-def test_an_activation_with_a_bias_is_refused_at_construction(name):
-    with pytest.raises(ValueError, match="Received: activation=modrelu"):
-        getattr(layers, name)(activation="modrelu")
 
 
 def test_the_scale_of_rotrnns_input_kernel_has_no_effect():

@@ -469,43 +469,6 @@ def test_given_eigenvalues_are_kept_in_the_configuration():
     assert np.allclose(array(again.eigenvalue_imag), 0.5)
 
 
-def test_a_seed_gives_the_same_layer_again():
-    arguments = {"mimo": "average", "seed": 7}
-    one, other = (LDStack(**arguments) for _ in range(2))
-    for layer in (one, other):
-        layer.build((None, None, 3))
-    for name in ("eigenvalue_real", "eigenvalue_imag", "projection"):
-        first, second = (array(getattr(it, name)) for it in (one, other))
-        assert (first == second).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"state_size": 0}, "`state_size` .* Received: state_size=0"),
-        ({"depth": 0}, "`depth` .* Received: depth=0"),
-        ({"slope": 0.0}, "`slope` .* Received: slope=0.0"),
-        ({"basis": "modal"}, "`basis` .* Received: basis=modal"),
-        ({"mimo": "sum"}, "`mimo` .* Received: mimo=sum"),
-        ({"projections": 0}, "`projections` .* projections=0"),
-        ({"eigenvalues": "real"}, "`eigenvalues` .* eigenvalues=real"),
-        ({"initial_eigenvalues": "zero"}, "`initial_eigenvalues` .*=zero"),
-        (
-            {"initial_eigenvalues": "polynomial", "eigenvalues": "unit"},
-            "initial_eigenvalues=polynomial, eigenvalues=unit",
-        ),
-        ({"initial_eigenvalues": [1j]}, "come in conjugate pairs"),
-        ({"initial_eigenvalues": ["a"]}, "or an array .* Received: init"),
-        ({"initial_eigenvalues": np.zeros((1, 1, 2))}, "Received: initial_"),
-        ({"initial_eigenvalues": {"a": 1}}, "Received: initial_eigenv.*'a'"),
-        ({"eigenvalues": ["unit"]}, "`eigenvalues` should be one of"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        LDStack(**arguments)
-
-
 def test_a_state_size_that_is_no_multiple_is_named():
     with pytest.raises(ValueError, match="state_size=32, 3 features"):
         LDStack(state_size=32).build((None, None, 3))

@@ -1,15 +1,13 @@
 """What only LipschitzRNN and AntisymmetricRNN promise."""
 
 import warnings
-from itertools import combinations
 
 import keras
 import numpy as np
 import pytest
 from definitions.lipschitz_rnn import lipschitz_rnn
-from support.autodiff import backend_gradients
-from support.autodiff import numerical_gradients
 from support.autodiff import relative_error
+from support.layer_gradients import errors_of_gradients
 from support.units import array
 from support.units import randomise
 from support.units import sequences
@@ -17,9 +15,7 @@ from support.units import time_deltas_of
 from support.units import weights_of
 
 from keras_linrec.layers import AntisymmetricRNN
-from keras_linrec.layers import AntisymmetricRNNCell
 from keras_linrec.layers import LipschitzRNN
-from keras_linrec.layers import LipschitzRNNCell
 
 
 def built(layer, inputs):
@@ -35,73 +31,16 @@ def test_steps_of_different_lengths_equal_the_definition(solver):
     )
     inputs, lengths = sequences(7), time_deltas_of(7)
     built(layer, inputs)
-    names = [weight.name for weight in layer.trainable_variables]
-    count = len(names)
 
-    def run(arguments):
-        return [
-            layer.stateless_call(
-                arguments[:count],
-                layer.non_trainable_variables,
-                arguments[count],
-                time_deltas=arguments[count + 1],
-            )[0]
-        ]
+    def define(weights, inputs, time_deltas):
+        return lipschitz_rnn(weights, inputs, None, time_deltas, **form)
 
-    def define(arguments):
-        weights = dict(zip(names, arguments))
-        inputs, lengths = arguments[count:]
-        outputs, _ = lipschitz_rnn(weights, inputs, None, lengths, **form)
-        return [outputs]
-
-    arguments = [weights_of(layer)[name] for name in names]
-    arguments += [inputs.astype("float64"), lengths.astype("float64")]
     got = array(layer(inputs, time_deltas=lengths))
-    assert relative_error(got, define(arguments)[0]) < 1e-5
-    cotangents = [sequences(7, features=5, seed=3).astype("float64")]
-    got = backend_gradients(run, arguments, cotangents)
-    expected = numerical_gradients(define, arguments, cotangents)
-    for name, one, other in zip([*names, "x", "dt"], got, expected):
-        assert relative_error(one, other) < 1e-4, name
-
-
-def test_a_step_of_no_length_is_no_step_and_chunks_equal_the_whole():
-    layer = LipschitzRNN(4, return_sequences=True, return_state=True)
-    inputs, lengths = sequences(9), time_deltas_of(9)
-    lengths[:, 4] = 0
-    built(layer, inputs)
-    whole, final_state = layer(inputs, time_deltas=lengths)
-    whole = array(whole)
-    assert (whole[:, 4] == whole[:, 3]).all()
-    _, state = layer(inputs[:, :5], time_deltas=lengths[:, :5])
-    rest, state = layer(
-        inputs[:, 5:], initial_state=[state], time_deltas=lengths[:, 5:]
-    )
-    assert np.abs(array(rest) - whole[:, 5:]).max() < 1e-6
-    assert np.abs(array(state) - array(final_state)).max() < 1e-6
-    states = layer.get_initial_state(2)
-    for step in range(9):
-        output, states = layer.step(
-            inputs[:, step], states, time_deltas=lengths[:, step]
-        )
-        assert np.abs(array(output) - whole[:, step]).max() < 1e-6
-
-
-def test_masked_steps_of_different_lengths_are_left_out():
-    layer = LipschitzRNN(4, step_size=0.5, gated=True)
-    inputs, lengths = sequences(6), time_deltas_of(6)
-    built(layer, inputs)
-    mask = np.array(2 * [[True, False, True, True, False, False]])
-    got = layer(inputs, mask=mask, time_deltas=lengths)
-    kept = [0, 2, 3]
-    expected = layer(inputs[:, kept], time_deltas=lengths[:, kept])
-    assert np.abs(array(got) - array(expected)).max() < 1e-6
-
-
-def test_timescales_of_a_wrong_shape_are_named():
-    layer = LipschitzRNN(4)
-    with pytest.raises(ValueError, match="`time_deltas` .* Received"):
-        layer(sequences(6), time_deltas=np.ones((2, 5), "float32"))
+    wide = inputs.astype("float64"), lengths.astype("float64")
+    assert relative_error(got, define(weights_of(layer), *wide)[0]) < 1e-5
+    errors = errors_of_gradients(layer, define, inputs, time_deltas=lengths)
+    for name, error in errors.items():
+        assert error < 1e-4, name
 
 
 def test_an_antisymmetric_unit_is_a_lipschitz_one_without_the_rest():
@@ -128,61 +67,11 @@ def test_a_neural_ode_has_a_plain_matrix_and_no_linear_part():
     ]
 
 
-@pytest.mark.parametrize(
-    ("form", "message"),
-    [
-        ({"beta": 1.5}, r"`beta` .* \[0, 1\]. Received: beta=1.5"),
-        ({"beta": (0.5, 0.5, 0.5)}, "`beta` should be a number or a pair"),
-        ({"gamma": -0.1}, "`gamma` .* Received: gamma=-0.1"),
-        ({"step_size": 0.0}, "`step_size` .* Received: step_size=0.0"),
-        ({"solver": "heun"}, "`solver` .* Received: solver=heun"),
-        ({"alpha": "one"}, "`alpha` .* Received: alpha=one"),
-        ({"activation": "modrelu"}, "for which there is `OrthogonalRNN`"),
-        ({"units": 3, "activation": "oplu"}, "`units` should be even"),
-    ],
-)
-def test_a_wrong_argument_is_named(form, message):
-    with pytest.raises(ValueError, match=message):
-        LipschitzRNN(**{"units": 4, **form})
-
-
-@pytest.mark.parametrize(
-    ("form", "message"),
-    [
-        ({"beta": 0.5}, "has no `beta`: `LipschitzRNN` has"),
-        ({"gamma": (0.1, 0.2)}, r"`gamma` .* Received: gamma=\(0.1, 0.2\)"),
-    ],
-)
-def test_an_antisymmetric_unit_takes_nothing_that_it_has_not(form, message):
-    with pytest.raises(ValueError, match=message):
-        AntisymmetricRNN(4, **form)
-
-
 def test_a_step_of_other_features_is_named():
     layer = LipschitzRNN(4)
     layer.build((None, None, 3))
     with pytest.raises(ValueError, match="takes steps of 3 features"):
         layer.step(np.ones((2, 4), "float32"), layer.get_initial_state(2))
-
-
-def test_weights_of_one_initializer_differ():
-    normal = keras.initializers.RandomNormal()
-    layer = LipschitzRNN(
-        4,
-        gated=True,
-        kernel_initializer=normal,
-        bias_initializer=normal,
-        linear_initializer=normal,
-        recurrent_initializer=normal,
-    )
-    layer.build((None, None, 2))
-    for one, other in (
-        ("kernel", "gate_kernel"),
-        ("bias", "gate_bias"),
-        ("linear_kernel", "recurrent_kernel"),
-    ):
-        one, other = array(getattr(layer, one)), array(getattr(layer, other))
-        assert np.abs(one - other).max() > 1e-3
 
 
 def test_an_initializer_may_be_a_function_and_an_activation_no_lambda():
@@ -195,36 +84,6 @@ def test_an_initializer_may_be_a_function_and_an_activation_no_lambda():
     assert (array(layer.kernel) == 1).all()
     with pytest.raises(ValueError, match="A lambda cannot be saved"):
         layer.get_config()
-
-
-@pytest.mark.parametrize(
-    ("layer", "cell", "form"),
-    [
-        (LipschitzRNN, LipschitzRNNCell, {"solver": "rk2"}),
-        (LipschitzRNN, LipschitzRNNCell, {"gated": True, "alpha": 0.5}),
-        (AntisymmetricRNN, AntisymmetricRNNCell, {"gamma": 0.2}),
-    ],
-)
-def test_its_cell_in_keras_rnn_is_the_layer(layer, cell, form):
-    layer = layer(4, return_sequences=True, step_size=0.3, **form)
-    inputs = sequences(6)
-    built(layer, inputs)
-    cell = cell(4, step_size=0.3, **form)
-    rnn = keras.layers.RNN(cell, return_sequences=True)
-    rnn.build(inputs.shape)
-    cell.set_weights(layer.get_weights())
-    assert np.abs(array(rnn(inputs)) - array(layer(inputs))).max() < 1e-5
-    other = keras.layers.deserialize(keras.layers.serialize(rnn))
-    assert other.cell.get_config() == cell.get_config()
-
-
-def test_a_cell_trains_in_half_precision():
-    cell = LipschitzRNNCell(4, dtype="mixed_bfloat16")
-    model = keras.Sequential([keras.Input((5, 3)), keras.layers.RNN(cell)])
-    model.compile("adam", "mse")
-    inputs = sequences(5)
-    model.fit(inputs, np.zeros((2, 4)), verbose=0)
-    assert all(weight.dtype == "float32" for weight in cell.weights)
 
 
 @pytest.mark.parametrize("features", [1, 4])
@@ -242,24 +101,6 @@ def test_u_begins_as_in_a_linear_layer_of_pytorch_and_b_at_zero(make, features):
     given = make(4, bias_initializer="ones", kernel_initializer="zeros")
     given.build((None, None, features))
     assert (array(given.bias) == 1).all() and (array(given.kernel) == 0).all()
-
-
-def test_a_seed_gives_every_weight_numbers_of_its_own():
-    drawn = keras.initializers.RandomNormal(seed=1)
-    layer = LipschitzRNN(
-        4,
-        gated=True,
-        kernel_initializer=drawn,
-        linear_initializer=drawn,
-        recurrent_initializer=drawn,
-    )
-    layer.build((None, None, 4))
-    kernels = [
-        array(weight) for weight in layer.weights if "kernel" in weight.name
-    ]
-    assert len(kernels) == 4
-    for one, other in combinations(kernels, 2):
-        assert (one != other).all()
 
 
 def test_the_warning_says_by_how_much_a_step_grows():

@@ -1,8 +1,6 @@
 """LRU: how it starts, and which arguments it refuses."""
 
-import keras
 import numpy as np
-import pytest
 from support.units import array
 from support.units import sequences
 from support.units import weights_of
@@ -46,18 +44,6 @@ def test_kernels_start_as_complex_numbers_that_keep_the_variance():
         assert abs(np.mean(real * imag)) * 2 * fan_in < 0.1
 
 
-def test_a_seed_gives_every_kernel_numbers_of_its_own():
-    first, again = (
-        weights_of(
-            built(kernel_initializer=keras.initializers.GlorotNormal(seed=1))
-        )
-        for _ in range(2)
-    )
-    assert np.abs(first["input_real"] - first["input_imag"]).max() > 0.1
-    for name in ("input_real", "input_imag", "output_real", "output_imag"):
-        assert (first[name] == again[name]).all()
-
-
 def test_white_noise_gives_every_state_the_variance_of_its_input():
     layer = built(features=5, state_size=8, r_max=0.95, return_state=True)
     _, real, imag = layer(sequences(300, batch=2000, features=5))
@@ -65,18 +51,3 @@ def test_white_noise_gives_every_state_the_variance_of_its_input():
     entering = weights["input_real"] ** 2 + weights["input_imag"] ** 2
     variance = np.mean(array(real) ** 2 + array(imag) ** 2, axis=0)
     assert np.abs(variance / entering.sum(axis=0) - 1).max() < 0.15
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"state_size": 0}, "`state_size` .* Received: state_size=0"),
-        ({"r_min": 0.0}, "`r_min` .* Received: r_min=0.0"),
-        ({"r_max": 1.0}, "`r_max` .* Received: r_max=1.0"),
-        ({"r_max": 0.5}, "`r_max` .* Received: r_max=0.5"),
-        ({"theta_max": 0.0}, "`theta_max` .* Received: theta_max=0.0"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        LRU(4, **arguments)

@@ -5,11 +5,8 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from definitions import lssl as definition
 from selection import WEEKLY
 from selection import standing_for_all
-from support.autodiff import backend_gradients
-from support.autodiff import numerical_gradients
 from support.autodiff import relative_error
 from support.units import UNITS
 from support.units import array
@@ -42,122 +39,6 @@ def copy_weights(layer, other):
 
 
 # Steps that differ in length.
-
-
-@pytest.mark.parametrize(("time", "alpha"), [(1, 0.5), (37, 0.5), (16, 1.0)])
-def test_steps_of_any_length_equal_the_definition(time, alpha):
-    inputs = sequences(time)
-    layer = built(inputs, return_state=True, alpha=alpha)
-    states = initial_states(layer)
-    got = layer(inputs, initial_state=states, time_deltas=durations(time))
-    expected = definition.lssl(
-        weights_of(layer),
-        inputs.astype("float64"),
-        states[0].astype("float64"),
-        alpha=alpha,
-        time_deltas=durations(time),
-    )
-    for one, other in zip(got, expected, strict=True):
-        assert relative_error(array(one), other) < 5e-5
-
-
-def test_gradients_through_steps_of_any_length_equal_the_definitions():
-    inputs = sequences(19)
-    layer = built(inputs, return_state=True)
-    names = [weight.name for weight in layer.trainable_variables]
-    count = len(names)
-    arguments = [weights_of(layer)[name] for name in names]
-    arguments += [
-        array.astype("float64")
-        for array in (inputs, *initial_states(layer), durations(19) + 0.1)
-    ]
-
-    def run(tensors):
-        return layer.stateless_call(
-            tensors[:count],
-            layer.non_trainable_variables,
-            tensors[count],
-            initial_state=[tensors[count + 1]],
-            time_deltas=tensors[count + 2],
-        )[0]
-
-    def run_definition(arrays):
-        return definition.lssl(
-            dict(zip(names, arrays)),
-            *arrays[count : count + 2],
-            time_deltas=arrays[count + 2],
-        )
-
-    generator = np.random.default_rng(2)
-    cotangents = [
-        generator.standard_normal(output.shape)
-        for output in run_definition(arguments)
-    ]
-    got = backend_gradients(run, arguments, cotangents)
-    names = [*names, "inputs", "state", "time_deltas"]
-    for index, (name, argument) in enumerate(zip(names, arguments)):
-        # One random direction an argument.
-        direction = generator.standard_normal(argument.shape)
-        if name == "transition_t":
-            direction[[0, 2], -1] = 0
-
-        def moved(length, index=index, direction=direction):
-            place = list(arguments)
-            place[index] = place[index] + length[0] * direction
-            return run_definition(place)
-
-        (slope,) = numerical_gradients(moved, [np.zeros(1)], cotangents)
-        size = np.sqrt(np.sum(got[index] ** 2) * np.sum(direction**2))
-        error = abs(np.sum(got[index] * direction) - slope[0])
-        assert error < 1e-4 * size, name
-
-
-def test_steps_of_length_one_equal_the_convolution():
-    inputs = sequences(70)
-    layer = built(inputs, return_state=True)
-    even = layer(inputs)
-    stepped = layer(inputs, time_deltas=np.ones((2, 70), "float32"))
-    for one, other in zip(stepped, even):
-        assert relative_error(array(one), array(other)) < 1e-5
-
-
-def test_a_step_of_no_length_leaves_the_state():
-    inputs = sequences(9)
-    layer = built(inputs, return_state=True)
-    lasting = np.ones((2, 9), "float32")
-    lasting[:, 4:] = 0
-    _, state = layer(inputs, time_deltas=lasting)
-    _, expected = layer(inputs[:, :4])
-    assert relative_error(array(state), array(expected)) < 1e-5
-
-
-def test_masked_steps_take_no_time():
-    inputs, lasting = sequences(12), durations(12)
-    layer = built(inputs, return_state=True)
-    mask = np.ones((2, 12), bool)
-    mask[:, [0, 3, 4, 11]] = False
-    outputs, state = layer(inputs, mask=mask, time_deltas=lasting)
-    expected, expected_state = layer(
-        inputs[:, mask[0]], time_deltas=lasting[:, mask[0]]
-    )
-    got = array(outputs)[:, mask[0]]
-    assert relative_error(got, array(expected)) < 1e-5
-    assert relative_error(array(state), array(expected_state)) < 1e-5
-
-
-def test_streaming_takes_the_length_of_each_step():
-    inputs, lasting = sequences(8), durations(8)
-    layer = built(inputs)
-    whole = array(layer(inputs, time_deltas=lasting, step_rescale=0.5))
-    states = layer.get_initial_state(2)
-    for time in range(8):
-        output, states = layer.step(
-            inputs[:, time],
-            states,
-            time_deltas=lasting[:, time],
-            step_rescale=0.5,
-        )
-        assert relative_error(array(output), whole[:, time]) < 1e-5
 
 
 def test_a_functional_model_takes_the_lengths_of_its_steps():
@@ -232,26 +113,6 @@ def test_steps_of_another_length_compute_nothing_of_what_was_ahead():
         assert np.abs(array(got) - array(own)).max() > 1e-4
 
 
-def test_wrong_scales_and_lengths_of_a_call_are_named():
-    layer, inputs = UNITS["lssl"](), sequences(9)
-    with pytest.raises(ValueError, match="`step_rescale` .* Received"):
-        layer(inputs, step_rescale=-1.0)
-    with pytest.raises(ValueError, match="`step_rescale` .* Received"):
-        layer(inputs, step_rescale=np.ones(3, "float32"))
-    with pytest.raises(ValueError, match="`time_deltas` .* Received"):
-        layer.step(
-            inputs[:, 0],
-            layer.get_initial_state(2),
-            time_deltas=np.ones((2, 1), "float32"),
-        )
-
-
-@pytest.mark.parametrize("shape", [(2,), (2, 8), (3, 9), (2, 9, 1)])
-def test_lengths_of_a_wrong_shape_are_named(shape):
-    with pytest.raises(ValueError, match="`time_deltas` should .* Received"):
-        UNITS["lssl"]()(sequences(9), time_deltas=np.ones(shape, "float32"))
-
-
 # The scale of all time_deltas.
 
 
@@ -292,15 +153,6 @@ def test_the_scale_is_part_of_the_configuration_and_of_no_file(tmp_path):
     again = keras.saving.load_model(path, compile=False)
     assert again.layers[-1].step_rescale == 2.0
     assert relative_error(array(again(inputs)), expected) < 1e-6
-
-
-@pytest.mark.parametrize("scale", [0, -1.0, float("nan"), "2"])
-def test_a_wrong_scale_is_named(scale):
-    with pytest.raises(ValueError, match="`step_rescale` .* Received"):
-        UNITS["lssl"](step_rescale=scale)
-    layer = UNITS["lssl"]()
-    with pytest.raises(ValueError, match="`step_rescale` .* Received"):
-        layer.step_rescale = scale
 
 
 # Systems that are not trained.
@@ -458,10 +310,3 @@ def test_a_row_of_huge_numbers_leaves_the_others(options):
         warnings.simplefilter("error", RuntimeWarning)
         got = array(layer(inputs, **given))
     assert relative_error(got[1], expected[1]) < 1e-6
-
-
-def test_a_batch_of_no_rows_has_no_states():
-    layer = UNITS["lssl"](units=2, state_size=3, return_state=True)
-    outputs, states = layer(np.zeros((0, 5, 3), "float32"))
-    assert tuple(outputs.shape) == (0, 5, 2)
-    assert tuple(states.shape) == (0, 3, 3)

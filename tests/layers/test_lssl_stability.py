@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 from support.autodiff import relative_error
+from support.says_so import says
 from support.units import UNITS
 from support.units import array
 from support.units import sequences
@@ -113,14 +114,7 @@ def test_an_unstable_layer_says_so(uneven):
     layer.transition_p.assign(-layer.transition_p)
     lasting = {"time_deltas": np.ones((2, 400), "float32")} if uneven else {}
     message = "'wild' grows beyond all bounds"
-    if keras.backend.backend() == "jax":
-        import jax
-
-        with pytest.warns(RuntimeWarning, match=message):
-            layer(inputs, **lasting)
-            jax.effects_barrier()
-        return
-    with pytest.raises(Exception, match=message):
+    with says(message):
         array(layer(inputs, **lasting))
 
 
@@ -128,11 +122,6 @@ def test_a_stable_layer_says_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         UNITS["lssl"]()(sequences(100))
-
-
-def test_constraints_need_a_discretisation_that_keeps_stability():
-    with pytest.raises(ValueError, match="`alpha` of at least 0.5"):
-        LSSL(stable_transition=True, alpha=0.4)
 
 
 def test_contractive_bands_have_a_spectral_norm_of_at_most_one():
@@ -161,8 +150,3 @@ def test_a_measure_with_parameters_is_saved_and_loaded(tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert again.layers[-1].measure.get_config() == measure.get_config()
     assert relative_error(array(again(sequences(20))), expected) < 1e-6
-
-
-def test_a_measure_without_the_layers_form_is_refused():
-    with pytest.raises(ValueError, match="Received"):
-        LSSL(measure="chebyshev")

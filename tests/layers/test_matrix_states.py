@@ -103,32 +103,6 @@ def test_heads_of_a_group_share_keys():
     assert shapes["value_kernel"] == (4, 60)
 
 
-@pytest.mark.parametrize(
-    ("layer", "arguments", "message"),
-    [
-        (DeltaNet, {"num_heads": 0}, "`num_heads` .* Received: num_heads=0"),
-        (DeltaNet, {"num_heads": None}, "`num_heads` .* num_heads=None"),
-        (DeltaNet, {"key_heads": 3}, "`key_heads` .* key_heads=3, num_heads=4"),
-        (DeltaNet, {"key_dim": 0}, "`key_dim` .* Received: key_dim=0"),
-        (DeltaNet, {"reflections": 1.5}, "`reflections` .* reflections=1.5"),
-        (DeltaNet, {"gated": 1}, "`gated` .* Received: gated=1"),
-        (DeltaNet, {"kernel_size": 1}, "`kernel_size` .* kernel_size=1"),
-        (DeltaNet, {"dt_max": 1e-4}, "`dt_max` .* Received: dt_max=0.0001"),
-        (Mamba2, {"state_size": 0}, "`state_size` .* Received: state_size=0"),
-        (Mamba2, {"expand": 0}, "`expand` .* Received: expand=0"),
-        (
-            Mamba2,
-            {"num_groups": 3, "num_heads": 4},
-            "`num_groups` .* num_groups=3, num_heads=4",
-        ),
-        (Mamba2, {"kernel_size": 1}, "`kernel_size` .* kernel_size=1"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(layer, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        layer(**arguments)
-
-
 def test_heads_that_do_not_divide_the_channels_are_named_at_building():
     with pytest.raises(ValueError, match="num_heads=4, expand=2, 3 features"):
         Mamba2(num_heads=4).build((None, None, 3))

@@ -3,16 +3,13 @@
 import keras
 import numpy as np
 import pytest
-from support.autodiff import backend_gradients
+from support.layer_gradients import gradients_of
 from support.units import UNITS
 from support.units import array
 from support.units import outputs_of
 from support.units import randomise
 from support.units import sequences
 from support.units import weights_of
-
-from keras_linrec.layers import MinGRU
-from keras_linrec.layers import MinLSTM
 
 BOTH = pytest.mark.parametrize("name", ["min_gru", "min_lstm"])
 
@@ -27,23 +24,6 @@ def moved(name, bias, forget=0.0):
         layer.input_bias.assign(np.full(4, bias))
         layer.forget_bias.assign(np.full(4, forget))
     return layer
-
-
-def gradients_of(layer, inputs):
-    """Those of the sum of all outputs, by weight, and by `inputs`."""
-    names = [weight.name for weight in layer.trainable_variables]
-    count = len(names)
-
-    def run(given):
-        outputs, _ = layer.stateless_call(
-            given[:count], layer.non_trainable_variables, given[count]
-        )
-        return [outputs]
-
-    arguments = [*weights_of(layer).values(), inputs]
-    cotangents = [np.ones((*inputs.shape[:2], layer.output_units))]
-    gradients = backend_gradients(run, arguments, cotangents)
-    return dict(zip([*names, "inputs"], gradients))
 
 
 @BOTH
@@ -133,17 +113,3 @@ def test_positive_candidates_keep_states_above_zero(name):
 def test_states_of_unknown_size_are_named(name):
     with pytest.raises(ValueError, match="Received: units=None, built=False"):
         UNITS[name](None).get_initial_state(2)
-
-
-@pytest.mark.parametrize("layer", [MinGRU, MinLSTM])
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"units": 0}, "`units` should .* Received: units=0"),
-        ({"candidate": "tanh"}, "`candidate` .* Received: candidate=tanh"),
-        ({"use_bias": 1}, "`use_bias` .* Received: use_bias=1"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(layer, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        layer(**{"units": 4, **arguments})

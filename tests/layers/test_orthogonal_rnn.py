@@ -141,39 +141,6 @@ def test_gradients_neither_vanish_nor_explode_over_2000_steps(field):
     assert abs(ratio - 1) < 1e-3
 
 
-@pytest.mark.parametrize(
-    ("form", "message"),
-    [
-        ({"reflections": 9}, "`reflections` .* dimension of the state, 8"),
-        ({"reflections": 0}, "`reflections` should be a positive integer"),
-        ({"reflections": 5, "field": "complex"}, "state, 4"),
-        ({"field": "quaternion"}, "`field` .* Received: field=quaternion"),
-        ({"units": 7, "activation": "oplu"}, "`units` should be even"),
-        ({"units": 7, "field": "complex"}, "`units` should be even"),
-        ({"units": None}, "`units` should be a positive integer"),
-    ],
-)
-def test_a_wrong_argument_is_named(form, message):
-    with pytest.raises(ValueError, match=message):
-        OrthogonalRNN(**{"units": 8, "reflections": 2, **form})
-
-
-@pytest.mark.parametrize(
-    "form", [*FORMS, {"units": 6, "activation": "modrelu"}]
-)
-def test_its_cell_in_keras_rnn_is_the_layer(form):
-    form = {"reflections": 2, **form}
-    layer = OrthogonalRNN(return_sequences=True, **form)
-    inputs = sequences(6)
-    layer.build(inputs.shape)
-    randomise(layer)
-    cell = OrthogonalRNNCell(**form)
-    rnn = keras.layers.RNN(cell, return_sequences=True)
-    rnn.build(inputs.shape)
-    cell.set_weights(layer.get_weights())
-    assert np.abs(array(rnn(inputs)) - array(layer(inputs))).max() < 1e-5
-
-
 def test_cells_are_read_back_from_their_configs():
     for activation in ("oplu", "modrelu", activations.leaky_relu, "tanh"):
         cell = OrthogonalRNNCell(4, reflections=2, activation=activation)
@@ -274,16 +241,6 @@ def test_an_initial_state_is_asked_for_once_there_is_one():
     layer = OrthogonalRNN(4, 2, train_initial_state=True)
     with pytest.raises(ValueError, match="trains its initial state"):
         layer.get_initial_state(2)
-
-
-def test_a_cell_trains_its_initial_state_as_the_layer_does():
-    layer = with_initial_state()
-    cell = OrthogonalRNNCell(6, 3, train_initial_state=True)
-    rnn = keras.layers.RNN(cell, return_sequences=True)
-    inputs = sequences(5)
-    rnn.build(inputs.shape)
-    cell.set_weights(layer.get_weights())
-    assert np.abs(array(rnn(inputs)) - array(layer(inputs))).max() < 1e-5
 
 
 def test_a_step_model_needs_an_initial_state_of_zeros():

@@ -5,7 +5,6 @@ from itertools import pairwise
 import keras
 import numpy as np
 import pytest
-from definitions import scan as definition
 from selection import standing_for_all
 from support.autodiff import backend_gradients
 from support.autodiff import compiled
@@ -18,7 +17,6 @@ from support.units import initial_states
 from support.units import outputs_of
 from support.units import sequences
 
-from keras_linrec import ops
 from keras_linrec.models import SequenceRegressor
 
 pytestmark = pytest.mark.capability(
@@ -98,25 +96,26 @@ def assert_close(got, expected, tolerance=1e-4):
         assert relative_error(array(one), array(other)) < tolerance
 
 
-@EVERY_UNIT
-def test_packed_equals_separate(name):
+def require_separate(name, options):
     layer = built(name, return_state=True)
     inputs = sequences(TIME, batch=5)
     states = initial_states(layer, batch=5)
-    options = {"mask": MASK}
     expected = apart(layer, inputs, states, **options)
-    options["reset_mask"] = RESETS
-    assert_close(compiled_call(layer, inputs, states, options), expected)
+    given = {**options, "reset_mask": RESETS}
+    assert_close(compiled_call(layer, inputs, states, given), expected)
 
 
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 @EVERY_UNIT
-def test_packed_equals_separate_without_a_mask(name):
-    layer = built(name, return_state=True)
-    inputs = sequences(TIME, batch=5)
-    states = initial_states(layer, batch=5)
-    expected = apart(layer, inputs, states)
-    options = {"reset_mask": RESETS}
-    assert_close(compiled_call(layer, inputs, states, options), expected)
+def test_packed_equals_separate(name, masked):
+    require_separate(name, {"mask": MASK} if masked else {})
+
+
+@pytest.mark.parametrize("name", ["lipschitz_rnn", "lssl"])
+@pytest.mark.rest("jax", "tensorflow")
+def test_packed_equals_separate_for_irregular_steps(name):
+    deltas = RNG.uniform(0.5, 2.0, RESETS.shape).astype("float32")
+    require_separate(name, {"time_deltas": deltas})
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
@@ -133,20 +132,6 @@ def test_packed_equals_separate_without_states_too(name, masked):
     expected, *_ = compiled_call(with_states, inputs, states, options)
     run = compiled(lambda given: layer(given[0], reset_mask=RESETS, mask=mask))
     assert_close([run([inputs])], [expected])
-
-
-@pytest.mark.parametrize("name", ["lipschitz_rnn", "lssl"])
-@pytest.mark.rest("jax", "tensorflow")
-def test_packed_equals_separate_for_irregular_steps(name):
-    layer = built(name, return_state=True)
-    inputs = sequences(TIME, batch=5)
-    states = initial_states(layer, batch=5)
-    options = {
-        "time_deltas": RNG.uniform(0.5, 2.0, RESETS.shape).astype("float32")
-    }
-    expected = apart(layer, inputs, states, **options)
-    options["reset_mask"] = RESETS
-    assert_close(compiled_call(layer, inputs, states, options), expected)
 
 
 @EVERY_UNIT
@@ -298,65 +283,6 @@ def test_nan_and_infinity_stay_in_their_sequence(name):
     same[0, 12:24] = same[3, :12] = False
     for one, other in zip(got, expected):
         assert_close([one[same]], [other[same]])
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("varying", [False, True])
-def test_scans_restart_at_resets(varying, reverse):
-    generator = np.random.default_rng(1)
-
-    def pair(*shape):
-        return tuple(
-            generator.uniform(-0.7, 0.7, shape).astype("float32")
-            for _ in range(2)
-        )
-
-    decay = pair(5, TIME, 6) if varying else pair(6)
-    inputs, state = pair(5, TIME, 6), pair(5, 6)
-    both = [part[0] + 1j * part[1] for part in (decay, inputs, state)]
-    numbers = np.broadcast_to(both[0], (5, TIME, 6)).astype("complex128")
-    resets = np.roll(RESETS, -1, axis=1) if reverse else RESETS
-    resets = resets & (np.arange(TIME) < TIME - 1) if reverse else resets
-    numbers = np.where(resets[..., None], 0.0, numbers)
-    expected, last = definition.linear_scan(
-        numbers, both[1].astype("complex128"), both[2], reverse
-    )
-    options = {"reverse": reverse, "reset_mask": RESETS}
-    outputs, final = ops.complex_linear_scan(decay, inputs, state, **options)
-    got = array(outputs[0]) + 1j * array(outputs[1])
-    assert relative_error(got, expected) < 1e-5
-    assert relative_error(array(final[0]) + 1j * array(final[1]), last) < 1e-5
-
-    identity = np.eye(6, dtype="float32"), np.zeros((6, 6), "float32")
-    projected, final = ops.projected_scan(
-        decay, inputs[0], identity, identity, state, **options
-    )
-    outputs, expected = ops.complex_linear_scan(
-        decay, (inputs[0], 0 * inputs[0]), state, **options
-    )
-    assert_close([projected, *final], [outputs[0], *expected], 1e-5)
-    none, last = ops.projected_scan(
-        decay, inputs[0], identity, identity, state, keep_all=False, **options
-    )
-    assert none is None
-    assert_close(last, final, 1e-5)
-
-    outputs, final = ops.linear_scan(decay[0], inputs[0], state[0], **options)
-    numbers = np.broadcast_to(decay[0], (5, TIME, 6)).astype("float64")
-    expected, last = definition.linear_scan(
-        np.where(resets[..., None], 0.0, numbers),
-        inputs[0].astype("float64"),
-        state[0],
-        reverse,
-    )
-    assert relative_error(array(outputs), expected) < 1e-5
-    assert relative_error(array(final), last) < 1e-5
-
-
-def test_a_scan_names_a_reset_mask_that_does_not_fit():
-    inputs = np.ones((2, 3, 4), "float32")
-    with pytest.raises(ValueError, match="`reset_mask` should have the shape"):
-        ops.linear_scan(inputs[0, 0], inputs, reset_mask=np.ones((2, 4), bool))
 
 
 @pytest.mark.skipif(

@@ -65,11 +65,6 @@ def test_only_models_of_lssl_have_a_step_rescale():
         model.with_step_rescale(2.0)
 
 
-def test_what_comes_before_building_is_still_said():
-    with pytest.raises(ValueError, match="before asking for its states"):
-        UNITS["lssl"]().get_initial_state(2)
-
-
 @pytest.mark.skipif(
     keras.backend.backend() != "torch", reason="a tracer of PyTorch"
 )

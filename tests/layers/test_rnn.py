@@ -4,10 +4,12 @@ import keras
 import numpy as np
 import pytest
 from support.autodiff import relative_error
+from support.units import UNITS
 from support.units import array
 from support.units import randomise
 from support.units import sequences
 
+from keras_linrec import layers
 from keras_linrec.layers import RNN
 from keras_linrec.layers import LipschitzRNNCell
 from keras_linrec.models import ResidualBlock
@@ -42,6 +44,36 @@ def test_it_computes_what_keras_loop_does(form):
     )
     for one, other in zip(got, expected, strict=True):
         assert relative_error(array(one), array(other)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("lipschitz_rnn", {"solver": "rk2"}),
+        ("lipschitz_rnn", {"gated": True, "alpha": 0.5}),
+        ("antisymmetric_rnn", {"gamma": 0.2}),
+        ("orthogonal_rnn", {"units": 5, "reflections": 5}),
+        ("orthogonal_rnn", {"units": 12, "field": "complex"}),
+        ("orthogonal_rnn", {"units": 6, "activation": "modrelu"}),
+        ("orthogonal_rnn", {"units": 6, "train_initial_state": True}),
+    ],
+    ids=str,
+)
+def test_a_cell_in_keras_loop_is_its_layer(name, form):
+    layer = UNITS[name](**form)
+    layer.build((2, 6, 3))
+    randomise(layer)
+    cls = getattr(layers, f"{type(layer).__name__}Cell")
+    arguments = {"units": 4, **UNITS[name].arguments, **form}
+    del arguments["return_sequences"]
+    cell = cls(**arguments)
+    rnn = keras.layers.RNN(cell, return_sequences=True)
+    rnn.build((2, 6, 3))
+    cell.set_weights(layer.get_weights())
+    inputs = sequences(6)
+    assert relative_error(array(rnn(inputs)), array(layer(inputs))) < 1e-5
+    other = keras.layers.deserialize(keras.layers.serialize(rnn))
+    assert other.cell.get_config() == cell.get_config()
 
 
 def test_the_mask_of_an_earlier_layer_is_used_and_handed_on():

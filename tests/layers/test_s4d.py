@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from support.autodiff import backend_gradients
-from support.units import UNITS
+from support.layer_gradients import gradients_of
 from support.units import array
 from support.units import close
-from support.units import initial_states
 from support.units import randomise
 from support.units import sequences
 from support.units import weights_of
@@ -51,106 +49,17 @@ def test_the_convolution_gives_what_the_recurrence_gives():
     close(layer(inputs), expected, 1e-4)
 
 
-def test_half_the_sampling_rate_and_twice_the_step_are_the_same_system():
-    layer = randomise(built(state_size=8, dt_max=0.02))
-    # Inputs that stay for two steps: zero-order hold is exact for them.
-    slow = sequences(20)
-    fast = np.repeat(slow, 2, axis=1)
-    expected = array(layer(fast))[:, 1::2]
-    layer.step_rescale = 2.0
-    halved = array(layer(slow))
-    layer.step_rescale = 1.0
-    again = array(layer(slow, step_rescale=2.0))
-    assert np.array_equal(halved, again)
-    assert np.abs(halved - expected).max() < 1e-5
-
-
-def test_lengths_of_steps_add_up():
-    layer = randomise(built(state_size=8, return_state=True))
-    inputs = sequences(6)
-    plain = layer(inputs)
-    for one, other in zip(plain, layer(inputs, time_deltas=np.ones((2, 6)))):
-        close(one, other)
-    # Each step in two parts, under the same input.
-    for parts in ([0.25, 0.75], [0.0, 1.0]):
-        lengths = np.tile(parts, 6)[None].repeat(2, axis=0)
-        outputs, *states = layer(
-            np.repeat(inputs, 2, axis=1), time_deltas=lengths
-        )
-        for one, other in zip((outputs[:, 1::2], *states), plain):
-            close(one, other)
-
-
-def test_a_step_of_no_time_keeps_the_states():
-    layer = built(state_size=4)
-    states = initial_states(layer)
-    _, after = layer.step(
-        sequences(1)[:, 0], states, time_deltas=np.zeros(2, "float32")
-    )
-    for one, other in zip(after, states):
-        assert np.array_equal(array(one), other)
-
-
 def test_gradients_are_finite_at_rest_and_where_no_time_passes():
     layer = built(state_size=4)
     # The first state of "lin" has no frequency; far less damping, too.
     layer.transition_log_real.assign(np.full((3, 2), -80.0))
-    names = [weight.name for weight in layer.trainable_variables]
-    arguments = [weights_of(layer)[name] for name in names]
-
-    def run(options):
-        def outputs(tensors):
-            outputs, _ = layer.stateless_call(
-                tensors,
-                layer.non_trainable_variables,
-                sequences(5),
-                **options,
-            )
-            return [outputs]
-
-        return outputs
-
     for options in ({}, {"time_deltas": np.zeros((2, 5), "float32")}):
-        got = backend_gradients(run(options), arguments, [np.ones((2, 5, 4))])
-        for name, gradient in zip(names, got):
-            assert np.isfinite(gradient).all(), name
+        gradients = gradients_of(layer, sequences(5), **options)
+        for name, slopes in gradients.items():
+            assert np.isfinite(slopes).all(), name
 
 
 def test_no_step_is_too_long():
     layer = randomise(built(state_size=8, dt_min=50.0, dt_max=1e4))
     outputs = array(layer(sequences(200)))
     assert np.isfinite(outputs).all()
-
-
-def test_what_is_fixed_is_not_trained():
-    layer = built(trainable_transition=False, trainable_timescale=False)
-    assert [weight.name for weight in layer.trainable_variables] == [
-        "output_real",
-        "output_imag",
-        "feedthrough",
-        "kernel",
-        "bias",
-    ]
-
-
-def test_states_are_asked_for_after_building():
-    with pytest.raises(ValueError, match="build or call it before .* Received"):
-        UNITS["s4d"]().get_initial_state(2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"state_size": 0}, "`state_size` .* Received: state_size=0"),
-        ({"state_size": 5}, "`state_size` should be even.* state_size=5"),
-        ({"channels": 0}, "`channels` .* Received: channels=0"),
-        ({"initial_eigenvalues": "fout"}, "`initial_eigenvalues` .*=fout"),
-        ({"dt_min": 0.0}, "`dt_min` .* Received: dt_min=0.0"),
-        ({"dt_max": 1e-4}, "`dt_max` .* Received: dt_max=0.0001"),
-        ({"use_bias": 1}, "`use_bias` .* Received: use_bias=1"),
-        ({"trainable_transition": 2}, "`trainable_transition` .*=2"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        S4D(4, **arguments)

@@ -1,9 +1,7 @@
 """S5: how it starts, its sampling rate, and which arguments it refuses."""
 
-import keras
 import numpy as np
 import pytest
-from support.autodiff import backend_gradients
 from support.units import UNITS
 from support.units import array
 from support.units import close
@@ -70,87 +68,10 @@ def test_kernels_start_as_lecun_normal_numbers_times_eigenvectors():
             assert abs(numbers.var() * 2 * fan_in - 1) < 0.2
 
 
-def test_a_seed_gives_every_kernel_the_same_numbers_again():
-    first, again = (
-        weights_of(
-            built(
-                bidirectional=True,
-                kernel_initializer=keras.initializers.LecunNormal(seed=1),
-            )
-        )
-        for _ in range(2)
-    )
-    for name in ("input_real", "output_imag", "backward_output_real"):
-        assert (first[name] == again[name]).all()
-    other = first["backward_output_real"]
-    assert np.abs(first["output_real"] - other).max() > 0.01
-
-
-@pytest.mark.parametrize("discretization", ["zoh", "bilinear"])
-def test_half_the_sampling_rate_and_twice_the_step_are_the_same_system(
-    discretization,
-):
-    layer = randomise(
-        built(state_size=8, discretization=discretization, dt_max=0.02)
-    )
-    # Inputs that stay for two steps: zero-order hold is exact for them.
-    slow = sequences(20)
-    fast = np.repeat(slow, 2, axis=1)
-    expected = array(layer(fast))[:, 1::2]
-    layer.step_rescale = 2.0
-    halved = array(layer(slow))
-    layer.step_rescale = 1.0
-    again = array(layer(slow, step_rescale=2.0))
-    assert np.array_equal(halved, again)
-    tolerance = 1e-5 if discretization == "zoh" else 2e-2
-    assert np.abs(halved - expected).max() < tolerance
-
-
-def test_lengths_of_steps_add_up():
-    layer = randomise(built(state_size=8, return_state=True))
-    inputs = sequences(6)
-    plain = layer(inputs)
-    for one, other in zip(plain, layer(inputs, time_deltas=np.ones((2, 6)))):
-        close(one, other)
-    # Each step in two parts, under the same input; the first of no time.
-    parts = np.tile([0.25, 0.75], 6)[None].repeat(2, axis=0)
-    twice = np.repeat(inputs, 2, axis=1)
-    outputs, *states = layer(twice, time_deltas=parts)
-    for one, other in zip((outputs[:, 1::2], *states), plain):
-        close(one, other)
-    whole = np.tile([0.0, 1.0], 6)[None].repeat(2, axis=0)
-    outputs, *states = layer(twice, time_deltas=whole)
-    for one, other in zip((outputs[:, 1::2], *states), plain):
-        close(one, other)
-
-
 def test_both_directions_take_the_lengths_of_their_steps():
     layer = randomise(built(bidirectional=True, state_size=6))
     inputs, lengths = sequences(6), np.full((2, 6), 2.0)
     close(layer(inputs, time_deltas=lengths), layer(inputs, step_rescale=2.0))
-
-
-def test_gradients_are_finite_where_no_time_passes():
-    layer = built(state_size=4)
-    inputs = sequences(5).astype("float64")
-    names = [weight.name for weight in layer.trainable_variables]
-    arguments = [weights_of(layer)[name] for name in names]
-
-    def run(tensors):
-        weights, lengths = tensors[:-1], tensors[-1]
-        outputs, _ = layer.stateless_call(
-            weights,
-            layer.non_trainable_variables,
-            keras.ops.cast(inputs, "float32"),
-            time_deltas=lengths,
-        )
-        return [outputs]
-
-    arguments.append(np.zeros((2, 5)))
-    got = backend_gradients(run, arguments, [np.ones((2, 5, 4))])
-    for name, gradient in zip([*names, "time_deltas"], got):
-        assert np.isfinite(gradient).all(), name
-    assert np.abs(got[-1]).max() > 0
 
 
 def test_clipped_eigenvalues_stay_below_the_authors_limit():
@@ -163,34 +84,6 @@ def test_clipped_eigenvalues_stay_below_the_authors_limit():
     free = built(eigenvalues="free", state_size=4)
     free.transition_real.assign([3.0, 0.0, -1e-5, -2.0])
     assert np.hypot(*map(array, free.diagonal_system().decay)).max() > 1
-
-
-def test_a_timescale_may_be_fixed():
-    layer = built(trainable_timescale=False)
-    names = [weight.name for weight in layer.trainable_variables]
-    assert "log_timescale" not in names and "transition_imag" in names
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"state_size": 0}, "`state_size` .* Received: state_size=0"),
-        ({"num_blocks": 0}, "`num_blocks` .* Received: num_blocks=0"),
-        (
-            {"num_blocks": 3, "state_size": 4},
-            "`num_blocks` should divide .* num_blocks=3, state_size=4",
-        ),
-        ({"discretization": "euler"}, "`discretization` .*=euler"),
-        ({"eigenvalues": "unit"}, "`eigenvalues` .* eigenvalues=unit"),
-        ({"dt_min": 0.0}, "`dt_min` .* Received: dt_min=0.0"),
-        ({"dt_max": 1e-4}, "`dt_max` .* Received: dt_max=0.0001"),
-        ({"step_rescale": -1}, "`step_rescale` .* step_rescale=-1"),
-        ({"bidirectional": True, "stateful": True}, "stateful=True"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        S5(4, **arguments)
 
 
 def test_both_ways_neither_streams_nor_returns_the_last_output():

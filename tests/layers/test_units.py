@@ -1,14 +1,18 @@
 """Every sequence unit against its float64 definition."""
 
+import inspect
+from itertools import combinations
+
 import keras
 import numpy as np
 import pytest
 from selection import COMPILING
 from selection import standing_for_all
-from support.autodiff import backend_gradients
 from support.autodiff import compiled
-from support.autodiff import numerical_gradients
 from support.autodiff import relative_error
+from support.layer_gradients import arguments_of
+from support.layer_gradients import errors_of_gradients
+from support.layer_gradients import gradients_of
 from support.units import REPRESENTATIVE
 from support.units import UNITS
 from support.units import array
@@ -41,6 +45,18 @@ def at_lengths(lengths, others, selected):
             for time in (others if form else lengths)
         ],
     )
+
+
+INITIALIZERS = (
+    "kernel_initializer",
+    "linear_initializer",
+    "output_initializer",
+    "recurrent_initializer",
+)
+
+
+def takes(name, argument):
+    return argument in inspect.signature(UNITS[name].layer).parameters
 
 
 EVERY_UNIT = pytest.mark.parametrize(
@@ -81,41 +97,16 @@ def test_every_gradient_equals_that_of_the_definition(name, form, time):
     layer.build(inputs.shape)
     randomise(layer)
     states = initial_states(layer)
-    names = [weight.name for weight in layer.trainable_variables]
-    count = len(names)
-
-    def run(arguments):
-        outputs, _ = layer.stateless_call(
-            arguments[:count],
-            layer.non_trainable_variables,
-            arguments[count],
-            initial_state=arguments[count + 1 :],
-        )
-        return outputs
-
-    # The slope of a sign is that of u_1, for which it stands.
-    defined = ["u_1" if n == "sign" else n for n in names]
-
-    def run_definition(arguments):
-        weights = {**weights_of(layer), **dict(zip(defined, arguments))}
-        return UNITS[name].defined(form, weights, *arguments[count:])
-
-    if "sign" in names:
+    if getattr(layer, "sign", None) is not None:
         layer.sign.assign(-1.0)
-    arguments = [weights_of(layer)[n] for n in names]
-    arguments += [a.astype("float64") for a in (inputs, *states)]
-    generator = np.random.default_rng(2)
-    cotangents = [
-        generator.standard_normal(output.shape)
-        for output in run_definition(arguments)
-    ]
-    got = backend_gradients(run, arguments, cotangents)
-    expected = numerical_gradients(run_definition, arguments, cotangents)
-    for argument, one, other in zip([*names, "inputs"], got, expected):
-        if argument == "transition_t":
-            # The last entries of the outer bands belong to no weight.
-            assert one[0, -1] == one[2, -1] == 0
-        assert relative_error(one, other) < 1e-4, argument
+    every = weights_of(layer)
+
+    def define(weights, *given):
+        return UNITS[name].defined(form, {**every, **weights}, *given)
+
+    errors = errors_of_gradients(layer, define, inputs, *states)
+    for argument, error in errors.items():
+        assert error < 1e-4, argument
 
 
 @PAPER
@@ -126,42 +117,31 @@ def test_gradients_over_500_steps_equal_those_of_the_definition(name):
     inputs = sequences(500)
     layer.build(inputs.shape)
     randomise(layer)
-    names = [weight.name for weight in layer.trainable_variables]
-    count = len(names)
-    arguments = [weights_of(layer)[n] for n in names]
-    arguments.append(inputs.astype("float64"))
-
-    def run(tensors):
-        return [
-            layer.stateless_call(
-                tensors[:count],
-                layer.non_trainable_variables,
-                tensors[count],
-            )[0]
-        ]
-
-    def run_definition(arrays):
-        weights = dict(zip(names, arrays))
-        return [UNITS[name].defined(form, weights, arrays[count])[0]]
-
     generator = np.random.default_rng(2)
-    cotangents = [generator.standard_normal((2, 500, 4))]
-    got = backend_gradients(run, arguments, cotangents)
-    for index, argument in enumerate([*names, "inputs"]):
+    cotangent = generator.standard_normal((2, 500, 4))
+    gradients = gradients_of(layer, inputs, cotangents=[cotangent])
+    given = arguments_of(layer, inputs.astype("float64"))
+
+    def loss(*moved):
+        *weights, inputs = {**given, **dict(moved)}.items()
+        outputs, *_ = UNITS[name].defined(form, dict(weights), inputs[1])
+        return np.sum(outputs * cotangent)
+
+    for argument, slopes in gradients.items():
         # One random direction a weight: all entries would take the plain
         # definition minutes.
-        direction = generator.standard_normal(arguments[index].shape)
+        direction = generator.standard_normal(slopes.shape)
         if argument == "transition_t":
             direction[[0, 2], -1] = 0
-        loss = []
-        for sign in (1, -1):
-            moved = list(arguments)
-            moved[index] = moved[index] + sign * 1e-6 * direction
-            loss.append(np.sum(run_definition(moved)[0] * cotangents[0]))
-        expected = (loss[0] - loss[1]) / 2e-6
-        size = np.sqrt(np.sum(got[index] ** 2) * np.sum(direction**2))
-        error = abs(np.sum(got[index] * direction) - expected)
-        assert error < 1e-4 * size, argument
+        above, below = (
+            loss((argument, given[argument] + step * direction))
+            for step in (1e-6, -1e-6)
+        )
+        expected = (above - below) / 2e-6
+        size = np.sqrt(np.sum(slopes**2) * np.sum(direction**2))
+        assert abs(np.sum(slopes * direction) - expected) < 1e-4 * size, (
+            argument
+        )
 
 
 # In NumPy alone, the others take up to 35 s.
@@ -201,104 +181,59 @@ def test_expected_squared_state_norm_of_a_rotrnn_head_is_one(trained):
     assert np.abs(norms.mean(axis=0) - 1).max() < 0.12
 
 
-def test_lssl_fixed_trains_neither_transition_nor_timescale():
-    layer = UNITS["lssl"](trainable_transition=False, trainable_timescale=False)
+@pytest.mark.parametrize(
+    ("name", "fixed"),
+    [
+        ("lssl", ["trainable_transition", "trainable_timescale"]),
+        ("s4d", ["trainable_transition", "trainable_timescale"]),
+        ("s5", ["trainable_timescale"]),
+    ],
+)
+def test_what_is_fixed_is_not_trained(name, fixed):
+    layer = UNITS[name](**dict.fromkeys(fixed, False))
     layer.build((None, None, 3))
-    assert [weight.name for weight in layer.trainable_variables] == [
-        "output_matrix",
-        "feedthrough",
-        "kernel",
-        "bias",
-    ]
+    of_the_transition = ("transition", "input_vector") * (len(fixed) == 2)
+    for weight in layer.weights:
+        is_fixed = weight.name.startswith(("log_timescale", *of_the_transition))
+        assert weight.trainable != is_fixed, weight.name
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        (
-            "lssl",
-            {
-                "log_timescale": (3,),
-                "transition_p": (6,),
-                "transition_d": (6,),
-                "transition_q": (6,),
-                "transition_t": (3, 6),
-                "input_vector": (6,),
-                "output_matrix": (3, 2, 6),
-                "feedthrough": (3, 2),
-                "kernel": (6, 4),
-                "bias": (4,),
-            },
-        ),
-        (
-            "rotrnn",
-            {
-                "theta": (2, 2),
-                "gamma_log": (2,),
-                "rotation_kernel": (2, 5, 5),
-                "input_kernel": (2, 3, 5),
-                "output_kernel": (10, 4),
-                "feedthrough": (3, 4),
-            },
-        ),
-        (
-            "lru",
-            {
-                "nu_log": (6,),
-                "theta_log": (6,),
-                "gamma_log": (6,),
-                "input_real": (3, 6),
-                "input_imag": (3, 6),
-                "output_real": (6, 4),
-                "output_imag": (6, 4),
-                "feedthrough": (3, 4),
-            },
-        ),
-        (
-            "s5",
-            {
-                "log_timescale": (6,),
-                "transition_log_real": (6,),
-                "transition_imag": (6,),
-                "input_real": (3, 6),
-                "input_imag": (3, 6),
-                "output_real": (6, 4),
-                "output_imag": (6, 4),
-                "feedthrough": (3, 4),
-            },
-        ),
-        (
-            "linoss",
-            {
-                "log_timescale": (6,),
-                "stiffness": (6,),
-                "input_real": (3, 6),
-                "input_imag": (3, 6),
-                "output_real": (6, 4),
-                "output_imag": (6, 4),
-                "feedthrough": (3, 4),
-            },
-        ),
-        (
-            "s4d",
-            {
-                "log_timescale": (3,),
-                "transition_log_real": (3, 3),
-                "transition_imag": (3, 3),
-                "output_real": (3, 2, 3),
-                "output_imag": (3, 2, 3),
-                "feedthrough": (3, 2),
-                "kernel": (6, 4),
-                "bias": (4,),
-            },
-        ),
-    ],
+    "name",
+    # RotRNN draws each head apart, with a seed too: test_diagonal_layers.py.
+    [n for n in UNITS if takes(n, "kernel_initializer") and n != "rotrnn"],
 )
-def test_weights_have_their_public_names_and_shapes(name, expected):
-    layer = UNITS[name]()
+def test_a_seed_gives_every_kernel_numbers_of_its_own_again(name):
+    first, again = (drawn_kernels(name) for _ in range(2))
+    for kernel, numbers in first.items():
+        assert (numbers == again[kernel]).all(), kernel
+    for one, other in combinations(first.values(), 2):
+        size = min(one.size, other.size)
+        assert (one.ravel()[:size] != other.ravel()[:size]).all()
+
+
+def drawn_kernels(name):
+    """By name, those that a seeded initializer fills, in the largest form."""
+    seeded = keras.initializers.RandomNormal(seed=1)
+    given = {"gated": True, "bidirectional": True}
+    given |= dict.fromkeys(INITIALIZERS, seeded)
+    given = {key: value for key, value in given.items() if takes(name, key)}
+    layer = UNITS[name](seed=3, **given)
     layer.build((None, None, 3))
-    got = {weight.name: tuple(weight.shape) for weight in layer.weights}
-    assert got == expected
+    kernels = ["gate_kernel", "linear_kernel", "recurrent_kernel"]
+    kernels += ["backward_output_real", "backward_output_imag"]
+    kernels += UNITS[name].kernels
+    return {n: w for n, w in weights_of(layer).items() if n in kernels}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_the_docstring_names_every_weight(name):
+    text = "".join(base.__doc__ or "" for base in UNITS[name].layer.__mro__)
+    for form in UNITS[name].forms:
+        layer = UNITS[name](**form)
+        layer.build((None, None, 3))
+        missing = {w.name for w in layer.weights if f"`{w.name}`" not in text}
+        assert not missing, form
 
 
 @pytest.mark.rest("jax", "tensorflow")
@@ -326,41 +261,6 @@ def test_lssl_starts_in_the_range_of_timescales_it_is_given():
     timescale = np.exp(weights_of(layer)["log_timescale"])
     assert timescale.min() >= 0.01 - 1e-6 and timescale.max() <= 0.02 + 1e-6
     assert timescale.max() - timescale.min() > 0.005
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("rotrnn", {"units": 0}, "`units` should be a positive .* units=0"),
-        ("rotrnn", {"units": 2.5}, "`units` should .* Received: units=2.5"),
-        ("rotrnn", {"num_heads": 3}, "`num_heads` should divide .* Received"),
-        ("rotrnn", {"num_heads": 10}, "at least 2 states. Received: num_h"),
-        ("rotrnn", {"gamma_min": 0.0}, "`gamma_min` .* gamma_min=0.0"),
-        ("rotrnn", {"gamma_max": 1.0}, "`gamma_max` .* gamma_max=1.0"),
-        ("rotrnn", {"gamma_max": 0.4}, "`gamma_max` .* gamma_max=0.4"),
-        ("rotrnn", {"theta_max": -1}, "`theta_max` .* theta_max=-1"),
-        ("rotrnn", {"dropout": 1.0}, "`dropout` .* Received: dropout=1.0"),
-        (
-            "rotrnn",
-            {"bidirectional": True, "stateful": True},
-            "Received: bidirectional=True, stateful=True",
-        ),
-        (
-            "rotrnn",
-            {"bidirectional": True, "return_sequences": False},
-            "Received: bidirectional=True, return_sequences=False",
-        ),
-        ("lssl", {"state_size": 0}, "`state_size` .* state_size=0"),
-        ("lssl", {"channels": -1}, "`channels` .* Received: channels=-1"),
-        ("lssl", {"measure": "legx"}, "`measure` .* Received: measure=legx"),
-        ("lssl", {"dt_min": 0.0}, "`dt_min` .* Received: dt_min=0.0"),
-        ("lssl", {"dt_max": 1e-4}, "`dt_max` .* Received: dt_max=0.0001"),
-        ("lssl", {"alpha": 1.5}, "`alpha` .* Received: alpha=1.5"),
-    ],
-)
-def test_wrong_arguments_are_named_at_construction(name, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        UNITS[name](**arguments)
 
 
 @pytest.mark.parametrize("name", UNITS)

@@ -427,20 +427,6 @@ def test_of_nothing_there_is_nothing(sizes, kernel):
         assert not slope.any()
 
 
-def test_float64_keeps_its_digits(kernel):
-    if BACKEND == "jax":
-        pytest.skip("float64 is off in JAX")
-    inputs, response, _ = numbers(2, 100, 3, 2, 50)
-    given = [
-        keras.ops.convert_to_tensor(values, "float64")
-        for values in (inputs, response)
-    ]
-    (got,) = run(given)
-    assert keras.backend.standardize_dtype(got.dtype) == "float64"
-    expected = definition.causal_convolution(inputs, response)
-    assert relative_error(to_numpy([got])[0], expected) < 1e-14
-
-
 @pytest.mark.weekly(*COMPILING)
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="it has no such vmap")
 def test_vmap_equals_a_loop(kernel):
@@ -485,10 +471,10 @@ def test_shapes_that_do_not_fit_are_named(inputs, response, message):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-13)]
+    ("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-14)]
 )
 def test_both_precisions_run_where_float64_is_on(dtype, tolerance, kernel):
-    inputs, response, _ = numbers(2, 17, 3, 2, 9)
+    inputs, response, _ = numbers(2, 100, 3, 2, 50)
     expected = definition.causal_convolution(inputs, response)
     with float64():
         given = (

@@ -58,39 +58,61 @@ def system(time, per_step, batch=2, channels=3, seed=0):
     return [array.astype("float32").astype("float64") for array in arrays]
 
 
-def real_scan(reverse):
+def some_resets(time):
+    return np.random.default_rng(time).random((2, time)) < 0.2
+
+
+def dropped(decay, resets, reverse):
+    """The decays of the definition, which are zero where states are dropped."""
+    if resets is None:
+        return decay
+    if reverse:
+        # The first step that is read of a sequence is its last.
+        resets = np.roll(resets, -1, axis=1)
+        resets[:, -1] = False
+    return np.where(resets[..., None], 0.0, decay)
+
+
+def real_scan(reverse, resets=None):
+    options = {"reverse": reverse, "reset_mask": resets}
+
     def run(arguments):
-        return ops.linear_scan(*arguments, reverse=reverse)
+        return ops.linear_scan(*arguments, **options)
 
     def define(arguments):
-        return definition.linear_scan(*arguments, reverse=reverse)
+        decay, *others = arguments
+        decay = dropped(decay, resets, reverse)
+        return definition.linear_scan(decay, *others, reverse=reverse)
 
     return run, define
 
 
-def complex_scan(reverse):
+def complex_scan(reverse, resets=None):
+    options = {"reverse": reverse, "reset_mask": resets}
+
     def run(arguments):
         decay, inputs, state = zip(arguments[::2], arguments[1::2])
         outputs, final = ops.complex_linear_scan(
-            decay, inputs, state, reverse=reverse
+            decay, inputs, state, **options
         )
         return *outputs, *final
 
     def define(arguments):
-        outputs, final = definition.linear_scan(
-            *(r + 1j * i for r, i in zip(arguments[::2], arguments[1::2])),
-            reverse=reverse,
+        decay, *others = (
+            r + 1j * i for r, i in zip(arguments[::2], arguments[1::2])
         )
+        decay = dropped(decay, resets, reverse)
+        outputs, final = definition.linear_scan(decay, *others, reverse=reverse)
         return outputs.real, outputs.imag, final.real, final.imag
 
     return run, define
 
 
-def case(field, time, per_step, reverse):
+def case(field, time, per_step, reverse, resets=None):
     arrays = system(time, per_step)
     if field == "real":
-        return *real_scan(reverse), arrays[::2]
-    return *complex_scan(reverse), arrays
+        return *real_scan(reverse, resets), arrays[::2]
+    return *complex_scan(reverse, resets), arrays
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -98,10 +120,11 @@ def case(field, time, per_step, reverse):
 @pytest.mark.parametrize("field", ["real", "complex"])
 @pytest.mark.parametrize("time", LENGTHS)
 def test_scan_equals_its_definition(kernel, time, field, per_step, reverse):
-    run, define, arrays = case(field, time, per_step, reverse)
-    outputs = to_numpy(run(tensors(arrays)))
-    for got, expected in zip(outputs, define(arrays), strict=True):
-        assert relative_error(got, expected) < 2e-5 + 2e-7 * time
+    for resets in (None, some_resets(time)):
+        run, define, arrays = case(field, time, per_step, reverse, resets)
+        outputs = to_numpy(run(tensors(arrays)))
+        for got, expected in zip(outputs, define(arrays), strict=True):
+            assert relative_error(got, expected) < 2e-5 + 2e-7 * time
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -223,14 +246,6 @@ def test_projected_scan_equals_its_definition(time, per_step, reverse):
     def pair(parts):
         return parts[0] + 1j * parts[1]
 
-    expected, expected_final = definition.projected_scan(
-        pair(decay),
-        inputs,
-        pair(kernels[:2]),
-        pair(kernels[2:]),
-        real + 1j * imag,
-        reverse,
-    )
     arguments = [
         tensors(decay),
         *tensors([inputs]),
@@ -238,13 +253,23 @@ def test_projected_scan_equals_its_definition(time, per_step, reverse):
         tensors(kernels[2:]),
     ]
     options = {"initial_state": tensors([real, imag]), "reverse": reverse}
-    outputs, final = ops.projected_scan(*arguments, **options)
     tolerance = 2e-5 + 2e-7 * time
-    assert relative_error(to_numpy([outputs])[0], expected) < tolerance
-    assert relative_error(pair(to_numpy(final)), expected_final) < tolerance
-    none, final = ops.projected_scan(*arguments, **options, keep_all=False)
-    assert none is None
-    assert relative_error(pair(to_numpy(final)), expected_final) < tolerance
+    for resets in (None, some_resets(time)):
+        expected, expected_final = definition.projected_scan(
+            dropped(pair(decay), resets, reverse),
+            inputs,
+            pair(kernels[:2]),
+            pair(kernels[2:]),
+            real + 1j * imag,
+            reverse,
+        )
+        options["reset_mask"] = resets
+        outputs, final = ops.projected_scan(*arguments, **options)
+        assert relative_error(to_numpy([outputs])[0], expected) < tolerance
+        assert relative_error(pair(to_numpy(final)), expected_final) < tolerance
+        none, final = ops.projected_scan(*arguments, **options, keep_all=False)
+        assert none is None
+        assert relative_error(pair(to_numpy(final)), expected_final) < tolerance
 
 
 @pytest.mark.parametrize("count", [1, 4, 33])
@@ -471,6 +496,12 @@ def test_scan_runs_in_a_functional_model_of_any_length(name, jit_compile):
 def test_wrong_shapes_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         ops.linear_scan(*(np.zeros(a, "float32") for a in arguments))
+
+
+def test_a_reset_mask_that_does_not_fit_is_named():
+    inputs = np.ones((2, 3, 4), "float32")
+    with pytest.raises(ValueError, match="`reset_mask` should have the shape"):
+        ops.linear_scan(inputs[0, 0], inputs, reset_mask=np.ones((2, 4), bool))
 
 
 def test_a_complex_argument_that_is_no_pair_is_named():

@@ -114,11 +114,13 @@ def unit_of(name):
     return UNITS[name.removesuffix("_cell")]
 
 
-def definition(name, layer, inputs, states=(), form=(), **options):
+def definition(
+    name, layer, inputs, states=(), form=(), weights=None, **options
+):
     """What the paper's float64 loop gives: outputs and final states."""
     return unit_of(name).defined(
         dict(form),
-        weights_of(layer),
+        weights_of(layer) if weights is None else weights,
         np.asarray(inputs, "float64"),
         *(np.asarray(state, "float64") for state in states),
         **options,

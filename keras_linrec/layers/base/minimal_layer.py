@@ -1,5 +1,8 @@
 """The base of the minimal gated units of Feng et al. 2024."""
 
+from typing import Literal
+from typing import get_args
+
 from keras_linrec.double_precision import product
 from keras_linrec.layers.base.gated_layer import GatedLayer
 from keras_linrec.layers.base.input_weights import side_by_side
@@ -7,7 +10,7 @@ from keras_linrec.ops.gated_scan import Driven
 from keras_linrec.ops.gated_scan import Gates
 from keras_linrec.validation import require_choice
 
-_CANDIDATES = ("linear", "positive")
+Candidate = Literal["linear", "positive"]
 
 
 class MinimalLayer(GatedLayer):
@@ -31,7 +34,7 @@ class MinimalLayer(GatedLayer):
         self.candidate = candidate
 
     def _accept_candidate(self, name, value):
-        require_choice(name, value, _CANDIDATES)
+        require_choice(name, value, get_args(Candidate))
         return value
 
     def gating(self):

@@ -2,6 +2,7 @@
 
 from typing import Literal
 from typing import NamedTuple
+from typing import get_args
 
 import keras
 import numpy as np
@@ -20,6 +21,7 @@ from keras_linrec.layers.ldstack.conversion import NetworkConversion
 from keras_linrec.layers.linear_dynamical_system.layer import (
     LinearDynamicalSystem,
 )
+from keras_linrec.layers.linear_dynamical_system.layer import Mimo
 from keras_linrec.ops import precision
 from keras_linrec.ops.algebra.inverse import inverse
 from keras_linrec.ops.masks import packing
@@ -30,7 +32,7 @@ from keras_linrec.validation import require_bools
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
-BASES = ("learned", "companion")
+Basis = Literal["learned", "companion"]
 
 
 @keras.saving.register_keras_serializable("keras_linrec")
@@ -188,10 +190,10 @@ trained in a linear layer |
         depth: int = 2,
         activation: types.Identifier = "elu",
         eigenvalues: types.Parameterization = "standard",
-        mimo: Literal["concatenate", "average", "general"] = "concatenate",
+        mimo: Mimo = "concatenate",
         projections: int = 4,
         slope: float = 1.0,
-        basis: Literal["learned", "companion"] = "learned",
+        basis: Basis = "learned",
         basis_initializer: types.Identifier = "orthogonal",
         use_state_bias: bool = False,
         one_state: bool = False,
@@ -217,7 +219,7 @@ trained in a linear layer |
         super().__init__(**for_bases(LDStack, locals()))
         require_count("depth", depth)
         require_between("slope", slope, 0, 1, "(]")
-        require_choice("basis", basis, BASES)
+        require_choice("basis", basis, get_args(Basis))
         require_bools(use_state_bias=use_state_bias, one_state=one_state)
         self.depth = depth
         self.slope = slope

@@ -2,6 +2,7 @@
 
 import random
 from typing import Literal
+from typing import get_args
 
 import keras
 import numpy as np
@@ -23,7 +24,7 @@ from keras_linrec.validation import require_bool
 from keras_linrec.validation import require_choice
 from keras_linrec.validation import require_count
 
-MIMO = ("concatenate", "average", "general")
+Mimo = Literal["concatenate", "average", "general"]
 # The states of a system up to which angles drawn one by one stay apart.
 _UNIFORM_MAX = 64
 # A default `state_size` is the smallest multiple of the features from this on.
@@ -175,7 +176,7 @@ in modal coordinates |
         units: int | None = None,
         state_size: int | None = None,
         eigenvalues: types.Parameterization = "standard",
-        mimo: Literal["concatenate", "average", "general"] = "concatenate",
+        mimo: Mimo = "concatenate",
         projections: int = 4,
         initial_eigenvalues: types.InitialEigenvalues | None = None,
         activation: types.Identifier = None,
@@ -200,7 +201,7 @@ in modal coordinates |
         super().__init__(**for_bases(LinearDynamicalSystem, locals()))
         require_count("state_size", state_size, optional=True)
         eigenvalues_ops.require_parameterization(eigenvalues)
-        require_choice("mimo", mimo, MIMO)
+        require_choice("mimo", mimo, get_args(Mimo))
         require_bool("use_bias", use_bias)
         require_count("projections", projections)
         self.state_size = state_size
