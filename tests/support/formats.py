@@ -233,7 +233,8 @@ def of_torch_export(model, folder, sizes):
 
     path = folder / "model.pt2"
     given = {}
-    if isinstance(model.input, dict):
+    # A `Sequential` has no `input`.
+    if sizes is None and isinstance(model.input, dict):
         given = _sizes_of_text(model)
     elif sizes:
         shape = tuple(size or sample for size, sample in zip(sizes, (2, 9)))
