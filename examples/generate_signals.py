@@ -2,7 +2,8 @@
 
 The guide docs/guides/tasks/generate_signals.md explains the code. Its picture:
 
-    pip install ".[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,torch]"    # or jax, or tensorflow
+    export KERAS_BACKEND=torch
     python examples/generate_signals.py --output docs/images/tasks
 """
 

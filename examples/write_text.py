@@ -2,7 +2,8 @@
 
 The guide docs/guides/tasks/text.md explains the code. Its picture:
 
-    pip install ".[examples,jax,nlp]"    # or tensorflow, or torch
+    pip install ".[examples,torch,nlp]"    # or jax, or tensorflow
+    export KERAS_BACKEND=torch
     python examples/write_text.py --output docs/images/tasks
 """
 
