@@ -2,16 +2,18 @@
 
 The guide docs/guides/tasks/detect_anomalies.md explains the code. Its picture:
 
-    pip install ".[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,torch]"    # or jax, or tensorflow
+    export KERAS_BACKEND=torch
     python examples/detect_anomalies.py --output docs/images/tasks
 """
 
 import functools
 
 import numpy as np
-from common import lstm
 from common import prepare_backend
 from task_guides import Record
+from task_guides import lstm
+from task_guides import lstm_name
 from task_guides import median_row
 from task_guides import run
 
@@ -147,8 +149,19 @@ def deviations(streams):
     """The recent squared distance from the mean of the last 30 steps."""
     sums = np.cumsum(np.pad(streams[:, :, 0], ((0, 0), (31, 0))), axis=1)
     mean = (sums[:, 30:] - sums[:, :-30])[:, : streams.shape[1]] / 30
+    return smoothed(np.square(streams[:, :, 0] - mean))
+
+
+def whole_scores(model, streams):
+    """`scores` of a model that has no step, from whole streams."""
+    predicted = model.predict(streams[:, :-1], verbose=0)
+    expected = np.concatenate([streams[:, :1], predicted], axis=1)
+    return smoothed(np.square(streams - expected)[:, :, 0])
+
+
+def smoothed(errors):
     score, every = 0, []
-    for error in np.square(streams[:, :, 0] - mean).T:
+    for error in errors.T:
         score = 0.8 * score + 0.2 * error
         every.append(score)
     return np.stack(every, axis=1)
@@ -156,25 +169,25 @@ def deviations(streams):
 
 def measure(options):
     record, example = Record("squared error of the next step"), None
+    models = {"RotRNN": build_model, lstm_name(): build_lstm}
     for seed in range(options.seeds):
-        keras.utils.set_random_seed(seed)
         generator = np.random.default_rng(seed)
-        normal, held_out, other = (
+        normal, validation, held_out, other = (
             streams(count, options.steps, generator)
-            for count in (options.streams, options.new, options.new)
+            for count in (options.streams, *[options.new] * 3)
         )
+
+        sets = normal, validation, options.epochs
         faulty, faults = with_faults(other, generator)
         data = held_out, faulty, faults
         figures_of(record, "distance from the mean", deviations, *data)
-        for name, build in (("RotRNN", build_model), ("LSTM", build_lstm)):
-            model = build()
-            record.start()
-            history = train(model, normal, held_out, options.epochs)
-            record.history(name, model, history, "val_loss")
-            step = keras_linrec.export_step(model)
-            score, limit = figures_of(
-                record, name, functools.partial(scores, step), *data
-            )
+        for name, build in models.items():
+            model = record.train(name, seed, build, train, sets, "val_loss")
+            score = functools.partial(whole_scores, model)
+            if build is build_model:
+                step = keras_linrec.export_step(model)
+                score = functools.partial(scores, step)
+            score, limit = figures_of(record, name, score, *data)
             if example is None:
                 # The median of the largest scores in a fault.
                 row = median_row(np.where(faults, score, 0).max(axis=1))

@@ -2,14 +2,16 @@
 
 The guide docs/guides/tasks/fill_gaps.md explains the code. Its picture:
 
-    pip install ".[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,torch]"    # or jax, or tensorflow
+    export KERAS_BACKEND=torch
     python examples/fill_gaps.py --output docs/images/tasks
 """
 
 import numpy as np
-from common import lstm
 from common import prepare_backend
 from task_guides import Record
+from task_guides import lstm
+from task_guides import lstm_name
 from task_guides import median_row
 from task_guides import run
 
@@ -141,41 +143,49 @@ def train_irregular(model, training, validation, epochs, rate=5e-3):
 
 
 def build_lstm():
-    both = keras.layers.Bidirectional(lstm(68, return_sequences=True))
-    return keras.Sequential(
-        [keras.Input((None, 2)), both, keras.layers.Dense(1)]
-    )
+    """One LSTM from the start and one from the end."""
+    gapped = keras.Input((None, 2))
+    forward = lstm(68, return_sequences=True)(gapped)
+    backward = keras.ops.flip(gapped, axis=1)
+    backward = lstm(68, return_sequences=True)(backward)
+    backward = keras.ops.flip(backward, axis=1)
+    both = keras.layers.concatenate([forward, backward])
+    return keras.Model(gapped, keras.layers.Dense(1)(both))
 
 
 def measure(options):
-    record, example = Record("squared error in gaps of new signals"), None
+    record, example = Record("squared error in validation gaps"), None
+    models = {"RotRNN": build_model, lstm_name(): build_lstm}
     for seed in range(options.seeds):
-        keras.utils.set_random_seed(seed)
         generator = np.random.default_rng(seed)
-        training = waves(options.signals, options.steps, generator)
-        new = waves(options.new, options.steps, generator)
-        gapped, missing = with_gaps(training[0], generator)
-        new_gapped, new_missing = with_gaps(new[0], generator)
+        training, validation, new = (
+            waves(count, options.steps, generator)
+            for count in (options.signals, options.new, options.new)
+        )
+        sets = [
+            _with_weights(signals, generator)
+            for signals, _ in (training, validation, new)
+        ]
+        new_gapped, _, new_missing = sets[2]
+        data = sets[0], sets[1], options.epochs
         lines = interpolated(new_gapped, new_missing) - new[0]
         error = np.average(np.square(lines[:, :, 0]), weights=new_missing)
         record.figure("straight lines", error=error)
-        for name, build in (("RotRNN", build_model), ("LSTM", build_lstm)):
-            model = build()
-            record.start()
-            history = train(
-                model,
-                (gapped, training[0], missing),
-                (new_gapped, new[0], new_missing),
-                options.epochs,
-            )
-            record.history(name, model, history, "val_error")
-            record.figure(name, error=record.curves[name][-1][-1])
+        for name, build in models.items():
+            model = record.train(name, seed, build, train, data, "val_error")
+            filled = model.predict(new_gapped, verbose=0)
+            squares = np.square(filled - new[0])[:, :, 0]
+            record.figure(name, error=np.average(squares, weights=new_missing))
             if example is None:
-                filled = model.predict(new_gapped, verbose=0)
                 row = typical(new[0], filled, new_missing)
                 example = shown(new[0][row], filled[row], new_missing[row])
         measure_irregular(record, training, new, options, generator)
     return {**record.result(), "example": example}
+
+
+def _with_weights(signals, generator):
+    gapped, missing = with_gaps(signals, generator)
+    return gapped, signals, missing
 
 
 def measure_irregular(record, training, new, options, generator):

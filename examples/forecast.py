@@ -2,14 +2,16 @@
 
 The guide docs/guides/tasks/forecast.md explains the code. Its picture:
 
-    pip install ".[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,torch]"    # or jax, or tensorflow
+    export KERAS_BACKEND=torch
     python examples/forecast.py --output docs/images/tasks
 """
 
 import numpy as np
-from common import lstm
 from common import prepare_backend
 from task_guides import Record
+from task_guides import lstm
+from task_guides import lstm_name
 from task_guides import median_row
 from task_guides import run
 
@@ -104,22 +106,22 @@ def build_lstm():
 
 
 def measure(options):
-    record, example = Record("quantile loss on new series"), None
+    record, example = Record("quantile loss on validation series"), None
+    models = {"RotRNN": build_model, lstm_name(): build_lstm}
     for seed in range(options.seeds):
-        keras.utils.set_random_seed(seed)
         generator = np.random.default_rng(seed)
         training = demand(options.series, generator)
-        new = past, true = demand(options.new, generator)
+        validation = demand(options.new, generator)
+        past, true = demand(options.new, generator)
+
+        data = training, validation, options.epochs
         for name, back in (("a day before", 24), ("a week before", 168)):
             # The last whole period, as often as it fits.
             hours = PAST - back + np.arange(AHEAD) % back
             error = np.abs(past[:, hours, 0] - true).mean()
             record.figure(name, error=error)
-        for name, build in (("RotRNN", build_model), ("LSTM", build_lstm)):
-            model = build()
-            record.start()
-            history = train(model, training, new, options.epochs)
-            record.history(name, model, history, "val_loss")
+        for name, build in models.items():
+            model = record.train(name, seed, build, train, data, "val_loss")
             predicted = model.predict(past, verbose=0)
             error, inside = accuracy(predicted, true)
             record.figure(name, error=error, inside=inside)

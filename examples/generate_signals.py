@@ -2,14 +2,16 @@
 
 The guide docs/guides/tasks/generate_signals.md explains the code. Its picture:
 
-    pip install ".[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,torch]"    # or jax, or tensorflow
+    export KERAS_BACKEND=torch
     python examples/generate_signals.py --output docs/images/tasks
 """
 
 import numpy as np
-from common import lstm
 from common import prepare_backend
 from task_guides import Record
+from task_guides import lstm
+from task_guides import lstm_name
 from task_guides import run
 
 prepare_backend()
@@ -119,25 +121,27 @@ def build_lstm():
 
 
 def measure(options):
-    record, example = Record("loss of the next step, in bits"), None
+    record, example = (
+        Record("loss of the next step, in bits", 1 / np.log(2)),
+        None,
+    )
+    models = {"RotRNN": build_model, lstm_name(): build_lstm}
     for seed in range(options.seeds):
-        keras.utils.set_random_seed(seed)
         generator = np.random.default_rng(seed)
-        signals = heartbeats(options.signals, options.steps, generator)
-        new = heartbeats(options.new, options.steps, generator)
+        signals, validation, new = (
+            heartbeats(count, options.steps, generator)
+            for count in (options.signals, options.new, options.new)
+        )
+        data = signals, validation, options.epochs
         shares = np.bincount(to_levels(signals).ravel(), minlength=LEVELS) + 1
         shares = shares / shares.sum()
         record.figure(
             "shares of the levels", bits=-np.log2(shares)[to_levels(new)].mean()
         )
-        for name, build in (("RotRNN", build_model), ("LSTM", build_lstm)):
-            model = build()
-            record.start()
-            history = train(model, signals, new, options.epochs)
-            losses = np.array(history.history["val_loss"]) / np.log(2)
-            history.history["bits"] = losses.tolist()
-            record.history(name, model, history, "bits")
-            record.figure(name, bits=losses[-1])
+        for name, build in models.items():
+            model = record.train(name, seed, build, train, data, "val_loss")
+            loss = model.evaluate(new[:, :-1], to_levels(new)[:, 1:], verbose=0)
+            record.figure(name, bits=loss / np.log(2))
             if example is None:
                 step = keras_linrec.export_step(model)
                 half = options.steps // 2

@@ -2,14 +2,18 @@
 
 The guide docs/guides/tasks/regress_sensors.md explains the code. Its picture:
 
-    pip install ".[examples,jax]"    # or tensorflow, or torch
+    pip install ".[examples,torch]"    # or jax, or tensorflow
+    export KERAS_BACKEND=torch
     python examples/regress_sensors.py --output docs/images/tasks
 """
 
+import functools
+
 import numpy as np
-from common import lstm
 from common import prepare_backend
 from task_guides import Record
+from task_guides import lstm
+from task_guides import lstm_name
 from task_guides import median_row
 from task_guides import run
 
@@ -108,25 +112,27 @@ def build_lstm(sensors):
 
 
 def measure(options):
-    record, example = Record("error of the charge on new batteries"), None
+    record, example = Record("error of the charge on validation data"), None
+    builders = {"LSSL": build_model, lstm_name(): build_lstm}
     for seed in range(options.seeds):
-        keras.utils.set_random_seed(seed)
         generator = np.random.default_rng(seed)
         training = batteries(options.batteries, options.minutes, generator)
-        new = batteries(options.new, options.minutes, generator)
+        validation, new = (
+            batteries(options.new, options.minutes, generator) for _ in range(2)
+        )
+
+        data = training, validation, options.epochs
         record.figure(
             "mean of the training data",
             error=np.sqrt(np.mean((new[1] - training[1].mean()) ** 2)),
         )
-        for name, build in (("LSSL", build_model), ("LSTM", build_lstm)):
-            model = build(training[0])
-            record.start()
-            rate = 5e-3 if name == "LSSL" else 3e-3
-            history = train(model, training, new, options.epochs, rate)
-            record.history(name, model, history, "val_error")
-            record.figure(name, error=record.curves[name][-1][-1])
+        for name, builder in builders.items():
+            build = functools.partial(builder, training[0])
+            model = record.train(name, seed, build, train, data, "val_error")
+            estimates = model.predict(new[0], verbose=0)
+            error = np.sqrt(np.mean(np.square(estimates - new[1])))
+            record.figure(name, error=error)
             if example is None:
-                estimates = model.predict(new[0], verbose=0)
                 example = shown(new[1][:, :, 0], estimates[:, :, 0])
     return {**record.result(), "example": example}
 

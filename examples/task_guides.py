@@ -1,7 +1,7 @@
 """Shared parts of the examples of `docs/guides/tasks/`.
 
-Each of these examples trains a model and a baseline with several seeds, writes
-the figures to `NAME.json`, and draws `NAME.png` from that file.
+Each of these examples trains a model and an LSTM with several seeds, writes the
+figures to `NAME.json`, and draws `NAME.png` from that file.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import numpy as np
 from common import BACKENDS
 from common import add_numbers
 from common import add_output
+from common import lstm as keras_lstm
 from common import make_folder
 from common import refuse
 from pictures import FAINT
@@ -21,6 +22,9 @@ from pictures import new_figure
 from pictures import save
 
 # Functions import Keras themselves, after a backend has been chosen.
+
+# Those that are tried for each model, once.
+LEARNING_RATES = (1e-3, 3e-3, 1e-2)
 
 
 def run(name, description, measure, sizes, arguments=None):
@@ -77,39 +81,83 @@ def _parse(name, description, sizes, arguments):
     return parser.parse_args(arguments)
 
 
+def lstm(units, return_sequences=False):
+    """The LSTM to compare with: PyTorch's own, where it can run."""
+    if lstm_name() != "torch.nn.LSTM":
+        return keras_lstm(units, return_sequences=return_sequences)
+    from recipes.networks import TorchLSTM
+
+    return TorchLSTM(units, return_sequences)
+
+
+def lstm_name():
+    """What `lstm` returns, as the tables and the plots call it."""
+    import keras
+
+    torch = keras.backend.backend() == "torch"
+    return "torch.nn.LSTM" if torch else "keras.layers.LSTM"
+
+
 class Record:
     """Curves, figures and times of several models and seeds.
 
     Args:
         quantity: what the curves show, the label of the plot's axis.
+        scale: what Keras' values are multiplied by. Defaults to 1.
     """
 
-    def __init__(self, quantity):
+    def __init__(self, quantity, scale=1.0):
         self.quantity = quantity
+        self.scale = scale
         self.curves, self.figures, self.seconds = {}, {}, {}
         self.parameters = {}
-        self.start()
+        self.trials = {}
 
-    def history(self, name, model, history, key):
-        """Keep the curve of a training that has just ended, and its times.
+    def train(self, name, seed, build, fit, data, key, best=min):
+        """Train a model, and keep its curve and times.
 
-        The training began with the last call of `start`.
+        The first call for a name tries `LEARNING_RATES`, and those after it
+        take the rate that was best then.
 
         Args:
             name: of the model in the plot.
-            model: the model.
-            history: what `fit` returned.
-            key: the history's entry to keep.
-        """
-        self.curves.setdefault(name, []).append(history.history[key])
-        self.parameters[name] = model.count_params()
-        clocks = {"wall": time.perf_counter(), "cpu": time.process_time()}
-        seconds = {key: clocks[key] - self.clocks[key] for key in clocks}
-        self.seconds.setdefault(name, []).append(seconds)
+            seed: of the weights.
+            build: function that returns a model.
+            fit: function of a model, `data` and a learning rate that trains the
+                model and returns what Keras' `fit` returns.
+            data: tuple, the arguments of `fit` between these two.
+            key: the history's entry to keep, and to choose the rate by: of
+                validation data that give none of the figures.
+            best: `min` or `max`. Defaults to `min`.
 
-    def start(self):
-        """Start the clocks of a training."""
-        self.clocks = {"wall": time.perf_counter(), "cpu": time.process_time()}
+        Returns:
+            The model.
+        """
+        first = name not in self.trials
+        rates = LEARNING_RATES if first else [self._rate(name, best)]
+        results = {}
+        for rate in rates:
+            model, history, seconds = _trained(seed, build, fit, data, rate)
+            curve = [self.scale * value for value in history.history[key]]
+            results[rate] = model, curve, seconds
+        if first:
+            self.trials[name] = {
+                rate: curve[-1] for rate, (_, curve, _) in results.items()
+            }
+        model, curve, seconds = results[self._rate(name, best)]
+        self.curves.setdefault(name, []).append(curve)
+        self.seconds.setdefault(name, []).append(seconds)
+        self.parameters[name] = model.count_params()
+        return model
+
+    def _rate(self, name, best):
+        # A loss that is not a number is no candidate.
+        trials = {
+            rate: last
+            for rate, last in self.trials[name].items()
+            if np.isfinite(last)
+        }
+        return best(trials, key=trials.get)
 
     def figure(self, name, **values):
         """Keep the final figures of one seed."""
@@ -122,9 +170,24 @@ class Record:
             "quantity": self.quantity,
             "parameters": self.parameters,
             "seconds": self.seconds,
+            "trials": self.trials,
             "curves": self.curves,
             "figures": self.figures,
         }
+
+
+def _trained(seed, build, fit, data, rate):
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    model = build()
+    started = time.perf_counter(), time.process_time()
+    history = fit(model, *data, rate)
+    seconds = {
+        "wall": time.perf_counter() - started[0],
+        "cpu": time.process_time() - started[1],
+    }
+    return model, history, seconds
 
 
 def median_row(errors):

@@ -7,7 +7,8 @@ A test that shows a capability of a layer is marked with it,
 and gives the layer by its parameter `name`, or by `layers` in the mark. A layer
 has a capability under a backend if all its tests of that capability pass there.
 A test that runs under one backend on behalf of several names them in
-`backends`.
+`backends`. A capability without a passing test is said to be untested, unless
+`is_absent` says that the layer does not have it.
 
 `tests/run.py` has each process write its results, and compares the table in
 `docs/capabilities.md`.
@@ -21,6 +22,7 @@ from pathlib import Path
 BACKENDS = {"jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 FOLDER = "KERAS_LINREC_TEST_RESULTS"
 CELLS = "the cells in `layers.RNN`"
+DELTAS = "irregular steps, `time_deltas`"
 # In the order of the table's rows.
 CAPABILITIES = (
     "outputs and gradients match the paper",
@@ -29,7 +31,7 @@ CAPABILITIES = (
     "several sequences in one row, `reset_mask`",
     "in chunks, with states in and out",
     "one step at a time",
-    "irregular steps, `time_deltas`",
+    DELTAS,
     "`stateful`",
     "`go_backwards`, `Bidirectional`",
     "`mixed_bfloat16`, `mixed_float16`",
@@ -48,6 +50,15 @@ CAPABILITIES = (
     "a NaN stays in its row",
     "`export_step`",
 )
+# What the cells do not have: arguments that `layers.RNN` or they do not take,
+# and a method for one step, which is the cell's call.
+ABSENT_IN_CELLS = {
+    "several sequences in one row, `reset_mask`",
+    "one step at a time",
+    DELTAS,
+    "dropout, seeds",
+}
+ABSENT_MARK, UNTESTED_MARK = "n/a", "untested"
 BEGIN, END = "<!-- capabilities: tests/run.py -->", "<!-- end -->"
 
 # Removed, so that a pytest started by a test writes nothing.
@@ -150,7 +161,7 @@ def table(folder, page=None):
         outcomes = found[capability, layer, backend]
         if outcomes:
             return all(outcomes)
-        cell = documented.get((capability, titles[layer]), "")
+        cell = documented.get((capability, titles[layer]), UNTESTED_MARK)
         return cell == "yes" or BACKENDS[backend] in cell
 
     def cell(capability, layer):
@@ -159,12 +170,35 @@ def table(folder, page=None):
             for backend, title in BACKENDS.items()
             if is_able(capability, layer, backend)
         ]
-        return "yes" if len(able) == len(BACKENDS) else ", ".join(able)
+        return shown_cell(able, is_absent(capability, layer))
 
     rows = [["", *titles.values()], ["---"] * (1 + len(titles))]
     for capability in CAPABILITIES:
         rows.append([capability, *(cell(capability, name) for name in titles)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def is_absent(capability, layer):
+    """Whether a layer does not have a capability, tested or not."""
+    from support.units import UNITS
+
+    if layer == "cell":
+        return capability in ABSENT_IN_CELLS
+    return capability == DELTAS and not UNITS[layer].takes_time_deltas
+
+
+def shown_cell(able, absent):
+    """A cell, from the titles of the backends with a passing test."""
+    if absent and able:
+        raise ValueError(
+            "What is_absent in tests/capabilities.py names should have no "
+            f"test that passes. Received: it passes under {', '.join(able)}"
+        )
+    if absent:
+        return ABSENT_MARK
+    if not able:
+        return UNTESTED_MARK
+    return "yes" if len(able) == len(BACKENDS) else ", ".join(able)
 
 
 def with_table(text, new):

@@ -3,7 +3,9 @@
 import ast
 import json
 from importlib import import_module
+from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 from support import ROOT
@@ -79,12 +81,39 @@ def test_an_example_compares_its_model_with_a_baseline(
         monkeypatch.setattr(module, "LENGTH", 32)
     arguments = f"--epochs 1 --seeds 1 --output {tmp_path}".split()
     result = module.main([*sizes.split(), *arguments])
-    assert "LSTM" in result["curves"] and len(result["curves"]) > 1
-    assert "| LSTM | " in capsys.readouterr().out
+    lstm = "torch.nn.LSTM"
+    assert lstm in result["curves"] and len(result["curves"]) > 1
+    assert f"| {lstm} | " in capsys.readouterr().out
+    # Both are tuned alike.
+    trials = [len(tried) for tried in result["trials"].values()]
+    assert trials == [3, 3]
     picture = tmp_path / f"{guide}.png"
     picture.unlink()
     module.main(["--plot-only", "--output", str(tmp_path)])
     assert picture.stat().st_size > 0
+
+
+@pytest.mark.parametrize(("best", "chosen"), [(min, 3e-3), (max, 1e-3)])
+def test_every_rate_is_tried_once_and_the_best_is_kept(best, chosen):
+    task_guides = import_module("task_guides")
+    last = {1e-3: 0.5, 3e-3: 0.2, 1e-2: float("nan")}
+    tried = []
+
+    def fit(model, data, rate):
+        assert data == "signals"
+        tried.append(rate)
+        return SimpleNamespace(history={"val_loss": [1.0, last[rate]]})
+
+    def build():
+        return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+    record = task_guides.Record("loss", scale=10.0)
+    for seed in range(2):
+        record.train("ours", seed, build, fit, ("signals",), "val_loss", best)
+    assert tried == [1e-3, 3e-3, 1e-2, chosen]
+    result = record.result()
+    assert result["curves"] == {"ours": [[10.0, 10 * last[chosen]]] * 2}
+    assert result["parameters"] == {"ours": 3}
 
 
 def test_every_signal_is_in_a_batch_and_the_first_two_differ_in_length():
