@@ -24,6 +24,31 @@ inline const Kernels<double>& kernels<double>() {
   return instruction_set().double_precision;
 }
 
+// Memory from the beginning of a line of the cache on. A vector that lies in
+// two lines is read twice: with the 16 bytes that `new` sees to, the loops of
+// an impulse response and its gradient (lane_kernels.h) take 1.25 times as
+// long.
+template <class Number>
+struct LineAllocator {
+  typedef Number value_type;
+  static constexpr std::align_val_t line{64};
+  LineAllocator() = default;
+  template <class Other>
+  LineAllocator(const LineAllocator<Other>&) {}
+  Number* allocate(size_t count) {
+    if (count > SIZE_MAX / sizeof(Number)) throw std::bad_alloc();
+    return static_cast<Number*>(::operator new(count * sizeof(Number), line));
+  }
+  void deallocate(Number* numbers, size_t) {
+    ::operator delete(numbers, line);
+  }
+  bool operator==(const LineAllocator&) const { return true; }
+  bool operator!=(const LineAllocator&) const { return false; }
+};
+
+template <class Number>
+using Aligned = std::vector<Number, LineAllocator<Number>>;
+
 // The one or two arrays of a quantity.
 template <class Pointer>
 struct Parts {

@@ -14,136 +14,169 @@ namespace {
 typedef Pair<double> Group;
 constexpr int64_t lanes = 2 * Group::width;
 
-INLINE void step_group(const LaneSteps& s, int64_t step) {
-  const double* from = s.state + step * s.stride;
-  double* to = s.state + (step + 1) * s.stride;
+// The calls below copy their arguments: a store could change a struct that the
+// compiler sees through a reference, and each row would read all pointers again.
+
+// scratch = (I + F)^-1 (E from + added(row))
+template <class Added>
+INLINE void eliminate(const LaneSystem& s, const double* from,
+                      const Added& added) {
   Group before{}, here = Group::load(from), eliminated{};
   for (int64_t n = 0; n < s.size; n++) {
     const int64_t row = n * lanes;
     const Group next = Group::load(from + row + lanes);
-    eliminated = s.middle[n] * here + s.left[n] * before + s.right[n] * next -
-                 Group::load(s.factors + row) * eliminated;
+    const Group moved =
+        s.middle[n] * here + s.left[n] * before + s.right[n] * next;
+    eliminated =
+        added(moved, row) - Group::load(s.factors + row) * eliminated;
     eliminated.store(s.scratch + row);
     before = here;
     here = next;
   }
-  for (int64_t m = 0; m < s.channels; m++) {
-    const double* read_out = s.read_out + m * s.size * lanes;
-    Group even{}, odd{};
-    int64_t n = 0;
-    for (; n + 1 < s.size; n += 2) {
-      const int64_t row = n * lanes;
-      even = even + Group::load(read_out + row) * Group::load(from + row);
-      odd = odd + Group::load(read_out + row + lanes) *
-                      Group::load(from + row + lanes);
-    }
-    if (n < s.size)
-      even = even +
-             Group::load(read_out + n * lanes) * Group::load(from + n * lanes);
-    (even + odd).store(s.outputs + (step * s.channels + m) * lanes);
-  }
+}
+
+// to = from + (P (I + U))^-1 scratch, and calls use(from's row, row).
+template <class Use>
+INLINE void substitute(const LaneSystem& s, const double* from, double* to,
+                       const Use& use) {
   Group moved{};
   for (int64_t n = s.size - 1; n >= 0; n--) {
     const int64_t row = n * lanes;
-    moved = Group::load(s.scratch + row) * Group::load(s.inverses + row) -
-            Group::load(s.above + row) * moved;
-    (Group::load(from + row) + moved).store(to + row);
+    moved =
+        Group::load(s.scratch + row) - Group::load(s.above + row) * moved;
+    const Group before = Group::load(from + row);
+    use(before, row);
+    (before + Group::load(s.inverses + row) * moved).store(to + row);
   }
 }
 
-void step_lanes(const LaneSteps& s) {
-  for (int64_t step = 0; step < s.steps; step++) step_group(s, step);
+INLINE Group read_state(const double* read_out, const double* state,
+                        int64_t size) {
+  Group sum{};
+  for (int64_t row = 0; row < size * lanes; row += lanes)
+    sum = sum + Group::load(read_out + row) * Group::load(state + row);
+  return sum;
 }
 
-INLINE void step_group_backward(const LaneStepsBackward& s, int64_t step) {
-  double* slopes = s.slopes + step * s.size * lanes;
-  Group slope{};
-  for (int64_t n = s.size - 1; n >= 0; n--) {
-    const int64_t row = n * lanes;
-    slope = Group::load(s.scratch + row) * Group::load(s.inverses + row) -
-            Group::load(s.transposed_above + row) * slope;
-    slope.store(slopes + row);
-  }
-  // The cotangent of the state before the step, and the forward half of its
-  // solution with M^T.
-  const double* d_outputs = s.d_outputs + step * s.channels * lanes;
-  Group below{}, here = slope, eliminated{};
-  for (int64_t n = 0; n < s.size; n++) {
-    const int64_t row = n * lanes;
-    Group next{};
-    if (n + 1 < s.size) next = Group::load(slopes + (n + 1) * lanes);
-    Group d_state = Group::load(s.d_state + row) +
-                    s.transposed_middle[n] * here +
-                    s.transposed_left[n] * below +
-                    s.transposed_right[n] * next;
-    for (int64_t m = 0; m < s.channels; m++)
-      d_state = d_state + Group::load(s.read_out + m * s.size * lanes + row) *
-                              Group::load(d_outputs + m * lanes);
-    if (s.d_states)
-      d_state = d_state +
-                Group::load(s.d_states + step * s.size * lanes + row);
-    d_state.store(s.d_state + row);
-    eliminated = d_state - Group::load(s.transposed_factors + row) * eliminated;
-    eliminated.store(s.scratch + n * lanes);
-    below = here;
-    here = next;
+void step_lanes(const LaneSteps& given) {
+  const LaneSteps s = given;
+  const LaneSystem system = s.system;
+  const auto nothing = [](const Group& moved, int64_t) { return moved; };
+  const auto ignore = [](const Group&, int64_t) {};
+  for (int64_t step = 0; step < s.steps; step++) {
+    const double* from = s.state + step * s.stride;
+    double* to = s.state + (step + 1) * s.stride;
+    eliminate(system, from, nothing);
+    if (s.channels == 0) {
+      substitute(system, from, to, ignore);
+      continue;
+    }
+    double* outputs = s.outputs + step * s.channels * lanes;
+    for (int64_t m = 1; m < s.channels; m++)
+      read_state(s.read_out + m * s.system.size * lanes, from, s.system.size)
+          .store(outputs + m * lanes);
+    // The first channel, by what is read anyway.
+    Group output{};
+    substitute(system, from, to, [&](const Group& state, int64_t row) {
+      output = output + Group::load(s.read_out + row) * state;
+    });
+    output.store(outputs);
   }
 }
 
-void step_lanes_backward(const LaneStepsBackward& s) {
-  for (int64_t step = s.steps - 1; step >= 0; step--)
-    step_group_backward(s, step);
+void step_lanes_backward(const LaneStepsBackward& given) {
+  const LaneStepsBackward s = given;
+  const LaneSystem system = s.system;
+  const int64_t size = system.size * lanes;
+  for (int64_t step = s.steps - 1; step >= 0; step--) {
+    const double* from = s.slopes + (step + 1) * s.stride;
+    const double* d_outputs = s.d_outputs + step * s.channels * lanes;
+    const double* d_states = s.d_states ? s.d_states + step * size : nullptr;
+    const bool any = s.channels > 0;
+    const Group first = any ? Group::load(d_outputs) : Group{};
+    // What the state before the step has in its cotangent beside that of the
+    // state after it.
+    eliminate(system, from, [&](Group moved, int64_t row) {
+      if (any) moved = moved + Group::load(s.read_out + row) * first;
+      for (int64_t m = 1; m < s.channels; m++)
+        moved = moved + Group::load(s.read_out + m * size + row) *
+                            Group::load(d_outputs + m * lanes);
+      if (d_states) moved = moved + Group::load(d_states + row);
+      return moved;
+    });
+    substitute(system, from, s.slopes + step * s.stride,
+               [](const Group&, int64_t) {});
+  }
 }
 
 INLINE void add_group(double* to, Group sum) {
   (Group::load(to) + sum).store(to);
 }
 
-// One row over all steps, with its sums in registers.
-INLINE void add_row_to_bands(const LaneSums& s, int64_t n) {
-  const int64_t row = n * lanes;
+INLINE void add_vector(double* to, Doubles sum) {
+  store_doubles(to, load_doubles(to) + sum);
+}
+
+// One row of some steps, with its sums in registers, which those of two vectors
+// would not fit into.
+INLINE void add_row_to_bands(const LaneSums& s, int64_t row, int64_t first,
+                             int64_t last) {
   // Beyond the first and the last row: any finite number, which is ignored.
-  const int64_t left = n > 0 ? row - lanes : row;
-  const double* states = s.states;
-  const double* slopes = s.slopes + row;
-  const int64_t places[3] = {left, row, row + lanes};
-  Group before[3]{}, after[3]{}, slope{};
+  const int64_t left = row >= lanes ? row - lanes : row;
+  const double* states = s.states + first * s.stride;
+  const double* slopes = s.slopes + first * s.stride + row;
+  const double* d_outputs = s.d_outputs + first * s.channels * lanes;
+  const int64_t next_outputs = s.channels * lanes;
+  const bool any = s.channels > 0;
+  Doubles before[3]{}, after[3]{}, slope{}, d_read_out{};
+  Doubles state[3] = {load_doubles(states + left), load_doubles(states + row),
+                      load_doubles(states + row + lanes)};
   // The state after a step is the one before the next.
-  for (int64_t step = 0; step < s.steps; step++) {
-    const Group next = Group::load(slopes);
-    UNROLL for (int band = 0; band < 3; band++) {
-      const Group state = Group::load(states + places[band]);
-      after[band] = after[band] + slope * state;
-      before[band] = before[band] + next * state;
-    }
-    slope = next;
+  for (int64_t step = first; step < last; step++) {
+    slope = load_doubles(slopes);
+    UNROLL for (int band = 0; band < 3; band++)
+      before[band] += slope * state[band];
+    if (any) d_read_out += state[1] * load_doubles(d_outputs);
     states += s.stride;
-    slopes += s.size * lanes;
+    slopes += s.stride;
+    d_outputs += next_outputs;
+    state[0] = load_doubles(states + left);
+    state[1] = load_doubles(states + row);
+    state[2] = load_doubles(states + row + lanes);
+    UNROLL for (int band = 0; band < 3; band++)
+      after[band] += slope * state[band];
   }
-  UNROLL for (int band = 0; band < 3; band++)
-    after[band] = after[band] + slope * Group::load(states + places[band]);
   UNROLL for (int band = 0; band < 3; band++) {
-    add_group(s.before[band] + row, before[band]);
-    add_group(s.after[band] + row, after[band]);
+    add_vector(s.before[band] + row, before[band]);
+    add_vector(s.after[band] + row, after[band]);
   }
+  if (any) add_vector(s.d_read_out + row, d_read_out);
 }
 
-INLINE void add_row_to_read_out(const LaneSums& s, int64_t n) {
-  const int64_t row = n * lanes;
-  for (int64_t m = 0; m < s.channels; m++) {
-    Group sum{};
-    for (int64_t step = 0; step < s.steps; step++)
-      sum = sum +
-            Group::load(s.states + step * s.stride + row) *
-                Group::load(s.d_outputs + (step * s.channels + m) * lanes);
-    add_group(s.d_read_out + m * s.size * lanes + row, sum);
-  }
+INLINE void add_row_to_read_out(const LaneSums& s, int64_t m, int64_t row) {
+  const double* d_outputs = s.d_outputs + m * lanes;
+  Group sum{};
+  for (int64_t step = 0; step < s.steps; step++)
+    sum = sum + Group::load(s.states + step * s.stride + row) *
+                    Group::load(d_outputs + step * s.channels * lanes);
+  add_group(s.d_read_out + m * s.size * lanes + row, sum);
 }
 
-void add_lanes(const LaneSums& s) {
-  for (int64_t n = 0; n < s.size; n++) {
-    if (s.slopes) add_row_to_bands(s, n);
-    add_row_to_read_out(s, n);
+void add_lanes(const LaneSums& given) {
+  const LaneSums s = given;
+  const int64_t rows = s.size * lanes;
+  for (int64_t m = s.slopes ? 1 : 0; m < s.channels; m++)
+    for (int64_t row = 0; row < rows; row += lanes)
+      add_row_to_read_out(s, m, row);
+  if (!s.slopes) return;
+  // A row's states and slopes of one step lie in other pages than those of the
+  // next one, of which processors know 64 at once.
+  constexpr int64_t at_once = 16;
+  for (int64_t first = 0; first < s.steps; first += at_once) {
+    const int64_t end = first + at_once;
+    const int64_t last = end < s.steps ? end : s.steps;
+    for (int64_t row = 0; row < rows; row += Group::width)
+      add_row_to_bands(s, row, first, last);
   }
 }
 

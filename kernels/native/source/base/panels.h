@@ -48,7 +48,7 @@ Matrix<Real> row_major(Real* numbers, int64_t rows, int64_t columns) {
 template <class Real>
 struct Panels {
   int64_t rows = 0, columns = 0, panel = 0, panels = 0;
-  std::vector<Real> numbers;
+  Aligned<Real> numbers;
 
   Panels() = default;
   Panels(int64_t rows, int64_t columns)
@@ -93,26 +93,26 @@ class Settled {
   // Takes the memory for `count` numbers, so that take() does not.
   void reserve(size_t count) { numbers_.resize(count); }
   // Moves numbers here, and leaves zeros.
-  template <class Real>
-  void take(std::vector<Real>& from) {
+  template <class Numbers>
+  void take(Numbers& from) {
     if (from.empty()) return;
     numbers_.resize(from.size());
     for (size_t i = 0; i < from.size(); i++)
-      numbers_[i] += std::exchange(from[i], Real{0});
+      numbers_[i] += std::exchange(from[i], 0);
   }
   void take(Settled& from) {
     if (numbers_.empty()) return std::swap(numbers_, from.numbers_);
     take(from.numbers_);
     from.numbers_.clear();
   }
-  template <class Real>
-  void give(std::vector<Real>& to) const {
+  template <class Numbers>
+  void give(Numbers& to) const {
     for (size_t i = 0; i < to.size(); i++)
-      to[i] = static_cast<Real>(numbers_[i]);
+      to[i] = static_cast<typename Numbers::value_type>(numbers_[i]);
   }
 
  private:
-  std::vector<double> numbers_;
+  Aligned<double> numbers_;
 };
 
 // Calls use(outer, inner, k) for the parts of a product's sum: whole panels of

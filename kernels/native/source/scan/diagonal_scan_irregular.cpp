@@ -25,7 +25,7 @@ constexpr int64_t least_work_a_thread = 1 << 12;
 // as there are threads, so that sums round in the same places.
 constexpr int64_t most_shares = 64;
 
-typedef std::vector<double> Numbers;
+typedef Aligned<double> Numbers;
 
 struct DiagonalSizes {
   int64_t groups, batch, time, drives, channels, size, features, block;

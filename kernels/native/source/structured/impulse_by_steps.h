@@ -48,11 +48,9 @@ class SteppedResponse {
         scratch_(row_),
         outputs_(run_ * s.channels * lanes_),
         kept_(backward ? runs_ * stride() : 0),
-        d_state_(backward ? row_ : 0),
         d_read_out_(backward ? s.channels * row_ : 0),
         d_bands_(backward ? 6 * row_ : 0),
-        eliminated_(backward ? row_ : 0),
-        slopes_(backward ? run_ * row_ : 0) {
+        slopes_(backward ? (run_ + 1) * stride() : 0) {
     for (int64_t n = 0; n < s.state; n++) {
       const bool first = n == 0, last = n + 1 == s.state;
       left_[n] = first ? 0.0 : w_.below[n - 1] * w_.d[n - 1];
@@ -105,7 +103,7 @@ class SteppedResponse {
       std::copy_n(states_.begin(), stride(), kept_.begin() + run * stride());
       instruction_set().step_lanes(steps(run));
     }
-    clear({&d_state_, &d_read_out_, &d_bands_, &eliminated_});
+    clear({&d_read_out_, &d_bands_, &slopes_});
     for (int64_t run = runs_ - 1; run >= 0; run--) {
       std::copy_n(kept_.begin() + run * stride(), stride(), states_.begin());
       LaneSteps call = steps(run);
@@ -145,11 +143,13 @@ class SteppedResponse {
         const int64_t at = n * lanes_ + lane;
         factors_[at] = system_.factors()[n];
         inverses_[at] = step * inverse;
-        above_[at] = system_.above()[n] * inverse;
+        // `above` and `below` are zero in the last row.
+        const double next = system_.inverses()[std::min(n + 1, s_.state - 1)];
+        above_[at] = system_.above()[n] * next;
         states_[at] = step * system_.solution()[n];
         if (transposed_above_.empty()) continue;
         transposed_factors_[at] = system_.factors_transposed()[n];
-        transposed_above_[at] = system_.below()[n] * inverse;
+        transposed_above_[at] = system_.below()[n] * next;
       }
       for (int64_t m = 0; m < s_.channels; m++)
         for (int64_t n = 0; n < s_.state; n++)
@@ -164,18 +164,13 @@ class SteppedResponse {
 
   LaneSteps steps(int64_t run) {
     LaneSteps call{};
-    call.size = s_.state;
+    call.system = {s_.state,          left_.data(),     middle_.data(),
+                   right_.data(),     factors_.data(),  inverses_.data(),
+                   above_.data(),     scratch_.data()};
     call.steps = steps_of(run);
-    call.left = left_.data();
-    call.middle = middle_.data();
-    call.right = right_.data();
-    call.factors = factors_.data();
-    call.inverses = inverses_.data();
-    call.above = above_.data();
     call.read_out = read_out_.data();
     call.state = states_.data();
     call.outputs = outputs_.data();
-    call.scratch = scratch_.data();
     return call;
   }
 
@@ -227,30 +222,43 @@ class SteppedResponse {
 
   void step_backward(int64_t run, const Numbers* d_states) {
     LaneStepsBackward call{};
-    call.size = s_.state;
+    call.system = {s_.state,
+                   transposed_left_.data(),
+                   middle_.data(),
+                   transposed_right_.data(),
+                   transposed_factors_.data(),
+                   inverses_.data(),
+                   transposed_above_.data(),
+                   scratch_.data()};
     call.steps = steps_of(run);
     call.channels = s_.channels;
-    call.transposed_left = transposed_left_.data();
-    call.transposed_middle = middle_.data();
-    call.transposed_right = transposed_right_.data();
-    call.transposed_factors = transposed_factors_.data();
-    call.inverses = inverses_.data();
-    call.transposed_above = transposed_above_.data();
     call.read_out = read_out_.data();
     call.d_outputs = outputs_.data();
     call.d_states = d_states ? d_states->data() : nullptr;
-    call.d_state = d_state_.data();
-    call.scratch = eliminated_.data();
     call.slopes = slopes_.data();
+    call.stride = stride();
+    // That of the state after the run is the first one of the run after it.
+    std::copy_n(slopes_.begin(), stride(),
+                slopes_.begin() + call.steps * stride());
     instruction_set().step_lanes_backward(call);
 
     LaneSums wanted = sums(run);
-    wanted.slopes = slopes_.data();
+    wanted.slopes = slopes_.data() + stride();
     for (int band = 0; band < 3; band++) {
       wanted.before[band] = d_bands_.data() + band * row_;
       wanted.after[band] = d_bands_.data() + (3 + band) * row_;
     }
     instruction_set().add_lanes(wanted);
+  }
+
+  // Row n of M^T times the slope of the first state: the cotangent times dt.
+  double d_state(int64_t n, int64_t lane) const {
+    const double* slopes = slopes_.data() + lane;
+    double sum = system_.diagonal()[n] * slopes[n * lanes_];
+    if (n > 0) sum += system_.above()[n - 1] * slopes[(n - 1) * lanes_];
+    if (n + 1 < s_.state)
+      sum += system_.below()[n] * slopes[(n + 1) * lanes_];
+    return sum;
   }
 
   // Adds the gradient of a lane; returns that of its timescale.
@@ -262,7 +270,7 @@ class SteppedResponse {
     Numbers slopes(s_.state);
     for (int64_t n = 0; n < s_.state; n++) {
       const double q = w_.q[n];
-      slopes[n] = d_state_[n * lanes_ + lane];
+      slopes[n] = d_state(n, lane) / timescale;
       for (int64_t m = 0; m < s_.channels; m++) {
         const double slope = d_read_out_[m * row_ + n * lanes_ + lane] / q;
         d_output_matrix[place(lane, m, n)] = static_cast<Real>(slope);
@@ -302,7 +310,7 @@ class SteppedResponse {
   // By lanes: see lane_kernels.h.
   Numbers factors_, inverses_, above_, transposed_factors_, transposed_above_;
   Numbers read_out_, states_, scratch_, outputs_, kept_;
-  Numbers d_state_, d_read_out_, d_bands_, eliminated_, slopes_;
+  Numbers d_read_out_, d_bands_, slopes_;
 };
 
 }  // namespace keras_linrec

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <vector>
 
-#include "base/kernels.h"
+#include "base/arrays.h"
 
 namespace keras_linrec {
 
-typedef std::vector<double> Numbers;
+typedef Aligned<double> Numbers;
 
 struct Sizes {
   int64_t groups, features, channels, state, time;
