@@ -41,6 +41,7 @@ constexpr Kernels<Real> table() {
           write_rows<Real>,
           scale_rows<Real>,
           dot_each<Real>,
+          solve_rows<Real>,
           transpose_panels<Real>,
           pair_of_rows<Real>,
           carried_sum<Real>,

@@ -44,6 +44,7 @@ struct Kernels {
   void (*write_rows)(const MoveRows<Real>&);
   void (*scale_rows)(const ScaleRows<Real>&);
   void (*dot_each)(const DotEach<Real>&);
+  void (*solve_rows)(const SolveRows<Real>&);
   void (*transpose)(const Transpose<Real>&);
   void (*pair_of_rows)(const PairOfRows<Real>&);
   void (*carried_sum)(const CarriedSum<Real>&);

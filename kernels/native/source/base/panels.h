@@ -165,10 +165,21 @@ void multiply(const Matrix<A>& a, const Matrix<B>& b, const Matrix<Real>& c,
     run(kernels<Real>().product_of_few_rows, a.rows - few, few, 0, panels);
 }
 
-// c = a^T b, or c += a^T b, for the panels that b has.
+// What a product is added to: factor * base, or base + factor * base, with a
+// factor for each row of a matrix laid out as the product.
+template <class Real>
+struct Decayed {
+  const Real* factors = nullptr;
+  const Real* base = nullptr;
+  bool whole = false;
+};
+
+// c = a^T b, or c += a^T b, for the panels that b has; with `decayed`, of whose
+// rows `a` has at most `inner_at_once`, c = that + a^T b.
 template <class A, class B, class Real>
 void multiply_transposed(const Matrix<A>& a, const Matrix<B>& b,
-                         const Matrix<Real>& c, bool add = false) {
+                         const Matrix<Real>& c, bool add = false,
+                         const Decayed<std::remove_const_t<Real>>& decayed = {}) {
   const int64_t panel = kernels<Real>().panel;
   const auto run = kernels<Real>().product;
   // Contiguous columns of `a`.
@@ -179,8 +190,10 @@ void multiply_transposed(const Matrix<A>& a, const Matrix<B>& b,
   product.a_inner = a.row;
   product.b_row = b.row;
   product.c_row = c.row;
-  for (int64_t p = 0; p * panel < b.columns; p++)
-    for (int64_t k = 0; k < a.rows; k += inner_at_once) {
+  product.whole = decayed.whole;
+  for (int64_t p = 0; p * panel < b.columns; p++) {
+    int64_t k = 0;
+    do {
       product.inner = std::min(inner_at_once, a.rows - k);
       product.b = b.at(p, k);
       product.add = add || k > 0;
@@ -188,9 +201,15 @@ void multiply_transposed(const Matrix<A>& a, const Matrix<B>& b,
         product.rows = std::min(columns, a.columns - i);
         product.a = a.at(i / panel, k);
         product.c = c.at(p, i);
+        if (decayed.factors) {
+          product.factors = decayed.factors + i;
+          product.base = decayed.base + (product.c - c.numbers);
+        }
         run(product);
       }
-    }
+      k += inner_at_once;
+    } while (k < a.rows);
+  }
 }
 
 }  // namespace keras_linrec

@@ -36,6 +36,18 @@ void micro_kernel(const Product<Real>& p, int64_t first) {
       }
     }
   }
+  if (p.factors) {
+    const Real* base = p.base + first * p.c_row;
+    UNROLL for (int i = 0; i < rows; i++)
+      UNROLL for (int j = 0; j < 2; j++) {
+        const int64_t place = i * p.c_row + j * width;
+        const Vector old = *reinterpret_cast<const InMemory*>(base + place);
+        const Vector changed = sum[i][j] + p.factors[first + i] * old;
+        *reinterpret_cast<InMemory*>(c + place) =
+            p.whole ? old + changed : changed;
+      }
+    return;
+  }
   UNROLL for (int i = 0; i < rows; i++)
     UNROLL for (int j = 0; j < 2; j++) {
       InMemory* to = reinterpret_cast<InMemory*>(c + i * p.c_row + j * width);

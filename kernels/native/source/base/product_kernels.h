@@ -6,6 +6,10 @@ namespace keras_linrec {
 
 // c[rows x panel] (+)= a[rows x (outer * inner)] b, where
 // a(i, o, k) = a[i * a_row + o * a_outer + k * a_inner].
+//
+// With `factors`, c = factor * base + a b, with a factor for each row and `base`
+// laid out as c is, which it may be; with `whole`, c = base + (factor * base +
+// a b). This is for more than a few rows.
 template <class Real>
 struct Product {
   int64_t rows, outer, inner;
@@ -18,6 +22,9 @@ struct Product {
   bool add;
   // For few rows: how many panels b and c have, and the distances between them.
   int64_t panels, b_panel, c_panel;
+  const Real* factors;
+  const Real* base;
+  bool whole;
 };
 
 // to = base + factor * from on `rows` rows of a panel, with a factor per row.

@@ -29,15 +29,15 @@ constexpr int64_t most_rows = 16;
 // With a decay for each key channel, where pairs of rows cost more.
 constexpr int64_t rows_of_channels = 8;
 
-// Numbers for pairs of rows.
+// Numbers for pairs of rows, which are as far apart as the widest panel is wide.
 template <class Real>
 struct Square {
-  Real numbers[most_rows * most_rows] = {};
-  Real& at(int64_t i, int64_t j) { return numbers[i * most_rows + j]; }
-  // The first rows and columns, as a left factor.
-  Matrix<Real> left(int64_t rows, int64_t columns, int64_t first = 0) {
-    return {numbers + first * most_rows, rows, columns, most_rows,
-            kernels<Real>().panel};
+  static constexpr int64_t row = 32;
+  Real numbers[most_rows * row] = {};
+  Real& at(int64_t i, int64_t j) { return numbers[i * row + j]; }
+  // The first rows and columns.
+  Matrix<Real> part(int64_t rows, int64_t columns, int64_t first = 0) {
+    return {numbers + first * row, rows, columns, row, kernels<Real>().panel};
   }
 };
 
@@ -95,8 +95,7 @@ class Decays {
         of_rows_(s.of_channels() ? most_rows : 0, s.key_dim),
         up_to_(of_rows_),
         behind_(of_rows_),
-        factors_(s.key_dim),
-        nothing_(s.key_dim * kernels<Real>().panel) {
+        factors_(s.key_dim, 1) {
     sums_.resize(of_rows_.panels * of_rows_.panel);
     totals_.resize(sums_.size());
   }
@@ -134,16 +133,9 @@ class Decays {
   double up_to(int64_t i) const { return sizes_.decays == 1 ? up_[i] : 1; }
   double behind(int64_t j) const { return between(rows_ - 1, j); }
 
-  // to = D_n0 from, which may be the same.
-  void decay(const Panels<Real>& from, Panels<Real>& to) const {
-    if (sizes_.decays == 0) {
-      if (&to != &from) to.numbers = from.numbers;
-      return;
-    }
-    for (int64_t p = 0; p < from.panels; p++)
-      kernels<Real>().add_scaled(
-          {from.rows, factors_.data(),
-           is_near_one_ ? from.at(p) : nothing_.data(), from.at(p), to.at(p)});
+  // D_n0 times a state, to add a product to.
+  Decayed<Real> of(const Panels<Real>& state) const {
+    return {factors_.data(), state.at(0), is_near_one_};
   }
 
  private:
@@ -216,8 +208,8 @@ class Decays {
       factors_[k] = factor_of(totals_[k], sums_[k]);
   }
 
-  // By which `add_scaled` multiplies: the product, or what it lacks to one,
-  // which a rounded product would not have if it is close to one.
+  // By which a state is multiplied: the product, or what it lacks to one, which
+  // a rounded product would not have if it is close to one.
   Real factor_of(double product, double logarithm) const {
     if (!is_near_one_) return static_cast<Real>(product);
     return static_cast<Real>(sizes_.logarithmic ? std::expm1(logarithm)
@@ -251,7 +243,7 @@ class Decays {
   // With one for each channel.
   Panels<Real> of_rows_, up_to_, behind_;
   std::vector<double> sums_, totals_;
-  std::vector<Real> factors_, nothing_;
+  std::vector<Real> factors_;
   bool is_near_one_ = false;
 };
 
@@ -270,8 +262,6 @@ class Block {
         early_queries_(keys),
         late_keys_(keys),
         columns_(s.key_dim, most_rows),
-        overlaps_(most_rows, most_rows),
-        query_overlaps_(overlaps_),
         found_(values),
         outputs_(values) {}
 
@@ -321,9 +311,9 @@ class Block {
     multiply(early_keys_.rows_from(0, rows), state.all(),
              found_.rows_from(0, rows));
     scale_rows(negative_erase, rows, found_, changes, true);
-    for (int64_t i = 1; i < rows; i++)
-      multiply(erased_.left(1, i, i), changes.rows_from(0, i),
-               changes.rows_from(i, 1), true);
+    kernels<Real>().solve_rows({rows, changes.panels, changes.panel,
+                                changes.stride(), erased_.row, 1,
+                                erased_.numbers, changes.at(0)});
   }
 
   // The outputs of the query rows.
@@ -331,22 +321,22 @@ class Block {
     const auto outputs = outputs_.rows_from(0, query_rows);
     multiply(early_queries_.rows_from(0, query_rows), state.all(), outputs);
     if (are_finite(changes)) {
-      multiply(read_.left(query_rows, rows), changes.rows_from(0, rows),
+      multiply(read_.part(query_rows, rows), changes.rows_from(0, rows),
                outputs, true);
       return outputs_;
     }
     // The zeros for later rows would make NaN of them.
     for (int64_t q = 0; q < query_rows; q++)
-      multiply(read_.left(1, ends[q] + 1, q), changes.rows_from(0, ends[q] + 1),
+      multiply(read_.part(1, ends[q] + 1, q), changes.rows_from(0, ends[q] + 1),
                outputs_.rows_from(q, 1), true);
     return outputs_;
   }
 
   // The state behind the rows, from that before them, which may be the same.
   void advance(const Panels<Real>& before, Panels<Real>& state) {
-    decays.decay(before, state);
     multiply_transposed(late_keys_.rows_from(0, rows),
-                        changes.rows_from(0, rows), state.all(), true);
+                        changes.rows_from(0, rows), state.all(), false,
+                        decays.of(before));
   }
 
   int64_t first() const { return first_; }
@@ -381,19 +371,19 @@ class Block {
     transpose(keys, rows, columns_);
     if (sizes_.erased)
       multiply(keys.rows_from(0, rows), columns_.all(),
-               overlaps_.rows_from(0, rows));
+               overlaps_.part(rows, rows));
     multiply(queries.rows_from(0, query_rows), columns_.all(),
-             query_overlaps_.rows_from(0, query_rows));
+             query_overlaps_.part(query_rows, rows));
     for (int64_t i = 0; i < rows && sizes_.erased; i++)
       for (int64_t j = 0; j < i; j++)
         set_overlap(i, j,
-                    decays.between(i, j) * number_of(overlaps_, i, j));
+                    decays.between(i, j) * overlaps_.at(i, j));
     for (int64_t q = 0; q < query_rows; q++)
       for (int64_t j = 0; j < rows; j++)
         read_.at(q, j) =
             j > ends[q] ? 0
                         : static_cast<Real>(decays.between(ends[q], j) *
-                                            number_of(query_overlaps_, q, j));
+                                            query_overlaps_.at(q, j));
   }
 
   void find_overlaps_of_channels() {
@@ -427,11 +417,11 @@ class Block {
   // Keys and queries with the decays up to their row, and behind it.
   Panels<Real> early_keys_, early_queries_, late_keys_;
   Panels<Real> columns_;                    // the keys, transposed
-  Panels<Real> overlaps_, query_overlaps_;  // without decays
   Panels<Real> found_, outputs_;
   Panels<Real> moved_{1, sizes_.key_dim};
-  // k_i^T D_ij k_j, the same times -e_i, and q_i^T D_ij k_j.
-  Square<Real> linked_, erased_, read_;
+  // k_i^T k_j and q_i^T k_j, and with decays: k_i^T D_ij k_j, the same times
+  // -e_i, and q_i^T D_ij k_j.
+  Square<Real> overlaps_, query_overlaps_, linked_, erased_, read_;
 };
 
 }  // namespace matrix

@@ -46,8 +46,6 @@ class BlockGradient {
         by_changes_(by_outputs_),
         d_queries_(by_outputs_),
         d_keys_(by_outputs_),
-        outputs_changes_(most_rows, most_rows),
-        found_changes_(outputs_changes_),
         sums_(by_outputs_),
         between_(by_outputs_),
         total_(by_outputs_),
@@ -80,20 +78,19 @@ class BlockGradient {
     Matrix<Real> changes = change_columns_.all();
     changes.columns = rows;
     multiply(d_outputs_.rows_from(0, query_rows), changes,
-             outputs_changes_.rows_from(0, query_rows));
+             outputs_changes_.part(query_rows, rows));
     if (sizes_.erased) {
       transpose(d_found_, rows, found_columns_);
       times_columns(state, found_columns_, rows, by_found_);
       multiply(d_found_.rows_from(0, rows), changes,
-               found_changes_.rows_from(0, rows));
+               found_changes_.part(rows, rows));
     }
     if (sizes_.decays) find_d_decay(block, head, state, d_state, to);
     find_d_vectors(block);
     write_vectors(block, to);
-    block.decays.decay(d_state, d_state);
     multiply_transposed(block.early_queries_.rows_from(0, query_rows),
                         d_outputs_.rows_from(0, query_rows), d_state.all(),
-                        true);
+                        false, block.decays.of(d_state));
     if (sizes_.erased)
       multiply_transposed(block.early_keys_.rows_from(0, rows),
                           d_found_.rows_from(0, rows), d_state.all(), true);
@@ -105,19 +102,18 @@ class BlockGradient {
     multiply(block.late_keys_.rows_from(0, rows), d_state.all(),
              d_changes_.rows_from(0, rows));
     if (query_rows)
-      multiply_transposed(block.read_.left(query_rows, rows),
+      multiply_transposed(block.read_.part(query_rows, rows),
                           d_outputs_.rows_from(0, query_rows),
                           d_changes_.rows_from(0, rows), true);
     if (!sizes_.erased) return;
-    for (int64_t j = rows - 2; j >= 0; j--) {
-      const int64_t behind = rows - 1 - j;
-      for (int64_t i = 0; i < behind; i++)
-        column_.at(0, i) = block.erased_.at(j + 1 + i, j);
-      multiply(column_.left(1, behind), d_changes_.rows_from(j + 1, behind),
-               d_changes_.rows_from(j, 1), true);
-    }
+    // From the last row to the first.
+    const int64_t last = rows - 1;
+    kernels<Real>().solve_rows({rows, d_changes_.panels, -d_changes_.panel,
+                                d_changes_.stride(), -1, -block.erased_.row,
+                                &block.erased_.at(last, last),
+                                d_changes_.at(0, last)});
     // What was found for the keys, with that of the rows before them.
-    multiply(block.linked_.left(rows, rows), block.changes.rows_from(0, rows),
+    multiply(block.linked_.part(rows, rows), block.changes.rows_from(0, rows),
              block.found_.rows_from(0, rows), true);
     scale_rows(block.negative_erase, rows, d_changes_, d_found_);
   }
@@ -143,10 +139,10 @@ class BlockGradient {
 
   // dy_i^T u_j and c_i^T u_j; the former is zero where a row has no query.
   double of_output(int64_t query_row, int64_t j) {
-    return number_of(outputs_changes_, query_row, j);
+    return outputs_changes_.at(query_row, j);
   }
   double of_found(int64_t i, int64_t j) {
-    return sizes_.erased ? number_of(found_changes_, i, j) : 0;
+    return sizes_.erased ? found_changes_.at(i, j) : 0;
   }
 
   void find_d_vectors(Block<Real>& block) {
@@ -171,10 +167,10 @@ class BlockGradient {
                 ? 0
                 : static_cast<Real>(block.decays.between(block.ends[q], j) *
                                     of_output(q, j));
-    multiply(pairs_.left(query_rows, rows), block.keys.rows_from(0, rows),
+    multiply(pairs_.part(query_rows, rows), block.keys.rows_from(0, rows),
              d_queries_.rows_from(0, query_rows), true);
     if (query_rows)
-      multiply_transposed(pairs_.left(query_rows, rows),
+      multiply_transposed(pairs_.part(query_rows, rows),
                           block.queries.rows_from(0, query_rows),
                           d_keys_.rows_from(0, rows), true);
     if (!sizes_.erased) return;
@@ -184,7 +180,7 @@ class BlockGradient {
         pairs_.at(i, j) = pairs_.at(j, i) = static_cast<Real>(
             block.decays.between(i, j) * of_found(i, j));
     }
-    multiply(pairs_.left(rows, rows), block.keys.rows_from(0, rows),
+    multiply(pairs_.part(rows, rows), block.keys.rows_from(0, rows),
              d_keys_.rows_from(0, rows), true);
   }
 
@@ -272,9 +268,9 @@ class BlockGradient {
       for (int64_t i = s + 1; i < rows; i++) {
         sums[i] *= block.decays.of_row(s);
         if (sizes_.erased)
-          sums[i] += of_found(i, s) * number_of(block.overlaps_, i, s);
+          sums[i] += of_found(i, s) * block.overlaps_.at(i, s);
         if (q < block.query_rows && block.ends[q] == i) {
-          sums[i] += of_output(q, s) * number_of(block.query_overlaps_, q, s);
+          sums[i] += of_output(q, s) * block.query_overlaps_.at(q, s);
           q++;
         }
       }
@@ -355,11 +351,10 @@ class BlockGradient {
   // S dy, S c and G u of the rows.
   Panels<Real> by_outputs_, by_found_, by_changes_;
   Panels<Real> d_queries_, d_keys_;
-  Panels<Real> outputs_changes_, found_changes_;
   // With a decay for each key channel, whose blocks have fewer rows.
   Panels<Real> sums_, between_, total_;
   std::vector<double> of_channels_;
-  Square<Real> pairs_, column_;
+  Square<Real> pairs_, outputs_changes_, found_changes_;
 };
 
 }  // namespace matrix

@@ -56,6 +56,35 @@ void scale_rows(const ScaleRows<Real>& s) {
     }
 }
 
+// The sum of a vector's numbers, in float64.
+INLINE double total_of_doubles(Doubles numbers) {
+  constexpr int width = Types<double>::width;
+  double sums[width];
+  store_doubles(sums, numbers);
+  UNROLL for (int step = width / 2; step > 0; step /= 2)
+    UNROLL for (int j = 0; j < step; j++) sums[j] += sums[j + step];
+  return sums[0];
+}
+template <class Real>
+INLINE double total_of(typename Types<Real>::Vector numbers);
+template <>
+INLINE double total_of<double>(Doubles numbers) {
+  return total_of_doubles(numbers);
+}
+template <>
+INLINE double total_of<float>(Types<float>::Vector numbers) {
+  typedef Types<float>::Narrow Narrow;
+  float stored[Types<float>::width];
+  *reinterpret_cast<Types<float>::VectorInMemory*>(stored) = numbers;
+  const auto half = [&](int which) {
+    return __builtin_convertvector(
+        *reinterpret_cast<const Types<float>::NarrowInMemory*>(
+            stored + which * Types<double>::width),
+        Doubles);
+  };
+  return total_of_doubles(half(0) + half(1));
+}
+
 template <class Real>
 void dot_each(const DotEach<Real>& s) {
   typedef Pair<Real> P;
@@ -65,11 +94,90 @@ void dot_each(const DotEach<Real>& s) {
     for (int64_t p = 0; p < s.panels; p++)
       sum = sum + P::load(s.a + p * s.a_panel + i * panel) *
                       P::load(s.b + p * s.b_panel + i * panel);
-    const auto both = sum.part[0] + sum.part[1];
-    double total = 0;
-    for (int j = 0; j < P::width; j++) total += both[j];
-    s.to[i] = total;
+    s.to[i] = total_of<Real>(sum.part[0] + sum.part[1]);
   }
+}
+
+// `count` rows from `first` on, to which those before them are added, and then
+// each to the next.
+template <class Real, int count>
+INLINE void solve_few_rows(const SolveRows<Real>& s, Real* x, int64_t first) {
+  typedef Pair<Real> P;
+  const Real* weights = s.weights + first * s.of_row;
+  P sum[count];
+  UNROLL for (int i = 0; i < count; i++)
+    sum[i] = P::load(x + (first + i) * s.row);
+  for (int64_t j = 0; j < first; j++) {
+    const P other = P::load(x + j * s.row);
+    UNROLL for (int i = 0; i < count; i++)
+      sum[i] = sum[i] + weights[i * s.of_row + j * s.of_other] * other;
+  }
+  UNROLL for (int j = 0; j < count; j++) {
+    sum[j].store(x + (first + j) * s.row);
+    UNROLL for (int i = j + 1; i < count; i++)
+      sum[i] = sum[i] +
+               weights[i * s.of_row + (first + j) * s.of_other] * sum[j];
+  }
+}
+
+template <class Real>
+void solve_rows(const SolveRows<Real>& s) {
+  for (int64_t p = 0; p < s.panels; p++) {
+    Real* x = s.x + p * s.panel;
+    int64_t i = 0;
+    for (; i + 4 <= s.rows; i += 4) solve_few_rows<Real, 4>(s, x, i);
+    for (; i < s.rows; i++) solve_few_rows<Real, 1>(s, x, i);
+  }
+}
+
+template <int... numbers>
+struct Places {};
+template <int count, int... numbers>
+struct FirstPlaces : FirstPlaces<count - 1, count - 1, numbers...> {};
+template <int... numbers>
+struct FirstPlaces<0, numbers...> {
+  typedef Places<numbers...> Type;
+};
+
+// Of two rows `step` apart, seen as blocks of `step` columns in pairs: the first
+// blocks of both, or with `later` the second ones.
+template <class Real, int step, bool later, int... k>
+INLINE typename Types<Real>::Vector blocks_of(
+    typename Types<Real>::Vector a, typename Types<Real>::Vector b,
+    Places<k...>) {
+  constexpr int width = Types<Real>::width;
+#ifdef __clang__
+  return __builtin_shufflevector(
+      a, b,
+      (k & step ? width + k - (later ? 0 : step) : k + (later ? step : 0))...);
+#else
+  typedef typename Types<Real>::Bits Bits;
+  return __builtin_shuffle(
+      a, b,
+      Bits{(k & step ? width + k - (later ? 0 : step)
+                     : k + (later ? step : 0))...});
+#endif
+}
+
+template <class Real, int step>
+INLINE void turn_blocks(typename Types<Real>::Vector* rows) {
+  typedef typename FirstPlaces<Types<Real>::width>::Type All;
+  UNROLL for (int i = 0; i < Types<Real>::width; i++) {
+    if (i & step) continue;
+    const auto a = rows[i], b = rows[i + step];
+    rows[i] = blocks_of<Real, step, false>(a, b, All());
+    rows[i + step] = blocks_of<Real, step, true>(a, b, All());
+  }
+}
+
+// Transposes a square of as many rows as a vector has numbers.
+template <class Real>
+INLINE void turn(typename Types<Real>::Vector* rows) {
+  constexpr int width = Types<Real>::width;
+  if constexpr (width > 8) turn_blocks<Real, 8>(rows);
+  if constexpr (width > 4) turn_blocks<Real, 4>(rows);
+  if constexpr (width > 2) turn_blocks<Real, 2>(rows);
+  turn_blocks<Real, 1>(rows);
 }
 
 template <class Real>
@@ -79,18 +187,29 @@ void transpose_panels(const Transpose<Real>& s) {
   constexpr int width = Types<Real>::width;
   constexpr int64_t panel = 2 * width;
   // Rows of `to` are padded; what is there is nobody's.
-  for (int64_t j = 0; j < s.columns; j++) {
-    const Real* column = s.from + j / panel * s.from_panel + j % panel;
+  for (int64_t j = 0; j < s.columns; j += width) {
+    const Real* columns = s.from + j / panel * s.from_panel + j % panel;
+    const int64_t count = s.columns - j < width ? s.columns - j : width;
     for (int64_t i = 0; i < s.rows; i += width) {
+      const Real* from = columns + i * panel;
       Real* to = s.to + i / panel * s.to_panel + j * panel + i % panel;
-      if (i + width <= s.rows) {
-        Vector numbers{};
-        UNROLL for (int k = 0; k < width; k++)
-          numbers[k] = column[(i + k) * panel];
-        *reinterpret_cast<InMemory*>(to) = numbers;
+      if (i + width > s.rows) {
+        for (int64_t c = 0; c < count; c++)
+          for (int64_t k = 0; i + k < s.rows; k++)
+            to[c * panel + k] = from[k * panel + c];
+        continue;
+      }
+      Vector rows[width];
+      UNROLL for (int k = 0; k < width; k++)
+        rows[k] = *reinterpret_cast<const InMemory*>(from + k * panel);
+      turn<Real>(rows);
+      if (count == width) {
+        UNROLL for (int c = 0; c < width; c++)
+          *reinterpret_cast<InMemory*>(to + c * panel) = rows[c];
       } else {
-        for (int64_t k = 0; i + k < s.rows; k++)
-          to[k] = column[(i + k) * panel];
+        for (int64_t c = 0; c < count; c++)
+          for (int k = 0; k < width; k++)
+            to[c * panel + k] = from[k * panel + c];
       }
     }
   }

@@ -32,6 +32,15 @@ struct DotEach {
   double* to;
 };
 
+// x_i += sum_{j<i} weight(i, j) x_j, row after row, with weight(i, j) =
+// weights[i * of_row + j * of_other]. Rows are `row` apart, panels `panel`.
+template <class Real>
+struct SolveRows {
+  int64_t rows, panels, row, panel, of_row, of_other;
+  const Real* weights;
+  Real* x;
+};
+
 // Row j of `to` is column j of `from`, which has so many rows and columns.
 template <class Real>
 struct Transpose {
