@@ -1,4 +1,4 @@
-"""CausalConvolution: its taps, its window, and arguments that are refused."""
+"""CausalConvolution: its taps and its window."""
 
 import keras
 import numpy as np

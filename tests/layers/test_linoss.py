@@ -1,4 +1,4 @@
-"""LinOSS: how it starts, what it conserves, and which arguments it refuses."""
+"""LinOSS: how it starts, and what it conserves."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""LRU: how it starts, and which arguments it refuses."""
+"""LRU: how it starts."""
 
 import numpy as np
 from support.units import array

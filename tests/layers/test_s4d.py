@@ -1,4 +1,4 @@
-"""S4D: how it starts, its two paths, and which arguments it refuses."""
+"""S4D: how it starts, and its two paths."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""S5: how it starts, its sampling rate, and which arguments it refuses."""
+"""S5: how it starts, and its two directions."""
 
 import numpy as np
 import pytest

@@ -1,9 +1,9 @@
-"""The native scans of diagonal systems and of oscillators whose steps differ in
-length.
+"""The native scans whose steps differ in length.
 
-They are compared with matrix exponentials, with solved 2 x 2 systems, and with
-the oscillators' own equations, in float64, through the core with plain NumPy
-arrays and through the current backend.
+Those of structured systems are compared with `definitions.lssl`, of diagonal
+ones with matrix exponentials and solved 2 x 2 systems, and of oscillators with
+their own equations, in float64, through the core with plain NumPy arrays and
+through the current backend.
 """
 
 from functools import partial
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 import pytest
+from definitions import lssl as definition
 from scipy.linalg import expm
 from support.autodiff import backend_gradients
 from support.autodiff import compiled
@@ -22,8 +23,12 @@ from support.autodiff import to_numpy
 from support.core_calls import results_of
 from support.needs_native import require_native
 from support.needs_native import require_same_bits
+from support.structured_systems import BANDS
+from support.structured_systems import NAMES
 from support.structured_systems import assert_slopes
 from support.structured_systems import rounded
+from support.structured_systems import system
+from support.structured_systems import transition
 from support.structured_systems import weights_of
 
 from keras_linrec import ops
@@ -31,11 +36,13 @@ from keras_linrec.kernels.native import core
 from keras_linrec.kernels.native.call_encoding import BILINEAR
 from keras_linrec.kernels.native.call_encoding import COMPLEX
 from keras_linrec.kernels.native.call_encoding import RESETS
+from keras_linrec.kernels.native.call_encoding import bits_of
 from keras_linrec.kernels.native.table import Call
 from keras_linrec.kernels.operations import diagonal_scan_irregular as diagonal
 from keras_linrec.kernels.operations import (
     oscillator_scan_irregular as oscillator,
 )
+from keras_linrec.kernels.operations.structured import irregular_scan
 
 native = require_native()
 TORCH = keras.backend.backend() == "torch"
@@ -55,12 +62,68 @@ class Scan(NamedTuple):
     kernel: object  # the arguments without resets, and these -> tensors
     plain: object
     resets: int  # the place of the resets
+    entering: int  # and of what enters at a step
+    tolerance: dict = TOLERANCE
+    slopes: dict = SLOPES
+    bands: int | None = None  # the place of a structured system's T
 
 
 def resets_of(steps):
     resets = np.random.default_rng(3).uniform(size=steps) < 0.1
     resets[:, 4:5] |= np.arange(len(resets))[:, None] == 0
     return rounded(resets)
+
+
+# Structured systems.
+
+
+def defined_structured(*arguments, alpha):
+    p, d, q, t, b, timescale, rows, lengths, resets, inputs, state = arguments
+    matrix = transition(p, d, q, t)
+    dtype = np.result_type(*arguments)
+    state = np.array(state, dtype)
+    outputs = np.zeros((*inputs.shape, rows.shape[1]), dtype)
+    for row, step, feature in np.ndindex(inputs.shape):
+        discrete, input_vector = definition.discretise(
+            matrix, b, lengths[row, step] * timescale[feature], alpha
+        )
+        if resets[row, step]:
+            state[row, feature] = 0.0
+        change = input_vector * inputs[row, step, feature]
+        state[row, feature] = discrete @ state[row, feature] + change
+        outputs[row, step, feature] = rows[feature] @ state[row, feature]
+    return [outputs, state]
+
+
+def structured(batch, time, features, channels, state, alpha=0.5, block=8):
+    weights = system("legs", features, channels, state, moved=0.1)
+    generator = np.random.default_rng(1)
+    lengths = generator.uniform(0, 2, (batch, time))
+    lengths[:, 2::7] = 0.0
+    resets = generator.uniform(size=(batch, time)) < 0.1
+    inputs = generator.uniform(-1, 1, (batch, time, features))
+    states = generator.uniform(-1, 1, (batch, features, state))
+    place = len(NAMES) + 1
+
+    def run(function, given, resets):
+        return function(*given[:place], resets, *given[place:], alpha)
+
+    return Scan(
+        Call("structured_scan_irregular", 0, (block, alpha)),
+        [*weights, *map(rounded, (lengths, resets, inputs, states))],
+        partial(defined_structured, alpha=alpha),
+        partial(run, native.structured_scan_irregular),
+        partial(
+            run, partial(irregular_scan.structured_scan_irregular, native.scan)
+        ),
+        place,
+        place + 1,
+        # Checkpoints are rounded too, and gradients may be small sums of large
+        # terms.
+        {"float32": 1e-6, "float64": 1e-11},
+        {"float32": 3e-6, "float64": 1e-11},
+        BANDS,
+    )
 
 
 # Diagonal systems.
@@ -160,6 +223,7 @@ def diagonals(
         partial(run, native.diagonal_scan_irregular),
         partial(run, partial(diagonal.diagonal_scan_irregular, native.scan)),
         5,
+        6,
     )
 
 
@@ -215,6 +279,7 @@ def oscillators(batch, time, size):
         partial(run, native.oscillator_scan_irregular),
         partial(run, oscillator.oscillator_scan_irregular),
         5,
+        3,
     )
 
 
@@ -229,6 +294,20 @@ SCANS = {
     "whole blocks": lambda: diagonals(2, 24, 1, 1, 4, 3),
     "an oscillator": lambda: oscillators(1, 1, 1),
     "oscillators": lambda: oscillators(3, 30, 65),
+    "structured": lambda: structured(2, 37, 3, 2, 5, 0.8),
+    **{
+        f"structured, {sizes} in blocks of {block}": partial(
+            structured, *sizes, alpha, block
+        )
+        for sizes in (
+            (1, 1, 1, 1, 1),
+            (2, 7, 3, 2, 5),
+            (3, 20, 9, 1, 33),
+            (1, 100, 2, 1, 4),
+            (5, 3, 17, 3, 2),
+        )
+        for alpha, block in ((0.5, 8), (0.8, 3))
+    },
 }
 EVERY_SCAN = pytest.mark.parametrize("name", SCANS)
 
@@ -259,8 +338,9 @@ def assert_slopes_of(scan, gradients, weights, tolerance):
         defined_without_resets(scan),
         weights,
         tolerance,
-        directions=2,
-        bands=None,
+        # The definition of structured systems takes long.
+        directions=2 if scan.bands is None else 1,
+        bands=scan.bands,
     )
 
 
@@ -310,8 +390,8 @@ def test_the_core_equals_the_definition(name, dtype):
     weights = weights_of(expected)
     results, gradients = core_results(scan, dtype, weights)
     for one, other in zip(results, expected, strict=True):
-        assert relative_error(one, other) < TOLERANCE[dtype]
-    assert_slopes_of(scan, gradients, weights, SLOPES[dtype])
+        assert relative_error(one, other) < scan.tolerance[dtype]
+    assert_slopes_of(scan, gradients, weights, scan.slopes[dtype])
 
 
 def test_without_rows_features_or_states_nothing_is_computed():
@@ -329,6 +409,11 @@ def test_without_rows_features_or_states_nothing_is_computed():
         results, gradients = core_results(scan, "float32", weights)
         assert not results[0].any()
         assert not any(slopes.any() for slopes in gradients)
+    for sizes in ((0, 5, 2, 1, 3), (2, 5, 0, 1, 3), (2, 5, 2, 0, 3)):
+        scan = structured(*sizes)
+        weights = [np.zeros(sizes[:4]), 0 * scan.arguments[-1]]
+        _, gradients = core_results(scan, "float32", weights)
+        assert not any(slopes.any() for slopes in gradients)
     for scan in (oscillators(0, 4, 3), oscillators(2, 4, 0)):
         weights = [np.ones(scan.arguments[0].shape)] * 4
         results, gradients = core_results(scan, "float32", weights)
@@ -345,6 +430,13 @@ def test_sizes_that_do_not_fit_are_named():
     ):
         require_refused("diagonal_scan_irregular", COMPLEX, sizes)
     require_refused("oscillator_scan_irregular", COMPLEX, (1, 2, 0, 3))
+    for sizes in (
+        (1, 2, 0, 2, 1, 3, 8, bits_of(0.5)),
+        (1, 2, 5, 2, 1, 0, 8, bits_of(0.5)),
+        # Blocks without steps.
+        (1, 2, 7, 3, 2, 5, 0, bits_of(0.5)),
+    ):
+        require_refused("structured_scan_irregular", 0, sizes)
 
 
 def test_real_numbers_are_refused():
@@ -385,22 +477,35 @@ def test_growth_beyond_numbers_is_infinite_in_float32():
     assert not np.isfinite(results[0]).any()
 
 
-def test_long_sequences_are_as_accurate():
-    scan = diagonals(1, 5000, 1, 1, 7, 9, block=64)
-    weights = weights_of([scan.arguments[6], *scan.arguments[7:]])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: diagonals(1, 5000, 1, 1, 7, 9, block=64),
+        lambda: structured(1, 5000, 3, 1, 64, block=35),
+    ],
+)
+def test_long_sequences_are_as_accurate(make):
+    scan = make()
+    inputs, *states = scan.arguments[scan.entering :]
+    outputs = inputs if is_diagonal(scan) else inputs[..., None]
+    weights = weights_of([outputs, *states])
     results, gradients = core_results(scan, "float32", weights)
     # Without checkpoints but the first.
-    whole = scan._replace(call=scan.call._replace(attributes=(5000,)))
+    attributes = 5000, *scan.call.attributes[1:]
+    whole = scan._replace(call=scan.call._replace(attributes=attributes))
     expected = core_results(whole, "float64", weights)
     for one, other in zip((*results, *gradients), (*expected[0], *expected[1])):
         assert relative_error(one, other) < 1e-6
 
 
 THREADS = """
-from operations import test_native_diagonal_scan as tests
+from operations import test_native_irregular_scans as tests
 results = []
-scans = tests.diagonals(5, 70, 1, 2, 30, 20), tests.oscillators(5, 90, 150)
-for scan in scans:
+for scan in (
+    tests.diagonals(5, 70, 1, 2, 30, 20),
+    tests.oscillators(5, 90, 150),
+    tests.structured(5, 30, 20, 2, 40),
+):
     weights = tests.weights_of(scan.define(*scan.arguments))
     for part in tests.core_results(scan, "float32", weights):
         results += part
@@ -419,7 +524,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 
 
 BACKEND_SCANS = pytest.mark.parametrize(
-    "name", ["nine features", "bilinear", "oscillators"]
+    "name", ["nine features", "bilinear", "oscillators", "structured"]
 )
 
 
@@ -437,7 +542,7 @@ def test_the_kernel_equals_the_definition(name):
         assert relative_error(one, other) < 1e-6
     weights = weights_of(expected)
     gradients = backend_gradients(run, given, weights)
-    assert_slopes_of(scan, gradients, weights, SLOPES["float32"])
+    assert_slopes_of(scan, gradients, weights, scan.slopes["float32"])
 
 
 @BACKEND_SCANS
@@ -458,6 +563,7 @@ def test_the_plain_form_equals_the_definition(name):
     [
         lambda: diagonals(2, 4, 2, 1, 2, 3),
         lambda: oscillators(2, 4, 3),
+        lambda: structured(2, 5, 2, 1, 3),
     ],
 )
 def test_the_second_derivative_is_that_of_the_plain_form(make):
@@ -480,6 +586,7 @@ def test_the_second_derivative_is_that_of_the_plain_form(make):
     [
         lambda: diagonals(2, 12, 1, 1, 3, 4),
         lambda: oscillators(2, 12, 3),
+        lambda: structured(2, 12, 3, 1, 4),
     ],
 )
 def test_what_is_not_a_number_ends_at_a_reset(make):
@@ -488,14 +595,16 @@ def test_what_is_not_a_number_ends_at_a_reset(make):
     resets[:] = 0.0
     resets[0, 5] = 1.0
     expected = scan.define(*scan.arguments)
-    # What enters at a step.
-    scan.arguments[6 if is_diagonal(scan) else 3][0, 3] = np.nan
+    scan.arguments[scan.entering][0, 3] = np.nan
     run = of_differentiated(scan.kernel, scan)
     found = to_numpy(run(tensors(without_resets(scan))))
     assert np.isnan(found[0][0, 3:5]).all()
     assert relative_error(found[0][0, 5:], expected[0][0, 5:]) < 1e-6
     for one, other in zip(found[1:], expected[1:]):
-        assert relative_error(one[1], other[1]) < 1e-6
+        if one.shape == found[0].shape:
+            # Of all steps too, with NaN before the reset.
+            one, other = one[1], other[1]
+        assert relative_error(one, other) < 1e-6
 
 
 @pytest.mark.parametrize("with_resets", [False, True])
