@@ -34,7 +34,6 @@ ANY = "any batch and time"
 BATCH = "any batch, fixed time"
 ANY_BATCH = "any batch"
 NONE = "no (error)"
-UNTESTED = "not tested"
 # By what a file leaves open, the (batch, time) that it is written for, with
 # `None` for any, and those that it runs with.
 SIZES = {
@@ -228,14 +227,13 @@ def written_by_keras(format, ending, model, folder, sizes):
     return path
 
 
-def of_torch_export(model, folder, sizes):
+def of_torch_export(model, folder, sizes, text=ANY):
     import torch
 
     path = folder / "model.pt2"
     given = {}
-    # A `Sequential` has no `input`.
-    if sizes is None and isinstance(model.input, dict):
-        given = _sizes_of_text(model)
+    if _is_of_text(model, sizes):
+        given = _sizes_of_text(model, text)
     elif sizes:
         shape = tuple(size or sample for size, sample in zip(sizes, (2, 9)))
         names = (torch.export.Dim("batch"), torch.export.Dim.DYNAMIC)
@@ -253,18 +251,27 @@ def of_torch_export(model, folder, sizes):
     return path
 
 
-def _sizes_of_text(model):
-    """Arguments of `export` that leave the sizes of a backbone open."""
+def _is_of_text(model, sizes):
+    """Whether a model is a language model's backbone."""
+    # A `Sequential`, which is written with sizes, has no `input`.
+    return sizes is None and isinstance(model.input, dict)
+
+
+def _sizes_of_text(model, text):
+    """Arguments of `export` that leave sizes of a backbone open."""
     import torch
 
-    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("time")}
+    axes = {0: torch.export.Dim("batch")}
+    if text == ANY:
+        axes[1] = torch.export.Dim("time")
+    # AOTInductor takes the inputs in this order, whatever their names.
     shape = {
         name: keras.InputSpec(shape=(2, 9), dtype="int32")
-        for name in model.input
+        for name in sorted(model.input)
     }
     return {
         "input_signature": [shape],
-        "dynamic_shapes": [(dict.fromkeys(model.input, axes),)],
+        "dynamic_shapes": [(dict.fromkeys(shape, axes),)],
     }
 
 
@@ -286,12 +293,20 @@ def samples(model, sizes):
     """Tensors that a model is traced with, and their open axes."""
     import torch
 
+    batch = {0: torch.export.Dim("batch", min=1, max=8)}
+    if _is_of_text(model, sizes):
+        shape = (2, SIZES[BATCH][0][1])
+        # As `tokens` has them: ExecuTorch knows no names.
+        tokens = {
+            name: torch.ones(shape, dtype=torch.int32)
+            for name in sorted(model.input)
+        }
+        return (tokens,), ((dict.fromkeys(tokens, batch),),)
     if sizes:
         shapes = [(sizes[0] or 2, sizes[1], 3)]
     else:
         shapes = [(2, *part.shape[1:]) for part in model.inputs]
     tensors = list(map(torch.zeros, shapes))
-    batch = {0: torch.export.Dim("batch", min=1, max=8)}
     is_open = not sizes or sizes[0] is None
     axes = [batch if is_open else None] * len(shapes)
     # A model takes any arguments, as a tuple.
@@ -311,15 +326,15 @@ def of_core_ml(model, folder, sizes):
 
 
 def of_inductor(model, folder, sizes):
-    program = of_torch_export(model, folder, sizes)
+    program = of_torch_export(model, folder, sizes, text=BATCH)
     return recipe("to_shared_library")(str(program), str(folder / "own.pt2"))
 
 
 def of_jax_export(model, folder, sizes):
     path = folder / "model.jax"
-    whole = [(None, None, 3)]
-    shapes = whole if sizes else [part.shape for part in model.inputs]
-    path.write_bytes(recipe("to_jax_export")(model, shapes))
+    # Of a `Sequential`, the one input is not in a list.
+    inputs = model.inputs[0] if sizes else model.input
+    path.write_bytes(recipe("to_jax_export")(model, inputs))
     return path
 
 
@@ -362,7 +377,7 @@ def run_executorch(path, given):
 
     program = Runtime.get().load_program(path)
     method = program.load_method("forward")
-    found = method.execute(list(map(torch.tensor, given)))
+    found = method.execute(list(map(torch.tensor, _in_a_row(given))))
     return [part.numpy() for part in found]
 
 
@@ -490,7 +505,7 @@ INDUCTOR = Format(
     of_inductor,
     run_inductor,
     whole=BATCH,
-    text=UNTESTED,
+    text=BATCH,
 )
 EXECUTORCH = Format(
     "ExecuTorch",
@@ -499,7 +514,7 @@ EXECUTORCH = Format(
     of_executorch,
     run_executorch,
     whole=BATCH,
-    text=UNTESTED,
+    text=BATCH,
 )
 CORE_ML = Format(
     "Core ML",
@@ -508,7 +523,7 @@ CORE_ML = Format(
     of_core_ml,
     run_nowhere,
     whole=BATCH,
-    text=UNTESTED,
+    text=BATCH,
 )
 JAX_EXPORT = Format(
     "`jax.export`",
@@ -516,7 +531,6 @@ JAX_EXPORT = Format(
     "JAX",
     of_jax_export,
     run_jax_export,
-    text=UNTESTED,
 )
 FORMATS = (
     SAVED_MODEL["TensorFlow"],

@@ -14,3 +14,8 @@ def test_a_file_of_a_whole_model_gives_its_outputs(name, tmp_path):
 @formats.every_model(("lru",))
 def test_a_file_of_one_step_gives_its_outputs(name, tmp_path):
     formats.check_step(formats.JAX_EXPORT, name, tmp_path)
+
+
+@pytest.mark.weekly
+def test_a_file_of_a_language_model_gives_its_outputs(tmp_path):
+    formats.check_text(formats.JAX_EXPORT, tmp_path)
