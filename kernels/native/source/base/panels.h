@@ -179,7 +179,7 @@ struct Decayed {
 template <class A, class B, class Real>
 void multiply_transposed(const Matrix<A>& a, const Matrix<B>& b,
                          const Matrix<Real>& c, bool add = false,
-                         const Decayed<std::remove_const_t<Real>>& decayed = {}) {
+                         const Decayed<Real>& decayed = {}) {
   const int64_t panel = kernels<Real>().panel;
   const auto run = kernels<Real>().product;
   // Contiguous columns of `a`.
@@ -193,6 +193,7 @@ void multiply_transposed(const Matrix<A>& a, const Matrix<B>& b,
   product.whole = decayed.whole;
   for (int64_t p = 0; p * panel < b.columns; p++) {
     int64_t k = 0;
+    // Once too if `a` has no rows.
     do {
       product.inner = std::min(inner_at_once, a.rows - k);
       product.b = b.at(p, k);

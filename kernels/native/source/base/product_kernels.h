@@ -7,9 +7,9 @@ namespace keras_linrec {
 // c[rows x panel] (+)= a[rows x (outer * inner)] b, where
 // a(i, o, k) = a[i * a_row + o * a_outer + k * a_inner].
 //
-// With `factors`, c = factor * base + a b, with a factor for each row and `base`
-// laid out as c is, which it may be; with `whole`, c = base + (factor * base +
-// a b). This is for more than a few rows.
+// With `factors`, c = factor * base + a b, with a factor for each row, where
+// `base` is c or laid out as c; with `whole`, c = base + (factor * base + a b).
+// This is for more than a few rows.
 template <class Real>
 struct Product {
   int64_t rows, outer, inner;

@@ -29,15 +29,16 @@ constexpr int64_t most_rows = 16;
 // With a decay for each key channel, where pairs of rows cost more.
 constexpr int64_t rows_of_channels = 8;
 
-// Numbers for pairs of rows, which are as far apart as the widest panel is wide.
+// Numbers for pairs of rows, in rows of at least a panel.
 template <class Real>
 struct Square {
-  static constexpr int64_t row = 32;
-  Real numbers[most_rows * row] = {};
+  int64_t row = std::max(most_rows, kernels<Real>().panel);
+  std::vector<Real> numbers = std::vector<Real>(most_rows * row);
   Real& at(int64_t i, int64_t j) { return numbers[i * row + j]; }
   // The first rows and columns.
   Matrix<Real> part(int64_t rows, int64_t columns, int64_t first = 0) {
-    return {numbers + first * row, rows, columns, row, kernels<Real>().panel};
+    return {numbers.data() + first * row, rows, columns, row,
+            kernels<Real>().panel};
   }
 };
 
@@ -48,18 +49,18 @@ void transpose(const Panels<Real>& from, int64_t rows, Panels<Real>& to) {
       {rows, from.columns, from.stride(), to.stride(), from.at(0), to.at(0)});
 }
 
-// Rows of `to`, `row` apart in memory.
+// Rows of `to`, `row` apart in memory; `ahead`: see MoveRows.
 template <class Real>
 void read_rows(const Real* from, int64_t row, int64_t rows, Panels<Real>& to,
-               int64_t first = 0) {
+               int64_t first = 0, int64_t ahead = 0) {
   kernels<Real>().read_rows(
-      {rows, to.columns, row, to.stride(), from, to.at(0, first)});
+      {rows, to.columns, row, to.stride(), from, to.at(0, first), ahead});
 }
 template <class Real>
 void write_rows(const Panels<Real>& from, int64_t first, int64_t rows,
-                Real* to, int64_t row) {
+                Real* to, int64_t row, int64_t ahead = 0) {
   kernels<Real>().write_rows(
-      {rows, from.columns, row, from.stride(), from.at(0, first), to});
+      {rows, from.columns, row, from.stride(), from.at(0, first), to, ahead});
 }
 
 // to (+)= factor * from on the first rows, with a factor for each.
@@ -279,8 +280,9 @@ class Block {
   }
 
   // Reads `rows` rows from `first` on, and the columns of values from `column`.
+  // The rows from `next` on are read by a block soon.
   void read(const Head<Real>& head, int64_t first, int64_t rows,
-            int64_t column) {
+            int64_t column, int64_t next) {
     first_ = first;
     this->rows = rows;
     query_rows = 0;
@@ -288,9 +290,10 @@ class Block {
     const int64_t key_row = sizes_.key_heads * sizes_.key_dim;
     const int64_t value_row = sizes_.heads * sizes_.value_dim;
     const int64_t query_step = sizes_.query_heads * sizes_.key_dim;
-    read_rows(head.keys + first * key_row, key_row, rows, keys);
+    const int64_t ahead = next - first;
+    read_rows(head.keys + first * key_row, key_row, rows, keys, 0, ahead);
     read_rows(head.values + first * value_row + column, value_row, rows,
-              values);
+              values, 0, ahead);
     for (int64_t i = 0; i < rows; i++) {
       all_rows[i] = i;
       write[i] = static_cast<Real>(head.strength(head.write, first + i, 1));
@@ -300,7 +303,7 @@ class Block {
     }
     if (query_rows)
       read_rows(head.queries + step_of(0) * query_step, query_step, query_rows,
-                queries);
+                queries, 0, ahead / sizes_.products);
     find_overlaps();
   }
 
@@ -313,7 +316,7 @@ class Block {
     scale_rows(negative_erase, rows, found_, changes, true);
     kernels<Real>().solve_rows({rows, changes.panels, changes.panel,
                                 changes.stride(), erased_.row, 1,
-                                erased_.numbers, changes.at(0)});
+                                erased_.numbers.data(), changes.at(0)});
   }
 
   // The outputs of the query rows.

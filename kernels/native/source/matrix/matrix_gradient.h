@@ -61,7 +61,7 @@ class BlockGradient {
     const int64_t step_size = sizes_.heads * sizes_.value_dim;
     if (query_rows)
       read_rows(d_outputs + block.step_of(0) * step_size, step_size,
-                query_rows, d_outputs_);
+                query_rows, d_outputs_, 0, -query_rows);
     find_d_changes(block, d_state);
     write_strengths(block, d_values, to);
     const auto times_columns = [&](Panels<Real>& left, Panels<Real>& right,
@@ -134,7 +134,7 @@ class BlockGradient {
     if (sizes_.erased) write(-1, block.found_, to.erase);
     scale_rows(block.write, block.rows, d_changes_, d_values_);
     write_rows(d_values_, 0, block.rows, d_values + block.first() * row_size,
-               row_size);
+               row_size, -block.rows);
   }
 
   // dy_i^T u_j and c_i^T u_j; the former is zero where a row has no query.
@@ -209,10 +209,10 @@ class BlockGradient {
       write_rows(d_queries_, 0, block.query_rows,
                  to.queries +
                      (block.step_of(0) - to.first_step) * to.query_stride,
-                 to.query_stride);
+                 to.query_stride, -block.query_rows);
     const int64_t first = block.first() - to.first_step * sizes_.products;
     write_rows(d_keys_, 0, block.rows, to.keys + first * to.key_stride,
-               to.key_stride);
+               to.key_stride, -block.rows);
   }
 
   static int64_t first_query(Block<Real>& block, int64_t row) {

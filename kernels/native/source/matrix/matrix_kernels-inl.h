@@ -6,17 +6,18 @@
 namespace keras_linrec {
 namespace {
 
+// The numbers of a line of the cache.
+template <class Real>
+constexpr int64_t line_of = 64 / sizeof(Real);
+
 template <class Real>
 void read_rows(const MoveRows<Real>& s) {
   typedef Pair<Real> P;
   constexpr int64_t panel = 2 * P::width;
-  constexpr int64_t line = 64 / sizeof(Real);
   for (int64_t i = 0; i < s.rows; i++) {
     const Real* from = s.from + i * s.row;
-    // As many rows follow in the next call, too far apart for the processor to
-    // expect them.
-    for (int64_t c = 0; c < s.columns; c += line)
-      __builtin_prefetch(from + s.rows * s.row + c);
+    for (int64_t c = 0; c < s.columns && s.ahead; c += line_of<Real>)
+      __builtin_prefetch(from + s.ahead * s.row + c);
     Real* to = s.to + i * panel;
     int64_t column = 0;
     for (; column + panel <= s.columns; column += panel, to += s.panel)
@@ -34,6 +35,8 @@ void write_rows(const MoveRows<Real>& s) {
   for (int64_t i = 0; i < s.rows; i++) {
     const Real* from = s.from + i * panel;
     Real* to = s.to + i * s.row;
+    for (int64_t c = 0; c < s.columns && s.ahead; c += line_of<Real>)
+      __builtin_prefetch(to + s.ahead * s.row + c, 1);
     int64_t column = 0;
     for (; column + panel <= s.columns; column += panel, from += s.panel)
       P::load(from).store(to + column);
@@ -139,8 +142,8 @@ struct FirstPlaces<0, numbers...> {
   typedef Places<numbers...> Type;
 };
 
-// Of two rows `step` apart, seen as blocks of `step` columns in pairs: the first
-// blocks of both, or with `later` the second ones.
+// Of two rows `step` apart, seen as blocks of `step` columns in pairs: the
+// first blocks of both, or with `later` the second ones.
 template <class Real, int step, bool later, int... k>
 INLINE typename Types<Real>::Vector blocks_of(
     typename Types<Real>::Vector a, typename Types<Real>::Vector b,

@@ -5,12 +5,14 @@
 namespace keras_linrec {
 
 // Rows of `columns` numbers, `row` apart, from or to panels, `panel` apart,
-// whose last has zeros behind them.
+// whose last has zeros behind them. Those that move next are `ahead` rows in
+// memory from these, too far apart for the processor to expect them; 0: none.
 template <class Real>
 struct MoveRows {
   int64_t rows, columns, row, panel;
   const Real* from;
   Real* to;
+  int64_t ahead;
 };
 
 // to (+)= factor * from, with a factor for each row of all panels.

@@ -137,8 +137,8 @@ class Forward {
          row += block.rows) {
       if (head.starts_step(row) && head.is_reset(row / s.products))
         clear(state);
-      block.read(head, row, Block<Real>::rows_from(head, row, end),
-                 part.column);
+      const int64_t rows = Block<Real>::rows_from(head, row, end);
+      block.read(head, row, rows, part.column, row + rows);
       block.find_changes(state);
       write_outputs(block, head, part, block.find_outputs(state));
       block.advance(state, state);
@@ -150,7 +150,7 @@ class Forward {
     if (block.query_rows == 0) return;
     write_rows(outputs, 0, block.query_rows,
                outputs_ + head.output_offset(block.step_of(0)) + part.column,
-               sizes_.heads * sizes_.value_dim);
+               sizes_.heads * sizes_.value_dim, block.query_rows);
   }
 
   const Sizes& sizes_;
@@ -196,12 +196,15 @@ class Stretch {
       Panels<Real>& before = state(count);
       if (is_reset(head, row)) clear(before);
       Block<Real>& block = block_at(count);
-      block.read(head, row,
-                 Block<Real>::rows_from(head, row, end * sizes_.products),
-                 part.column);
+      const int64_t rows =
+          Block<Real>::rows_from(head, row, end * sizes_.products);
+      const bool is_last = row + rows == end * sizes_.products;
+      block.read(head, row, rows, part.column,
+                 is_last ? (first - sizes_.stretch) * sizes_.products
+                         : row + rows);
       block.find_changes(before);
       block.advance(before, state(count + 1));
-      row += block.rows;
+      row += rows;
     }
     while (count-- > 0) {
       Block<Real>& block = block_at(count);
