@@ -125,7 +125,8 @@ INLINE void add_row_to_bands(const LaneSums& s, int64_t row, int64_t first,
   const int64_t left = row >= lanes ? row - lanes : row;
   const double* states = s.states + first * s.stride;
   const double* slopes = s.slopes + first * s.stride + row;
-  const double* d_outputs = s.d_outputs + first * s.channels * lanes;
+  const double* d_outputs =
+      s.d_outputs + first * s.channels * lanes + row % lanes;
   const int64_t next_outputs = s.channels * lanes;
   const bool any = s.channels > 0;
   Doubles before[3]{}, after[3]{}, slope{}, d_read_out{};
