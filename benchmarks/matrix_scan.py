@@ -59,6 +59,11 @@ def main():
         "--cases", type=int, nargs="+", default=range(len(CASES))
     )
     parser.add_argument("--longest", type=int, default=2**20)
+    parser.add_argument(
+        "--contenders",
+        nargs="+",
+        help="only these; JAX compiles the unrolled ones for minutes",
+    )
     options = parsed_options(parser)
     rate = product_rate()
     print(f"The largest product reaches {rate / 1e9:.0f} GFLOP/s.")
@@ -70,6 +75,8 @@ def main():
         **keras_hub(),
         **huggingface(),
     }
+    if options.contenders:
+        contenders = {name: contenders[name] for name in options.contenders}
     for case in options.cases:
         compare(CASES[case], contenders, options.rounds, rate)
     contenders = {

@@ -9,6 +9,8 @@ unit with 128 states, and beside it
 - "associative_scan": the same recurrence by `keras.ops.associative_scan`, which
   under JAX is that of `jax.lax`, as the public codes of S5, LinOSS and the
   gated units run it;
+- "without a scan": what enters, in place of the states; other numbers, but the
+  least that a step with these products and gates takes;
 - "loop", with `--loop`: the same recurrence as a plain loop;
 - "time_deltas", of S5, S4D and LinOSS: the same layer over steps that differ in
   length, and without native kernels (`--loop` for all three).
@@ -76,6 +78,7 @@ def compare(unit, size, options):
     calls["portable"] = on_portable(step_of(unit, sequences))
     if unit in RECURRENCES:
         calls["associative_scan"] = step_of(unit, sequences, by_tree)
+        calls["without a scan"] = step_of(unit, sequences, by_nothing)
     if unit in RECURRENCES and options.loop:
         calls["loop"] = step_of(unit, sequences, by_loop)
     if unit in TIMED:
@@ -149,6 +152,10 @@ def by_tree(combine, apply, transitions, entering):
 
     every = ops.associative_scan(joined, [*transitions, *entering], axis=1)
     return every[len(transitions) :]
+
+
+def by_nothing(combine, apply, transitions, entering):
+    return entering
 
 
 def by_loop(combine, apply, transitions, entering):
