@@ -173,7 +173,7 @@ def linear_copying(delay):
     return of_copying(delay, title, (("LinearDynamicalSystem", system),))
 
 
-def of_distant_pulses(title, unit, unit_arguments, rounds=8, **given):
+def of_distant_pulses(title, unit, unit_arguments, **given):
     """Two residual blocks, and the last step of their outputs."""
     classifier = {
         "num_layers": 2,
@@ -191,7 +191,7 @@ def of_distant_pulses(title, unit, unit_arguments, rounds=8, **given):
         task_arguments={"steps": 10_000, "distance": 8_000},
         layers=(("SequenceClassifier", classifier),),
         learning_rate=3e-3,
-        rounds=rounds,
+        rounds=8,
         steps=25,
         test_every=4,
         seeds=(0,),
@@ -300,7 +300,6 @@ RECIPES = {
             "r_max": 0.99999,
             "theta_max": 0.1,
         },
-        rounds=16,
         # As for RotRNN below.
         groups={"log_timescale|stiffness|friction": 1e-3},
     ),

@@ -46,6 +46,7 @@ PAGES = {
             tokens_table.LISTS_SECTION,
             tokens_table.REVIEWS,
             tokens_table.TEXT,
+            tokens_table.TEXT_HELD_OUT,
             tokens_table.AHEAD,
         ),
     ),

@@ -76,7 +76,6 @@ INLINE double total_of<double>(Doubles numbers) {
 }
 template <>
 INLINE double total_of<float>(Types<float>::Vector numbers) {
-  typedef Types<float>::Narrow Narrow;
   float stored[Types<float>::width];
   *reinterpret_cast<Types<float>::VectorInMemory*>(stored) = numbers;
   const auto half = [&](int which) {

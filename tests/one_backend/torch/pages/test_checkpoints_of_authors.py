@@ -242,8 +242,10 @@ def test_a_delta_net_of_fla_gives_the_same_outputs(
         if gate:
             o = o * silu(s["g_proj.weight"] @ u[t]).reshape(heads, value)
         outputs.append(s["o_proj.weight"] @ o.ravel())
+    expected = np.stack(outputs)
     got = ops.convert_to_numpy(layer(inputs))[0]
-    assert np.abs(got - np.stack(outputs)).max() < 1e-5
+    # A head whose output is small is divided by it, with its rounding.
+    assert np.abs(got - expected).max() < 3e-6 * np.abs(expected).max()
 
 
 def test_a_lipschitz_rnn_of_torch_gives_the_same_answers(functions):
