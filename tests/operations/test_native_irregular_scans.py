@@ -533,29 +533,28 @@ def of_differentiated(function, scan):
     return lambda given: function(given, resets)
 
 
+def assert_equals_the_definition(function, scan, tolerance, slopes):
+    run, given = of_differentiated(function, scan), without_resets(scan)
+    expected = scan.define(*scan.arguments)
+    for one, other in zip(to_numpy(compiled(run)(tensors(given))), expected):
+        assert relative_error(one, other) < tolerance
+    weights = weights_of(expected)
+    gradients = backend_gradients(run, given, weights)
+    assert_slopes_of(scan, gradients, weights, slopes)
+
+
 @BACKEND_SCANS
 def test_the_kernel_equals_the_definition(name):
     scan = SCANS[name]()
-    run, given = of_differentiated(scan.kernel, scan), without_resets(scan)
-    expected = scan.define(*scan.arguments)
-    for one, other in zip(to_numpy(compiled(run)(tensors(given))), expected):
-        assert relative_error(one, other) < 1e-6
-    weights = weights_of(expected)
-    gradients = backend_gradients(run, given, weights)
-    assert_slopes_of(scan, gradients, weights, scan.slopes["float32"])
+    slopes = scan.slopes["float32"]
+    assert_equals_the_definition(scan.kernel, scan, 1e-6, slopes)
 
 
 @BACKEND_SCANS
 def test_the_plain_form_equals_the_definition(name):
     scan = SCANS[name]()
-    run, given = of_differentiated(scan.plain, scan), without_resets(scan)
-    expected = scan.define(*scan.arguments)
     # Angles are rounded to float32 there.
-    for one, other in zip(to_numpy(compiled(run)(tensors(given))), expected):
-        assert relative_error(one, other) < 1e-5
-    weights = weights_of(expected)
-    gradients = backend_gradients(run, given, weights)
-    assert_slopes_of(scan, gradients, weights, 1e-5)
+    assert_equals_the_definition(scan.plain, scan, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -193,11 +193,12 @@ void transpose_panels(const Transpose<Real>& s) {
     const Real* columns = s.from + j / panel * s.from_panel + j % panel;
     const int64_t count = s.columns - j < width ? s.columns - j : width;
     for (int64_t i = 0; i < s.rows; i += width) {
+      const int64_t length = s.rows - i < width ? s.rows - i : width;
       const Real* from = columns + i * panel;
       Real* to = s.to + i / panel * s.to_panel + j * panel + i % panel;
-      if (i + width > s.rows) {
+      if (count < width || length < width) {
         for (int64_t c = 0; c < count; c++)
-          for (int64_t k = 0; i + k < s.rows; k++)
+          for (int64_t k = 0; k < length; k++)
             to[c * panel + k] = from[k * panel + c];
         continue;
       }
@@ -205,14 +206,8 @@ void transpose_panels(const Transpose<Real>& s) {
       UNROLL for (int k = 0; k < width; k++)
         rows[k] = *reinterpret_cast<const InMemory*>(from + k * panel);
       turn<Real>(rows);
-      if (count == width) {
-        UNROLL for (int c = 0; c < width; c++)
-          *reinterpret_cast<InMemory*>(to + c * panel) = rows[c];
-      } else {
-        for (int64_t c = 0; c < count; c++)
-          for (int k = 0; k < width; k++)
-            to[c * panel + k] = from[k * panel + c];
-      }
+      UNROLL for (int c = 0; c < width; c++)
+        *reinterpret_cast<InMemory*>(to + c * panel) = rows[c];
     }
   }
 }
